@@ -11,8 +11,8 @@
 //! one parallel section. A row adds its experts in ascending order, and its sums do not depend on the other rows of an
 //! expert, so a row has the same bits in every batch.
 //!
-//! **Memory.** A pass takes its experts in waves of about [`WAVE_ROWS`] rows, so that a long chunk of a prompt does not
-//! hold the values of every row and expert at a time. The waves follow the order of the experts, so they change no sum.
+//! **Memory.** A pass takes its experts in rounds of about [`ROUND_ROWS`] rows, so that a long chunk of a prompt does not
+//! hold the values of every row and expert at a time. The rounds follow the order of the experts, so they change no sum.
 
 use super::{At, Buffers, ForwardError, Model, Normed, Part, activate, for_rows, form_of, project_computed};
 use crate::kernels::{
@@ -22,20 +22,20 @@ use crate::model::arch::tensors::LayerWeight;
 use crate::model::config::{Experts, FeedForward, ModelConfig, Routing};
 use crate::model::streamed::{ExpertCache, LoadedExperts, Streamed};
 
-/// Rows of a wave, unless a single expert has more. Half of a chunk of the usual length with eight experts a row takes
-/// four waves; their sections cost far less than reading the weights of an expert.
-const WAVE_ROWS: usize = 512;
+/// Rows of a round, unless a single expert has more. Half of a chunk of the usual length with eight experts a row takes
+/// four rounds; their sections cost far less than reading the weights of an expert.
+const ROUND_ROWS: usize = 512;
 
 /// The buffers of a mixture.
 #[derive(Default)]
 pub(super) struct ExpertBuffers {
     choices: Choices,
-    wave: Wave,
-    /// Of the rows of a wave: `[n_wave_rows, ffn_dim]`
+    round: Round,
+    /// Of the rows of a round: `[n_round_rows, ffn_dim]`
     gate: Vec<f32>,
-    /// `[n_wave_rows, ffn_dim]`
+    /// `[n_round_rows, ffn_dim]`
     up: Vec<f32>,
-    /// `[n_wave_rows, hidden_dim]`; of all rows, for the shared network.
+    /// `[n_round_rows, hidden_dim]`; of all rows, for the shared network.
     out: Vec<f32>,
 }
 
@@ -53,28 +53,28 @@ struct Choices {
     order: Vec<u32>,
     /// `[n_experts]`: the end of an expert's choices in `order`.
     ends: Vec<u32>,
-    /// `[n_rows, n_used]`: the row of the wave that computes the choice.
+    /// `[n_rows, n_used]`: the row of the round that computes the choice.
     at: Vec<u32>,
 }
 
 /// Consecutive experts that are computed together.
 #[derive(Default)]
-struct Wave {
+struct Round {
     /// The end of its experts.
     end: usize,
     /// The rows of each of its experts that have any.
     groups: Vec<RowGroup>,
     /// The expert of each group.
     experts: Vec<u32>,
-    /// `[n_wave_rows]`: the row of the pass.
+    /// `[n_round_rows]`: the row of the pass.
     rows: Vec<u32>,
-    /// `[n_wave_rows]`: the expert.
+    /// `[n_round_rows]`: the expert.
     expert_of: Vec<u32>,
 }
 
-/// Maximum rows of a wave in a pass over `n_rows` rows.
-fn wave_rows_max(n_rows: usize, n_used: usize, step: usize) -> usize {
-    n_rows.saturating_mul(n_used).saturating_mul(step).min(WAVE_ROWS.max(n_rows.next_multiple_of(step)))
+/// Maximum rows of a round in a pass over `n_rows` rows.
+fn round_rows_max(n_rows: usize, n_used: usize, step: usize) -> usize {
+    n_rows.saturating_mul(n_used).saturating_mul(step).min(ROUND_ROWS.max(n_rows.next_multiple_of(step)))
 }
 
 /// Maximum bytes of the buffers of mixtures in passes over up to `n_rows` rows.
@@ -82,12 +82,12 @@ pub(super) fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
     let of_layer = |experts: &Experts| {
         let Experts { n_experts, n_used, ffn_dim, .. } = *experts;
         // Groups begin at even rows on some instruction sets.
-        let wave_rows = wave_rows_max(n_rows, n_used, 2).max(n_rows);
+        let round_rows = round_rows_max(n_rows, n_used, 2).max(n_rows);
         let values = 2 * ffn_dim + config.hidden_dim + 2;
         let prepared = 6 * ffn_dim.max(config.hidden_dim);
-        let of_wave = ((4 * values + prepared) as u64).saturating_mul(wave_rows as u64);
+        let of_round = ((4 * values + prepared) as u64).saturating_mul(round_rows as u64);
         let of_rows = (4 * (n_experts + 4 * n_used) as u64).saturating_mul(n_rows as u64);
-        of_wave.saturating_add(of_rows)
+        of_round.saturating_add(of_rows)
     };
     let layers = config.layers.iter().filter_map(|layer| match &layer.feed {
         FeedForward::Experts(experts) => Some(of_layer(experts)),
@@ -99,12 +99,12 @@ pub(super) fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
 impl ExpertBuffers {
     /// Bytes on the heap of the numbers of rows.
     pub(super) fn memory_usage(&self) -> usize {
-        let Self { choices, wave, gate, up, out } = self;
+        let Self { choices, round, gate, up, out } = self;
         let floats = [&choices.scores, &choices.weights, gate, up, out].map(Vec::capacity);
         let indices = [&choices.experts, &choices.order, &choices.ends, &choices.at];
-        let indices = indices.into_iter().chain([&wave.experts, &wave.rows, &wave.expert_of]);
+        let indices = indices.into_iter().chain([&round.experts, &round.rows, &round.expert_of]);
         4 * (floats.iter().sum::<usize>() + indices.map(Vec::capacity).sum::<usize>())
-            + size_of::<RowGroup>() * wave.groups.capacity()
+            + size_of::<RowGroup>() * round.groups.capacity()
     }
 }
 
@@ -171,8 +171,8 @@ fn greatest(scores: &[f32], greatest: &mut [u32]) {
     }
 }
 
-impl Wave {
-    /// Before the first expert; waves of up to so many rows and experts will need no more memory.
+impl Round {
+    /// Before the first expert; rounds of up to so many rows and experts will need no more memory.
     fn begin(&mut self, n_rows_max: usize, n_experts_max: usize) {
         let Self { end, groups, experts, rows, expert_of } = self;
         *end = 0;
@@ -196,7 +196,7 @@ impl Wave {
             let expert = *end as u32;
             let n_rows = choices.of(*end).len();
             if n_rows > 0 {
-                if !groups.is_empty() && rows.len() + n_rows.next_multiple_of(step) > WAVE_ROWS {
+                if !groups.is_empty() && rows.len() + n_rows.next_multiple_of(step) > ROUND_ROWS {
                     break;
                 }
                 let first = rows.len();
@@ -218,7 +218,7 @@ impl Wave {
     }
 }
 
-/// The matrices of the experts of a wave.
+/// The matrices of the experts of a round.
 pub(super) trait ExpertMatrices: Sync {
     /// A matrix of the expert of a group.
     fn rows(&self, weight: LayerWeight, group: usize) -> PackedRows<'_>;
@@ -241,7 +241,7 @@ impl ExpertMatrices for Stacked<'_> {
     }
 }
 
-/// Matrices that were read for a wave.
+/// Matrices that were read for a round.
 struct Loaded(LoadedExperts);
 
 impl ExpertMatrices for Loaded {
@@ -260,12 +260,12 @@ impl Model {
         ws: &mut Buffers,
     ) -> Result<(), ForwardError> {
         let mut mixture = std::mem::take(&mut ws.mixture);
-        let result = self.feed_waves(at, plan, parts, &mut mixture, ws);
+        let result = self.feed_rounds(at, plan, parts, &mut mixture, ws);
         ws.mixture = mixture;
         result
     }
 
-    fn feed_waves(
+    fn feed_rounds(
         &self,
         at: &At<'_>,
         plan: &Experts,
@@ -276,7 +276,7 @@ impl Model {
         let &At { compute, layer, .. } = at;
         let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
         let n_rows = ws.x.len() / hidden_dim;
-        let ExpertBuffers { choices, wave, gate, up, out } = mixture;
+        let ExpertBuffers { choices, round, gate, up, out } = mixture;
         let streamed = self.streamed.as_ref().filter(|_| !layer.has_experts());
         let form_of = |weight: LayerWeight| match streamed.and_then(Streamed::experts) {
             Some(experts) => experts.form(at.layer_idx, weight),
@@ -297,32 +297,32 @@ impl Model {
         projected.fill(0.0);
         let step = Activations::group_step(k);
         // The same length in every pass over so many rows, whatever their experts are.
-        let n_wave_rows_max = wave_rows_max(n_rows, plan.n_used, step);
-        resize_exact(gate, n_wave_rows_max * plan.ffn_dim);
-        resize_exact(up, n_wave_rows_max * plan.ffn_dim);
-        resize_exact(out, n_wave_rows_max * hidden_dim);
-        wave.begin(n_wave_rows_max, plan.n_experts.min(n_rows * plan.n_used));
+        let n_round_rows_max = round_rows_max(n_rows, plan.n_used, step);
+        resize_exact(gate, n_round_rows_max * plan.ffn_dim);
+        resize_exact(up, n_round_rows_max * plan.ffn_dim);
+        resize_exact(out, n_round_rows_max * hidden_dim);
+        round.begin(n_round_rows_max, plan.n_experts.min(n_rows * plan.n_used));
         loop {
-            let first = wave.end;
-            if !wave.advance(choices, n_experts_max, step) {
+            let first = round.end;
+            if !round.advance(choices, n_experts_max, step) {
                 break;
             }
             Part::poll(parts)?;
-            let n_values = wave.rows.len() * plan.ffn_dim;
+            let n_values = round.rows.len() * plan.ffn_dim;
             if n_rows == 1 && first == 0 {
                 // The row that the router read is the row of every expert.
-                wave.groups.iter_mut().for_each(|group| group.first_row = 0);
+                round.groups.iter_mut().for_each(|group| group.first_row = 0);
             } else {
-                activations.set_gathered(k, compute.pool, input, &wave.rows, hidden_dim, form);
+                activations.set_gathered(k, compute.pool, input, &round.rows, hidden_dim, form);
             }
             let (stacked, loaded);
             let matrices: &dyn ExpertMatrices = match streamed {
                 None => {
-                    stacked = Stacked { at, experts: &wave.experts };
+                    stacked = Stacked { at, experts: &round.experts };
                     &stacked
                 }
                 Some(streamed) => {
-                    let experts = &wave.experts;
+                    let experts = &round.experts;
                     loaded = Loaded(Part::wait(parts, |cancel| {
                         streamed.load_experts(at.layer_idx, experts, cancel)
                     })?);
@@ -333,10 +333,10 @@ impl Model {
                 GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertGate, group), out: gate },
                 GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertUp, group), out: up },
             ];
-            kernels::matmul_groups(k, compute.pool, activations, &wave.groups, plan.ffn_dim, jobs);
+            kernels::matmul_groups(k, compute.pool, activations, &round.groups, plan.ffn_dim, jobs);
             let add_bias = |weight: LayerWeight, i: usize, row: &mut [f32]| {
                 if let Some(bias) = vector(weight) {
-                    kernels::add(k, row, &bias[wave.expert_of[i] as usize * row.len()..][..row.len()]);
+                    kernels::add(k, row, &bias[round.expert_of[i] as usize * row.len()..][..row.len()]);
                 }
             };
             if plan.bias {
@@ -349,11 +349,11 @@ impl Model {
                 add_bias(LayerWeight::ExpertGateBias, i, row);
                 activate(k, plan.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
             });
-            wave.groups.iter_mut().for_each(|group| group.first_row = group.first_out);
+            round.groups.iter_mut().for_each(|group| group.first_row = group.first_out);
             let jobs =
                 &mut [GroupedMatMul { w: &|group| matrices.rows(LayerWeight::ExpertDown, group), out }];
-            kernels::matmul_groups(k, compute.pool, activations, &wave.groups, hidden_dim, jobs);
-            let experts = first as u32..wave.end as u32;
+            kernels::matmul_groups(k, compute.pool, activations, &round.groups, hidden_dim, jobs);
+            let experts = first as u32..round.end as u32;
             for_rows(compute, projected, hidden_dim, &|row_idx, row| {
                 for choice in row_idx * plan.n_used..(row_idx + 1) * plan.n_used {
                     let expert = choices.experts[choice];
@@ -515,26 +515,26 @@ mod tests {
                     prop_assert!(difference.abs() < 1e-6, "off by {difference}");
                 }
             }
-            // Every choice is in one wave, in a row of its own, behind those of lower experts.
-            let (mut wave, mut seen) = (Wave::default(), vec![false; choices.experts.len()]);
+            // Every choice is in one round, in a row of its own, behind those of lower experts.
+            let (mut round, mut seen) = (Round::default(), vec![false; choices.experts.len()]);
             let mut first = 0;
-            while wave.advance(&mut choices, n_max, step) {
-                prop_assert!(wave.groups.len() <= n_max);
+            while round.advance(&mut choices, n_max, step) {
+                prop_assert!(round.groups.len() <= n_max);
                 let mut end = 0;
-                for (group, &expert) in wave.groups.iter().zip(&wave.experts) {
-                    prop_assert!((first..wave.end).contains(&(expert as usize)));
+                for (group, &expert) in round.groups.iter().zip(&round.experts) {
+                    prop_assert!((first..round.end).contains(&(expert as usize)));
                     prop_assert!(group.first_row.is_multiple_of(step) && group.first_row >= end);
                     prop_assert_eq!(group.n_rows, choices.of(expert as usize).len());
                     end = group.first_row + group.n_rows;
                     for &choice in choices.of(expert as usize) {
                         let at = choices.at[choice as usize] as usize;
                         prop_assert!((group.first_row..end).contains(&at));
-                        prop_assert_eq!(wave.rows[at], choice / n_used as u32);
-                        prop_assert_eq!(wave.expert_of[at], expert);
+                        prop_assert_eq!(round.rows[at], choice / n_used as u32);
+                        prop_assert_eq!(round.expert_of[at], expert);
                         prop_assert!(!std::mem::replace(&mut seen[choice as usize], true));
                     }
                 }
-                first = wave.end;
+                first = round.end;
             }
             prop_assert!(seen.into_iter().all(|seen| seen));
         }
@@ -722,7 +722,7 @@ mod tests {
                 shared_gated,
             };
             let model = model(experts.clone());
-            // With 400 rows, there are several waves.
+            // With 400 rows, there are several rounds.
             let x = numbers(LayerWeight::Q, 400 * HIDDEN, 2.0);
             let expected: Vec<f64> =
                 x[..33 * HIDDEN].chunks(HIDDEN).flat_map(|x| plainly(&experts, x)).collect();
