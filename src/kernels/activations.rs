@@ -228,6 +228,30 @@ impl Activations {
         self.prepare(k, pool, (n_rows, n_cols), form, x.len(), &|row| &x[row * n_cols..][..n_cols]);
     }
 
+    /// Prepares the rows of `x`, `[_, n_cols]`, that `rows` names, in their order.
+    ///
+    /// # Panics
+    /// If there is no such row, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
+    pub fn set_gathered(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &[f32],
+        rows: &[u32],
+        n_cols: usize,
+        form: ActivationForm,
+    ) {
+        let work = rows.len().saturating_mul(n_cols);
+        let row = |i: usize| &x[rows[i] as usize * n_cols..][..n_cols];
+        self.prepare(k, pool, (rows.len(), n_cols), form, work, &row);
+    }
+
+    /// The rows of a [group](super::RowGroup) begin at a multiple of this number: 2 if the instruction set reads pairs of
+    /// rows, otherwise 1.
+    pub fn group_step(k: Kernels) -> usize {
+        if k.run_codes(ReadsPairs) { 2 } else { 1 }
+    }
+
     /// Calls `compute(row, x_row)` for each row of `x` and prepares the result while it is in a cache, in one parallel
     /// section.
     ///

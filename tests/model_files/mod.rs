@@ -15,6 +15,9 @@ use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 /// The architectures with a golden model.
 pub const GOLDEN: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
+/// Those with experts.
+pub const GOLDEN_EXPERTS: [&str; 2] = ["qwen3_moe", "gpt_oss"];
+
 /// The folder of a golden model: a Hugging Face checkpoint and `golden.safetensors`, written by `tools/make-goldens`.
 pub fn golden(architecture: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(architecture);

@@ -218,6 +218,58 @@ proptest! {
     }
 }
 
+/// Groups of rows, each with a matrix of a stack, have the bits of a product with their own matrix.
+#[test]
+fn groups_have_the_bits_of_their_products() {
+    let pools = [1, 3].map(Pool::new);
+    for ty in BlockType::ALL {
+        for n_outputs in [16, 80] {
+            let (n_matrices, n_x) = (5, 23);
+            let case = Case::new(3, ty, n_matrices * n_outputs, 256, n_x);
+            let w = case.pack();
+            for k in Kernels::available() {
+                let step = Activations::group_step(k);
+                // (matrix, rows of `x`): 1, 7, 2 and 8 rows.
+                let of_groups =
+                    [(4, vec![3]), (0, (0..7).collect()), (2, vec![22, 3]), (1, (9..17).collect())];
+                let (mut rows, mut groups) = (Vec::new(), Vec::new());
+                for (_, of_group) in &of_groups {
+                    let first_row = rows.len();
+                    rows.extend(of_group);
+                    rows.resize(rows.len().next_multiple_of(step), 0);
+                    groups.push(RowGroup { first_row, n_rows: of_group.len(), first_out: first_row });
+                }
+                for pool in &pools {
+                    let mut x = Activations::new();
+                    x.set_gathered(k, pool, &case.x, &rows, 256, w.activation_form());
+                    let mut outs = [0, 1].map(|_| vec![f32::NAN; rows.len() * n_outputs]);
+                    let [one, other] = &mut outs;
+                    let matrix = |group: usize| {
+                        let matrix: usize = of_groups[group].0;
+                        w.rows(matrix * n_outputs..(matrix + 1) * n_outputs)
+                    };
+                    let jobs = &mut [
+                        GroupedMatMul { w: &matrix, out: one },
+                        GroupedMatMul { w: &matrix, out: other },
+                    ];
+                    matmul_groups(k, pool, &x, &groups, n_outputs, jobs);
+                    let whole = multiply(k, pool, &w, &case.x, n_x);
+                    for (group, (matrix, of_group)) in groups.iter().zip(&of_groups) {
+                        for (i, &row) in of_group.iter().enumerate() {
+                            let expected =
+                                &whole[row as usize * w.n_rows() + matrix * n_outputs..][..n_outputs];
+                            for out in &outs {
+                                let got = &out[(group.first_out + i) * n_outputs..][..n_outputs];
+                                assert_bits(got, expected, &format!("{ty} {group:?} {}", k.isa()));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Rule 1 of exactness (`ARCHITECTURE.md`): a row has the same bits alone and in any batch.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
