@@ -9,11 +9,10 @@ use std::{fs, panic};
 use model_files::families::configs;
 use peak_alloc::PeakAlloc;
 use refrain::internals::model::KvCache;
-use refrain::internals::model::KvCache;
 use refrain::internals::model::config::ConfigError;
 use refrain::internals::model::hf::parse_config;
 use refrain::internals::model::rope::RopeTable;
-use refrain::{Architecture, Checkpoint, KvType, ModelConfig};
+use refrain::{Architecture, Checkpoint, KvType, ModelConfig, SessionOptions};
 use serde_json::{Value, json};
 
 #[global_allocator]
