@@ -118,13 +118,16 @@ families! {
     gemma3: "gemma3";
     gemma3_in_a_multimodal_folder: "gemma3-multimodal";
     granite: "granite";
+    gpt_oss: "gpt_oss";
     granite_hybrid: "granitemoehybrid-dense";
+    granite_hybrid_with_experts: "granitemoehybrid";
     lfm2: "lfm2";
     ministral: "ministral";
     ministral3: "ministral3";
     mistral: "mistral";
     olmo2: "olmo2";
     qwen3_5: "qwen3_5";
+    qwen3_moe: "qwen3_moe";
     smollm3: "smollm3";
 }
 

@@ -16,8 +16,10 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 9] = [
+const FAMILIES: [&str; 11] = [
     "gemma3",
+    "gpt_oss",
+    "granitemoehybrid",
     "granite",
     "granitemoehybrid-dense",
     "lfm2",

@@ -1,12 +1,14 @@
-//! Granite 4 with recurrent layers: Mamba-2, and attention in some layers, with Granite's multipliers. A mixture of experts
-//! beside the shared network is refused.
+//! Granite 4 with recurrent layers: Mamba-2, and attention in some layers, with Granite's multipliers; experts beside a
+//! network that every row uses, or that network alone.
 
 use super::granite::set_multipliers;
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
-use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
+use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
 use super::{Architecture, Family, rope};
-use crate::model::config::{Activation, ConfigError, Dense, FeedForward, Mamba2, Mixer, ModelConfig};
+use crate::model::config::{
+    Activation, ConfigError, Dense, Experts, FeedForward, Mamba2, Mixer, ModelConfig, Routing,
+};
 
 pub(super) static FAMILY: Family = Family {
     name: "granitehybrid",
@@ -20,7 +22,11 @@ pub(super) static FAMILY: Family = Family {
 const DEFAULTS: Defaults = Defaults { kv_heads_like_heads: true, ..Defaults::LLAMA };
 
 const N_EXPERTS: Key = key("expert_count", "num_local_experts");
-const SHARED_DIM: Key = key("feed_forward_length", "shared_intermediate_size");
+const N_USED: Key = key("expert_used_count", "num_experts_per_tok");
+const EXPERT_DIM: Key = key("feed_forward_length", "intermediate_size");
+const SHARED_DIM: Key = key("expert_shared_feed_forward_length", "shared_intermediate_size");
+/// Of a model without experts.
+const DENSE_DIM: Key = key("feed_forward_length", "shared_intermediate_size");
 const CONV_LEN: Key = key("ssm.conv_kernel", "mamba_d_conv");
 const STATE_DIM: Key = key("ssm.state_size", "mamba_d_state");
 const N_GROUPS: Key = key("ssm.group_count", "mamba_n_groups");
@@ -32,10 +38,6 @@ const POSITIONS: Key = key("", "position_embedding_type");
 fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
     let mut config = read::base(keys, architecture, &DEFAULTS)?;
     let n_layers = read::n_layers(keys)?;
-    let n_experts = keys.count(N_EXPERTS)?.or(keys.json().map(|_| 8)).unwrap_or(0);
-    if n_experts > 0 {
-        return Err(keys.unsupported(N_EXPERTS, n_experts));
-    }
     let attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
     let rotates = match keys.json() {
         None => keys.flag(ROTATES)?.unwrap_or(true),
@@ -48,10 +50,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     if rotates {
         config.ropes = vec![rope::read(keys, attention.head_dim, &config, DEFAULTS.rope_theta)?];
     }
-    let ffn_dim = keys.count(SHARED_DIM)?.or(keys.json().map(|_| 1024));
-    let ffn_dim = ffn_dim.ok_or_else(|| keys.missing(SHARED_DIM))?;
-    let activation = read::activation(keys, Activation::Silu)?;
-    let feed = FeedForward::Dense(Dense { ffn_dim, activation });
+    let feed = feed(keys)?;
     let has_attention = attention_layers(keys, n_layers)?;
     let mamba = match has_attention.iter().all(|has_attention| *has_attention) {
         true => None,
@@ -71,6 +70,28 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         .collect();
     set_multipliers(keys, &mut config)?;
     Ok(config)
+}
+
+/// The network that every row uses, with experts beside it if there are some.
+fn feed(keys: &Keys<'_>) -> Result<FeedForward, ConfigError> {
+    let count = |field: Key, default: usize| -> Result<usize, ConfigError> {
+        keys.count(field)?.or(keys.json().map(|_| default)).ok_or_else(|| keys.missing(field))
+    };
+    let activation = read::activation(keys, Activation::Silu)?;
+    let n_experts = keys.count(N_EXPERTS)?.or(keys.json().map(|_| 8)).unwrap_or(0);
+    if n_experts == 0 {
+        return Ok(FeedForward::Dense(Dense { ffn_dim: count(DENSE_DIM, 1024)?, activation }));
+    }
+    Ok(FeedForward::Experts(Experts {
+        n_experts,
+        n_used: count(N_USED, 2)?,
+        ffn_dim: count(EXPERT_DIM, 11_008)?,
+        activation,
+        routing: Routing::SoftmaxOfChosen,
+        bias: false,
+        shared_ffn_dim: count(SHARED_DIM, 1024)?,
+        shared_gated: false,
+    }))
 }
 
 fn mamba(keys: &Keys<'_>, hidden_dim: usize) -> Result<Mamba2, ConfigError> {
@@ -132,14 +153,32 @@ fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
     use LayerWeight::*;
     let standard = slot.standard(config, container);
     let WeightId::Layer(layer_idx, weight) = slot.id else { return standard };
-    let FeedForward::Dense(Dense { ffn_dim, .. }) = config.layers[layer_idx].feed else { return standard };
-    match (container, weight) {
-        (Container::Json, Gate | Up) => {
-            let name = format!("model.layers.{layer_idx}.shared_mlp.input_linear.weight");
-            Place::part(name, slot, if weight == Gate { 0 } else { ffn_dim }, 2 * ffn_dim)
+    if container == Container::Gguf {
+        return standard;
+    }
+    let name = |name: &str| format!("model.layers.{layer_idx}.{name}.weight");
+    let of_shared =
+        |first: usize, ffn_dim: usize| Place::part(name("shared_mlp.input_linear"), slot, first, 2 * ffn_dim);
+    match (&config.layers[layer_idx].feed, weight) {
+        (FeedForward::Dense(Dense { ffn_dim, .. }), Gate) => of_shared(0, *ffn_dim),
+        (FeedForward::Dense(Dense { ffn_dim, .. }), Up) => of_shared(*ffn_dim, *ffn_dim),
+        (FeedForward::Experts(experts), SharedGate) => of_shared(0, experts.shared_ffn_dim),
+        (FeedForward::Experts(experts), SharedUp) => {
+            of_shared(experts.shared_ffn_dim, experts.shared_ffn_dim)
         }
-        (Container::Json, Down) => {
-            Place::whole(format!("model.layers.{layer_idx}.shared_mlp.output_linear.weight"), slot)
+        (_, Down | SharedDown) => Place::whole(name("shared_mlp.output_linear"), slot),
+        (_, Router) => Place::whole(name("block_sparse_moe.router.layer"), slot),
+        (FeedForward::Experts(experts), ExpertGate | ExpertUp) => {
+            // Gate and up of an expert lie behind each other.
+            let Experts { n_experts, ffn_dim, .. } = *experts;
+            let first = if weight == ExpertGate { 0 } else { ffn_dim };
+            let shape = [n_experts, 2 * ffn_dim, config.hidden_dim].map(|n| n as u64);
+            let rows = RowOrder::Blocks { first, len: ffn_dim, stride: 2 * ffn_dim };
+            Place::whole(name("block_sparse_moe.input_linear"), slot).shaped(shape).with_rows(rows)
+        }
+        (FeedForward::Experts(experts), ExpertDown) => {
+            let shape = [experts.n_experts, config.hidden_dim, experts.ffn_dim].map(|n| n as u64);
+            Place::whole(name("block_sparse_moe.output_linear"), slot).shaped(shape)
         }
         _ => standard,
     }
