@@ -16,6 +16,10 @@ pub(super) struct Sizes {
     pub(super) embedding: Option<u64>,
     /// One panel of the output matrix, which is its smallest piece.
     pub(super) head_panel: u64,
+    /// The weights of layers' own inputs; 0 if there are none.
+    pub(super) per_layer: u64,
+    /// Those of them that every plan pins: all but their embedding.
+    pub(super) per_layer_pinned: u64,
 }
 
 /// The choice of pinned weights, and the size of the ring for the others.
@@ -25,6 +29,7 @@ pub(super) struct Plan {
     pub(super) layers: Vec<bool>,
     pub(super) head: bool,
     pub(super) embedding: bool,
+    pub(super) per_layer: bool,
     /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
     pub(super) n_slots: usize,
@@ -43,7 +48,10 @@ const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
     fn total(&self) -> u64 {
-        self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
+        self.layers.iter().chain(&self.copies).sum::<u64>()
+            + self.head
+            + self.embedding.unwrap_or(0)
+            + self.per_layer
     }
 
     /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and
@@ -74,11 +82,13 @@ impl Plan {
             return Self::resident(n_layers);
         }
         let layers = spread(n_layers, n_pinned);
-        Self { layers, head: false, embedding: false, slot_len: sizes.slot_len(), n_slots: SLOTS }
+        let slot_len = sizes.slot_len();
+        Self { layers, head: false, embedding: false, per_layer: false, slot_len, n_slots: SLOTS }
     }
 
     fn resident(n_layers: usize) -> Self {
-        Self { layers: vec![true; n_layers], head: true, embedding: true, slot_len: 0, n_slots: 0 }
+        let layers = vec![true; n_layers];
+        Self { layers, head: true, embedding: true, per_layer: true, slot_len: 0, n_slots: 0 }
     }
 
     fn within(sizes: &Sizes, limit: u64, taken: u64) -> Result<Self, StreamedError> {
@@ -86,10 +96,15 @@ impl Plan {
         if sizes.total() <= left {
             return Ok(Self::resident(sizes.layers.len()));
         }
+        let always = sizes.per_layer_pinned;
+        if always > left {
+            return Err(StreamedError::MemoryLimit { needed: always, limit, taken });
+        }
+        left -= always;
         let slot_len = sizes.slot_len();
         let ring = |n_slots: usize| PageBuf::size_bytes(slot_len).saturating_mul(n_slots as u64);
         if ring(SLOTS_MIN) > left.max(RING_BYTES_FREE) {
-            return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN), limit, taken });
+            return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN) + always, limit, taken });
         }
         // If memory is scarce, a pinned layer is worth more than a third buffer.
         let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
@@ -119,7 +134,8 @@ impl Plan {
             // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
-        Ok(Self { layers, head, embedding, slot_len, n_slots })
+        let per_layer = take(sizes.per_layer - always);
+        Ok(Self { layers, head, embedding, per_layer, slot_len, n_slots })
     }
 
     /// Bytes of memory of a buffer.
@@ -144,7 +160,15 @@ mod tests {
 
     fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
         let (layers, copies) = (vec![LAYER; n_layers], vec![COPIES; n_layers]);
-        Sizes { layers, copies, head: 120 * MIB, embedding, head_panel: 16 << 10 }
+        Sizes {
+            layers,
+            copies,
+            head: 120 * MIB,
+            embedding,
+            head_panel: 16 << 10,
+            per_layer: 0,
+            per_layer_pinned: 0,
+        }
     }
 
     fn ring_bytes(plan: &Plan) -> u64 {
@@ -213,7 +237,15 @@ mod tests {
     #[test]
     fn a_small_model_streams_with_no_budget_at_all() {
         let (layers, copies) = (vec![MIB / 2; 6], vec![0; 6]);
-        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10 };
+        let sizes = Sizes {
+            layers,
+            copies,
+            head: 300 << 10,
+            embedding: None,
+            head_panel: 5 << 10,
+            per_layer: 0,
+            per_layer_pinned: 0,
+        };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
@@ -221,7 +253,15 @@ mod tests {
     #[test]
     fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
         let (layers, copies) = (vec![4096], vec![0]);
-        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10 };
+        let sizes = Sizes {
+            layers,
+            copies,
+            head: 64 << 10,
+            embedding: None,
+            head_panel: 16 << 10,
+            per_layer: 0,
+            per_layer_pinned: 0,
+        };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }
