@@ -8,7 +8,7 @@ use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
-use refrain::internals::model::config::{ConfigError, RopeScaling};
+use refrain::internals::model::config::{ConfigError, KvSource, Mixer, RopeScaling};
 use refrain::internals::model::hf::parse_config;
 use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
@@ -496,4 +496,100 @@ fn gguf_rope_factors_become_the_scaling() {
     gguf.remove_tensor("rope_freqs.weight");
     let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "linear").unwrap();
     assert_eq!(checkpoint.config().ropes[0].scaling, RopeScaling::Linear { factor: 2.0 });
+}
+
+#[track_caller]
+fn gemma4(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
+    let text = std::fs::read_to_string(model_files::golden("gemma4").join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    change(&mut config);
+    parse_config(&config.to_string(), "config.json")
+}
+
+#[test]
+fn shared_keys_and_inputs_of_layers_that_do_not_fit() {
+    #[track_caller]
+    fn refused(change: impl Fn(&mut Value), variant: &str, message_has: &[&str]) {
+        assert_variant(&gemma4(change).expect_err(variant), variant, message_has);
+    }
+    let sliding =
+        ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "full_attention"];
+    refused(
+        |c| c["layer_types"] = json!(sliding),
+        "Inconsistent",
+        &["num_kv_shared_layers = 2", "before layer 3"],
+    );
+    for n_shared in [5, 6, 1 << 40] {
+        refused(|c| c["num_kv_shared_layers"] = n_shared.into(), "Inconsistent", &["5 layers"]);
+    }
+    refused(
+        |c| c["layer_types"] = json!(["full_attention"; 4]),
+        "Inconsistent",
+        &["layer_types with 4 values"],
+    );
+    refused(|c| c["layer_types"] = json!(["conv"; 5]), "Unsupported", &["layer_types", "conv"]);
+    refused(
+        |c| c["intermediate_size"] = json!([32, 32]),
+        "Inconsistent",
+        &["intermediate_size with 2 values"],
+    );
+    refused(|c| c["hidden_size_per_layer_input"] = 5000.into(), "OutOfRange", &["per-layer dim", "5000"]);
+    refused(|c| c["vocab_size_per_layer_input"] = 0.into(), "OutOfRange", &["per-layer vocab_size"]);
+    refused(|c| c["sliding_window"] = 0.into(), "OutOfRange", &["sliding_window"]);
+    refused(|c| c["global_head_dim"] = 7.into(), "OutOfRange", &["is 7", "even"]);
+    refused(|c| c["enable_moe_block"] = true.into(), "Unsupported", &["enable_moe_block"]);
+    refused(|c| c["num_experts"] = 8.into(), "Unsupported", &["num_experts"]);
+    refused(|c| c["use_bidirectional_attention"] = "all".into(), "Unsupported", &["all"]);
+    refused(|c| c["rope_parameters"] = json!({"rope_type": "default"}), "Missing", &["rope_parameters"]);
+    let share = |c: &mut Value| c["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 2.0.into();
+    refused(share, "Unsupported", &["partial_rotary_factor"]);
+    // A plan from a packed file.
+    let mut config = gemma4(|_| ()).unwrap();
+    config.per_layer.as_mut().unwrap().dim = 0;
+    assert_variant(&config.validate("file").unwrap_err(), "OutOfRange", &["per-layer dim", "is 0"]);
+    let validated = |source: usize| {
+        let mut config = gemma4(|_| ()).unwrap();
+        let Mixer::Attention(attention) = &mut config.layers[4].mixer else { panic!("no attention") };
+        attention.kv = KvSource::Layer(source);
+        config.validate("file")
+    };
+    assert!(validated(1).is_ok());
+    for source in [4, 5, usize::MAX] {
+        assert_variant(
+            &validated(source).unwrap_err(),
+            "OutOfRange",
+            &["kv layer", "an earlier layer than 4"],
+        );
+    }
+    assert_variant(
+        &validated(3).unwrap_err(),
+        "Inconsistent",
+        &["layer 3 without keys and values of its own"],
+    );
+    assert_variant(&validated(0).unwrap_err(), "Inconsistent", &["1 KV heads of 40", "1 KV heads of 24"]);
+}
+
+#[test]
+fn gemma4_is_read_in_both_layouts() {
+    let older = gemma4(|_| ()).unwrap();
+    let newer = gemma4(|c| {
+        c["global_head_dim"] = Value::Null;
+        c["per_layer_config"] = json!({"1": {"head_dim": 40}, "4": {"head_dim": 40}});
+    });
+    assert_eq!(older, newer.unwrap());
+    assert_eq!(older.ropes[0].scaling, RopeScaling::Proportional { n_pairs: 5 });
+    let kv = |config: &ModelConfig, layer_idx| config.attention(layer_idx).unwrap().kv;
+    let sources = (0..5).map(|layer_idx| kv(&older, layer_idx)).collect::<Vec<_>>();
+    assert_eq!(sources, [vec![KvSource::Own; 3], vec![KvSource::Layer(2), KvSource::Layer(1)]].concat());
+    assert_eq!(older.last_stateful_layer(), 2);
+    let one = gemma4(|c| {
+        c["attention_k_eq_v"] = true.into();
+        c["num_attention_heads"] = 4.into();
+        c["num_global_key_value_heads"] = 2.into();
+    });
+    let one = one.unwrap();
+    assert_eq!((kv(&one, 0), kv(&one, 1)), (KvSource::Own, KvSource::OneProjection));
+    assert_eq!((one.attention(0).unwrap().n_kv_heads, one.attention(1).unwrap().n_kv_heads), (1, 2));
+    let none = gemma4(|c| c["hidden_size_per_layer_input"] = 0.into()).unwrap();
+    assert_eq!(none.per_layer, None);
 }

@@ -225,10 +225,12 @@ impl Activations {
         form: ActivationForm,
     ) {
         assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
-        self.prepare(k, pool, (n_rows, n_cols), form, x.len(), &|row| &x[row * n_cols..][..n_cols]);
+        let row = |row: usize| &x[row * n_cols..][..n_cols];
+        self.prepare(k, pool, (n_rows, n_cols), form, (x.len(), true), &row);
     }
 
-    /// Prepares the rows of `x`, `[_, n_cols]`, that `rows` names, in their order.
+    /// Prepares the rows of `x`, `[_, n_cols]`, that `rows` names, in their order, for
+    /// [products by groups](super::matmul_groups).
     ///
     /// # Panics
     /// If there is no such row, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
@@ -243,7 +245,7 @@ impl Activations {
     ) {
         let work = rows.len().saturating_mul(n_cols);
         let row = |i: usize| &x[rows[i] as usize * n_cols..][..n_cols];
-        self.prepare(k, pool, (rows.len(), n_cols), form, work, &row);
+        self.prepare(k, pool, (rows.len(), n_cols), form, (work, false), &row);
     }
 
     /// The rows of a [group](super::RowGroup) begin at a multiple of this number: 2 if the instruction set reads pairs of
@@ -266,10 +268,40 @@ impl Activations {
         form: ActivationForm,
         compute: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) {
+        self.prepare_computed(k, pool, x, n_cols, form, true, compute);
+    }
+
+    /// As [`set_computed`](Self::set_computed), for [products by groups](super::matmul_groups).
+    ///
+    /// # Panics
+    /// As [`set_computed`](Self::set_computed).
+    pub fn set_computed_for_groups(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &mut [f32],
+        n_cols: usize,
+        form: ActivationForm,
+        compute: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
+        self.prepare_computed(k, pool, x, n_cols, form, false, compute);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "those of `set_computed`, and the layout")]
+    fn prepare_computed(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &mut [f32],
+        n_cols: usize,
+        form: ActivationForm,
+        tall: bool,
+        compute: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
         assert!(n_cols > 0 && x.len().is_multiple_of(n_cols), "{} numbers, rows of {n_cols}", x.len());
         let (n_rows, work) = (x.len() / n_cols, x.len().saturating_mul(2));
         let x = SharedMut::new(x);
-        self.prepare(k, pool, (n_rows, n_cols), form, work, &|row| {
+        self.prepare(k, pool, (n_rows, n_cols), form, (work, tall), &|row| {
             // SAFETY: `prepare` calls this once for each row, so the parts are disjoint; it ends before `x`.
             let x = unsafe { x.slice(row * n_cols, n_cols) };
             compute(row, x);
@@ -277,21 +309,22 @@ impl Activations {
         });
     }
 
-    /// Prepares the rows that `row` gives. It is called once for each.
+    /// Prepares the rows that `row` gives. It is called once for each. `tall`: blocks may be laid out for tall tiles, which read
+    /// all rows.
     fn prepare<'x>(
         &mut self,
         k: Kernels,
         pool: &Pool,
         (n_rows, n_cols): (usize, usize),
         form: ActivationForm,
-        work: usize,
+        (work, tall): (usize, bool),
         row: &(dyn Fn(usize) -> &'x [f32] + Sync),
     ) {
         (self.n_rows, self.n_cols, self.form) = (n_rows, n_cols, Some(form));
         let [as_floats, as_blocks] = [ActivationForm::F32, ActivationForm::Int8].map(|own| form.has(own));
         assert!(!as_blocks || n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
         let (n_blocks, in_pairs) = (n_cols / 32, as_blocks && k.run_codes(ReadsPairs));
-        self.n_groups = k.run_codes(TallGroups { n_rows });
+        self.n_groups = if tall { k.run_codes(TallGroups { n_rows }) } else { 0 };
         let item_rows = if in_pairs { 2 } else { 1 };
         let n_items = n_rows.div_ceil(item_rows);
         // (Lengths of buffers that the form does not need are not changed.)

@@ -122,6 +122,7 @@ pub fn matmul_groups(
     jobs: &mut [GroupedMatMul<'_>],
 ) {
     assert!(jobs.len() <= JOBS_MAX, "{} jobs in one call", jobs.len());
+    assert_eq!(x.n_groups(), 0, "the activations are laid out for products of all rows");
     let step = Activations::group_step(k);
     let mut end_out = 0;
     for group in groups {

@@ -30,6 +30,8 @@ pub const CONTEXT_LEN_MAX: usize = 1 << 30;
 pub const ROPES_MAX: usize = 16;
 /// Longest convolution of a recurrent layer accepted (published: 4).
 pub const CONV_LEN_MAX: usize = 64;
+/// Largest width of a layer's own inputs accepted (published: 256).
+pub const PER_LAYER_DIM_MAX: usize = 4096;
 
 /// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -53,10 +55,27 @@ pub struct ModelConfig {
     pub logit_scale: f32,
     /// Logits become `cap · tanh(logit / cap)`, after their scale.
     pub logit_softcap: Option<f32>,
+    /// Inputs that each layer receives of its own, beside the residual stream.
+    pub per_layer: Option<PerLayerInputs>,
     /// The rotary position embeddings that layers name by index.
     pub ropes: Vec<RopeConfig>,
     /// The layers, in order.
     pub layers: Vec<LayerPlan>,
+}
+
+/// Inputs of each layer beside the residual stream (Gemma 3n and 4). With `x` the scaled embedding of a token and `e` its
+/// row of a second embedding, layer `l` receives the `l`-th part, of length `dim`, of
+/// `(norm(projection · x / √hidden_dim) + √dim · e) / √2`, and adds `post_norm(out · (activation(gate · x) ∘ part))` to the
+/// residual stream behind its feed-forward part.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PerLayerInputs {
+    /// Width of a layer's inputs.
+    pub dim: usize,
+    /// Rows of the second embedding. Tokens behind them have its first row.
+    pub vocab_size: usize,
+    /// Activation of the gate.
+    pub activation: Activation,
 }
 
 /// What a layer computes: `x += scale · mix(x)`, then `x += scale · feed(x)`, with norms around them.
@@ -71,6 +90,8 @@ pub struct LayerPlan {
     pub norms: Norms,
     /// The results of mixer and feed-forward part are multiplied by this number before they are added.
     pub residual_scale: f32,
+    /// The residual stream behind the layer is multiplied by a number among the weights.
+    pub output_scaled: bool,
 }
 
 /// The places of RMS norms in a layer.
@@ -142,6 +163,22 @@ pub struct Attention {
     pub query_growth: Option<QueryGrowth>,
     /// The result is multiplied by the sigmoid of a gate, which is projected beside the queries (Qwen3.5).
     pub gated: bool,
+    /// Where keys and values come from.
+    pub kv: KvSource,
+    /// RMS norm of the values of each head, without a weight.
+    pub v_norm: bool,
+}
+
+/// Where the keys and values of a layer come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvSource {
+    /// A projection of the input for each.
+    Own,
+    /// One projection of the input: values are keys before their norm and rotation.
+    OneProjection,
+    /// The keys and values of this earlier layer, which has its own.
+    Layer(usize),
 }
 
 impl Attention {
@@ -161,6 +198,16 @@ impl Attention {
             o_bias: false,
             query_growth: None,
             gated: false,
+            kv: KvSource::Own,
+            v_norm: false,
+        }
+    }
+
+    /// The earlier layer whose keys and values the layer reads; `None` if it has its own.
+    pub fn kv_layer(&self) -> Option<usize> {
+        match self.kv {
+            KvSource::Layer(layer_idx) => Some(layer_idx),
+            KvSource::Own | KvSource::OneProjection => None,
         }
     }
 
@@ -351,6 +398,11 @@ pub enum RopeScaling {
         /// Context length before scaling.
         original_context_len: usize,
     },
+    /// Only the first `n_pairs` pairs of dimensions turn, with the frequencies of a rotation of all of them.
+    Proportional {
+        /// Pairs that turn.
+        n_pairs: usize,
+    },
     /// One divisor per frequency, `[rotary_dim / 2]`: the Llama 3.1 rule in GGUF's form
     /// (`rope_freqs.weight`).
     Factors(Vec<f32>),
@@ -537,6 +589,21 @@ impl ModelConfig {
         }
     }
 
+    /// The last layer that writes keys and values, or has a state. Layers behind it have nothing to do for tokens whose
+    /// final hidden states nobody reads.
+    pub fn last_stateful_layer(&self) -> usize {
+        let has_state = |layer: &LayerPlan| match &layer.mixer {
+            Mixer::Attention(attention) => attention.kv_layer().is_none(),
+            _ => true,
+        };
+        self.layers.iter().rposition(has_state).unwrap_or(0)
+    }
+
+    /// Width of the inputs of all layers beside the residual stream.
+    pub fn per_layer_dims(&self) -> usize {
+        self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
+    }
+
     /// Whether a layer keeps a state that cannot be cut back to any position.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
@@ -560,7 +627,41 @@ impl ModelConfig {
             return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
         }
         self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
-        self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))
+        if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
+            check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
+            check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
+            check.activation(activation)?;
+            if matches!(activation, Activation::ClampedSwiglu { .. }) {
+                return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
+            }
+        }
+        self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
+        (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
+    }
+
+    /// Keys and values that a layer shares are those of an earlier layer, of its widths.
+    fn validate_kv_source(&self, check: &Check<'_>, layer_idx: usize) -> Result<(), ConfigError> {
+        let Some(attention) = self.attention(layer_idx) else { return Ok(()) };
+        let Some(source_idx) = attention.kv_layer() else { return Ok(()) };
+        let own = format!("layer {layer_idx}");
+        if source_idx >= layer_idx {
+            return Err(check.out_of_range(
+                "kv layer",
+                source_idx,
+                format!("an earlier layer than {layer_idx}"),
+            ));
+        }
+        let other = format!("layer {source_idx} without keys and values of its own");
+        let source = self.attention(source_idx).filter(|source| source.kv_layer().is_none());
+        let source = source.ok_or_else(|| check.inconsistent((&own, "keys and values"), ("of", &other)))?;
+        let widths = |attention: &Attention| (attention.n_kv_heads, attention.head_dim);
+        if widths(source) == widths(attention) {
+            return Ok(());
+        }
+        let shown =
+            |attention: &Attention| format!("{} KV heads of {}", attention.n_kv_heads, attention.head_dim);
+        let source_name = format!("layer {source_idx}");
+        Err(check.inconsistent((&own, shown(attention)), (&source_name, shown(source))))
     }
 
     fn validate_layer(&self, check: &Check<'_>, layer: &LayerPlan) -> Result<(), ConfigError> {
@@ -740,6 +841,10 @@ impl Check<'_> {
                 }
                 self.original_context(*original_context_len)
             }
+            RopeScaling::Proportional { n_pairs } => match *n_pairs <= rope.rotary_dim / 2 {
+                true => Ok(()),
+                false => Err(self.inconsistent(("n_pairs", n_pairs), ("rotary_dim", rope.rotary_dim))),
+            },
             RopeScaling::Dynamic { factor, original_context_len } => {
                 self.positive("rope_scaling.factor", *factor)?;
                 // The exponent of the base divides by `rotary_dim − 2`.

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::kernels::{Kernels, KeySharing, KvLayer, KvType, StateRule, StateShape};
 use crate::model::batch::Batch;
-use crate::model::config::{Attention, LayerPlan, Mixer, ModelConfig};
+use crate::model::config::{Attention, KvSource, LayerPlan, Mixer, ModelConfig};
 use crate::model::state::{CheckpointPolicy, RecurrentError, RecurrentLayer, RecurrentShape, TreeRows};
 use crate::model::transformer::Compute;
 
@@ -38,6 +38,8 @@ pub struct KvCache {
 /// The state of one layer.
 enum LayerState {
     Kv(KvLayer),
+    /// The keys and values of this earlier layer.
+    Shared(usize),
     Recurrent(Box<RecurrentLayer>),
 }
 
@@ -95,6 +97,9 @@ impl KvCache {
         let mut layers = Vec::with_capacity(config.layers.len());
         for layer in &config.layers {
             layers.push(match &layer.mixer {
+                Mixer::Attention(Attention { kv: KvSource::Layer(source_idx), .. }) => {
+                    LayerState::Shared(*source_idx)
+                }
                 Mixer::Attention(attention) => {
                     let Attention { n_kv_heads, head_dim, .. } = *attention;
                     if !kv_type.holds(head_dim) {
@@ -127,7 +132,7 @@ impl KvCache {
     /// Bytes that one slot takes over all layers.
     pub fn bytes_per_slot(config: &ModelConfig, kv_type: KvType) -> u64 {
         let bytes = |layer: &LayerPlan| match &layer.mixer {
-            Mixer::Attention(attention) => {
+            Mixer::Attention(attention) if attention.kv_layer().is_none() => {
                 kv_type.slot_bytes(attention.head_dim).saturating_mul(attention.n_kv_heads as u64)
             }
             _ => 0,
@@ -175,6 +180,7 @@ impl KvCache {
     pub fn memory_usage(&self) -> usize {
         let bytes = |layer: &LayerState| match layer {
             LayerState::Kv(layer) => layer.size_bytes(),
+            LayerState::Shared(_) => 0,
             LayerState::Recurrent(layer) => layer.memory_usage(),
         };
         self.layers.iter().map(bytes).sum()
@@ -187,14 +193,14 @@ impl KvCache {
 
     fn recurrent(&self) -> impl Iterator<Item = &RecurrentLayer> {
         self.layers.iter().filter_map(|layer| match layer {
-            LayerState::Kv(_) => None,
+            LayerState::Kv(_) | LayerState::Shared(_) => None,
             LayerState::Recurrent(layer) => Some(&**layer),
         })
     }
 
     fn recurrent_mut(&mut self) -> impl Iterator<Item = &mut RecurrentLayer> {
         self.layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Kv(_) => None,
+            LayerState::Kv(_) | LayerState::Shared(_) => None,
             LayerState::Recurrent(layer) => Some(&mut **layer),
         })
     }
@@ -202,21 +208,27 @@ impl KvCache {
     fn kv(&self) -> impl Iterator<Item = &KvLayer> {
         self.layers.iter().filter_map(|layer| match layer {
             LayerState::Kv(layer) => Some(layer),
-            LayerState::Recurrent(_) => None,
+            LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }
 
     fn kv_mut(&mut self) -> impl Iterator<Item = &mut KvLayer> {
         self.layers.iter_mut().filter_map(|layer| match layer {
             LayerState::Kv(layer) => Some(layer),
-            LayerState::Recurrent(_) => None,
+            LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }
 
-    /// Keys and values of a layer, to be read and written by the forward pass.
+    /// Keys and values of a layer, to be read and written by the forward pass; of a layer that shares those of an earlier
+    /// layer, to be read only.
     pub(crate) fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
+        let layer_idx = match self.layers[layer_idx] {
+            LayerState::Shared(source_idx) => source_idx,
+            LayerState::Kv(_) | LayerState::Recurrent(_) => layer_idx,
+        };
         match &mut self.layers[layer_idx] {
             LayerState::Kv(layer) => layer,
+            LayerState::Shared(_) => panic!("layer {layer_idx} has no keys and values of its own"),
             LayerState::Recurrent(_) => panic!("layer {layer_idx} is recurrent"),
         }
     }
@@ -225,7 +237,7 @@ impl KvCache {
     pub(crate) fn recurrent_layer_mut(&mut self, layer_idx: usize) -> &mut RecurrentLayer {
         match &mut self.layers[layer_idx] {
             LayerState::Recurrent(layer) => layer,
-            LayerState::Kv(_) => panic!("layer {layer_idx} has keys and values"),
+            LayerState::Kv(_) | LayerState::Shared(_) => panic!("layer {layer_idx} has keys and values"),
         }
     }
 
@@ -310,6 +322,7 @@ impl KvCache {
             match (layer, from) {
                 (LayerState::Kv(layer), LayerState::Kv(from)) => layer.copy_prefix(from, other.len),
                 (LayerState::Recurrent(layer), LayerState::Recurrent(from)) => layer.copy_from(from),
+                (LayerState::Shared(_), LayerState::Shared(_)) => {}
                 _ => panic!("caches of different models"),
             }
         }

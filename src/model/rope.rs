@@ -113,6 +113,10 @@ fn inverse_frequencies(config: &RopeConfig, context_len: usize) -> Vec<f32> {
     match scaling {
         RopeScaling::None => plain.collect(),
         RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
+        // A frequency of 0 leaves its pair as it is.
+        RopeScaling::Proportional { n_pairs } => {
+            plain.enumerate().map(|(i, f)| if i < *n_pairs { f } else { 0.0 }).collect()
+        }
         RopeScaling::Factors(factors) => plain.zip(factors).map(|(f, factor)| f / factor).collect(),
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context_len } => {
             let original = *original_context_len as f64;
@@ -232,5 +236,7 @@ mod tests {
         assert_eq!(llama3[3], plain[3] / 32.0, "a wave of 6283 positions is long");
         let factors = inverse_frequencies(&config(RopeScaling::Factors(vec![1.0, 2.0, 4.0, 8.0])), 99);
         assert_eq!(factors[3], plain[3] / 8.0);
+        let proportional = inverse_frequencies(&config(RopeScaling::Proportional { n_pairs: 1 }), 99);
+        assert_eq!(proportional, [plain[0], 0.0, 0.0, 0.0]);
     }
 }

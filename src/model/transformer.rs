@@ -7,6 +7,7 @@
 //! x = embedding[token] · embedding_scale                      [hidden_dim]
 //! per layer:  x += residual_scale · post_norm(mix(pre_norm(x)))
 //!             x += residual_scale · post_norm(feed(pre_norm(x)))
+//!             x += post_norm(out · (activation(gate·x) ∘ own inputs of the layer));  x *= output scale
 //! hidden = rms_norm(x);  logits = softcap(logit_scale · head·hidden)
 //!
 //! attention:  q, k, v = Wq·a (+ bias), Wk·a (+ bias), Wv·a (+ bias)
@@ -25,6 +26,7 @@ mod experts;
 mod feed;
 mod head;
 mod parts;
+mod per_layer;
 mod recurrent;
 
 use std::sync::OnceLock;
@@ -40,7 +42,7 @@ use crate::model::arch::tensors::LayerWeight;
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::{
-    Activation, Attention, Dense, FeedForward, LayerPlan, Mixer, ModelConfig, QkNorm, Widths,
+    Activation, Attention, Dense, FeedForward, KvSource, LayerPlan, Mixer, ModelConfig, QkNorm, Widths,
 };
 use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
@@ -166,6 +168,12 @@ struct Buffers {
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
+    /// The layers' own inputs, `[n_rows, n_layers * dim]`; empty if there are none.
+    per_layer: Vec<f32>,
+    /// The row of `per_layer` that belongs to the first row of the layer at hand.
+    per_layer_start: usize,
+    /// The weight of a norm without one: 1 for each element of a head.
+    ones: Vec<f32>,
     /// Of the layer at hand: `[n_rows, n_heads * head_dim]`
     q: Vec<f32>,
     /// `[n_rows, n_kv_heads * head_dim]`
@@ -174,7 +182,7 @@ struct Buffers {
     v: Vec<f32>,
     /// `[n_rows, n_heads * head_dim]`; of a recurrent layer, the result of its states.
     attended: Vec<f32>,
-    /// Input projections of a recurrent layer, `[n_rows, recurrent_dim]`.
+    /// Input projections of a recurrent layer, `[n_rows, recurrent_dim]`; or of the layers' own inputs.
     mixed: Vec<f32>,
     /// Results of its convolution, `[n_rows, conv_dim]`.
     convolved: Vec<f32>,
@@ -256,10 +264,10 @@ impl Workspace {
     pub fn memory_usage(&self) -> usize {
         let Buffers { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } =
             &self.buffers;
-        let Buffers { mixed, convolved, decay, gain, .. } = &self.buffers;
+        let Buffers { mixed, convolved, decay, gain, per_layer, ones, .. } = &self.buffers;
         let buffers = [
             x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved,
-            decay, gain,
+            decay, gain, per_layer, ones,
         ];
         let rows_bytes: usize = buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
         rows_bytes + self.buffers.mixture.memory_usage()
@@ -439,15 +447,20 @@ impl Model {
         ws: &mut Buffers,
         end: PassEnd,
     ) -> Result<(), ForwardError> {
-        let last_idx = self.config.n_layers() - 1;
-        for (layer_idx, layer) in (first_layer..).zip(layers) {
+        let last_idx = match end {
+            PassEnd::Hidden => usize::MAX,
+            PassEnd::KeysAndValues => self.config.last_stateful_layer(),
+        };
+        for (layer_idx, layer) in (first_layer..=last_idx).zip(layers) {
             Part::poll(parts)?;
             let at = At { compute, plan: &self.config.layers[layer_idx], layer, layer_idx };
             match &at.plan.mixer {
                 Mixer::Attention(attention) => {
                     self.project_qkv(&at, attention, rows, parts, ws);
-                    self.write_kv(&at, attention, rows, parts, ws);
-                    if layer_idx == last_idx && end == PassEnd::KeysAndValues {
+                    if attention.kv_layer().is_none() {
+                        self.write_kv(&at, attention, rows, parts, ws);
+                    }
+                    if layer_idx == last_idx {
                         break;
                     }
                     self.attend(&at, attention, rows, parts, ws);
@@ -457,7 +470,7 @@ impl Model {
                 Mixer::DeltaNet(delta) => self.delta_net(&at, delta, rows, parts, ws),
                 Mixer::Mamba2(mamba) => self.mamba2(&at, mamba, rows, parts, ws),
             }
-            if layer_idx == last_idx && end == PassEnd::KeysAndValues {
+            if layer_idx == last_idx {
                 break;
             }
             let bias = match &at.plan.mixer {
@@ -467,11 +480,21 @@ impl Model {
             self.add_result(&at, LayerWeight::PostAttnNorm, Some(bias), ws);
             Part::poll(parts)?;
             match &at.plan.feed {
-                FeedForward::None => continue,
+                FeedForward::None => {}
                 FeedForward::Dense(dense) => self.feed_forward(&at, dense, ws),
                 FeedForward::Experts(experts) => self.feed_experts(&at, experts, parts, ws)?,
             }
-            self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
+            if at.plan.feed != FeedForward::None {
+                self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
+            }
+            if let Some(per_layer) = &self.config.per_layer {
+                self.add_per_layer(&at, per_layer, ws);
+            }
+            if let Some(&[scale]) = layer.vector(LayerWeight::OutputScale) {
+                for_rows(compute, &mut ws.x, self.config.hidden_dim, &|_, row| {
+                    kernels::scale(compute.kernels, row, scale);
+                });
+            }
         }
         Ok(())
     }
@@ -510,12 +533,25 @@ impl Model {
         for (buffer, row_len) in [(&mut ws.q, q_dim), (&mut ws.k, kv_dim), (&mut ws.v, kv_dim)] {
             resize_exact(buffer, n_rows * row_len);
         }
-        let jobs = &mut [
-            MatMul { w: layer.matrix(LayerWeight::Q), out: &mut ws.q },
-            MatMul { w: layer.matrix(LayerWeight::K), out: &mut ws.k },
-            MatMul { w: layer.matrix(LayerWeight::V), out: &mut ws.v },
-        ];
-        self.project_input(at, LayerWeight::AttnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        let q = MatMul { w: layer.matrix(LayerWeight::Q), out: &mut ws.q };
+        let matrix = |weight: LayerWeight| layer.matrix(weight);
+        let mut project = |jobs: &mut [MatMul<'_>]| {
+            self.project_input(at, LayerWeight::AttnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        };
+        match attention.kv {
+            KvSource::Own => project(&mut [
+                q,
+                MatMul { w: matrix(LayerWeight::K), out: &mut ws.k },
+                MatMul { w: matrix(LayerWeight::V), out: &mut ws.v },
+            ]),
+            KvSource::OneProjection => {
+                project(&mut [q, MatMul { w: matrix(LayerWeight::K), out: &mut ws.k }]);
+            }
+            KvSource::Layer(_) => project(&mut [q]),
+        }
+        if attention.kv == KvSource::OneProjection {
+            ws.v.copy_from_slice(&ws.k);
+        }
         if attention.gated {
             resize_exact(&mut ws.gate, n_rows * q_dim);
             let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::AttnGate), out: &mut ws.gate }];
@@ -548,11 +584,26 @@ impl Model {
                 kernels::scale(k, row, 1.0 + growth.beta * libm::logf(1.0 + periods as f32));
             }
         });
+        if attention.kv_layer().is_some() {
+            return;
+        }
         for_rows(compute, &mut ws.k, kv_dim, &|i, row| {
             finish(LayerWeight::KBias, LayerWeight::KNorm, i, row);
         });
-        if let Some(bias) = layer.vector(LayerWeight::VBias) {
+        // Values of one projection have its bias.
+        let bias = if attention.kv == KvSource::Own { LayerWeight::VBias } else { LayerWeight::KBias };
+        if let Some(bias) = layer.vector(bias) {
             ws.v.chunks_exact_mut(bias.len()).for_each(|row| kernels::add(k, row, bias));
+        }
+        if attention.v_norm {
+            let head_dim = attention.head_dim;
+            ws.ones.resize(head_dim.max(ws.ones.len()), 1.0);
+            let ones = &ws.ones[..head_dim];
+            for_rows(compute, &mut ws.v, kv_dim, &|_, row| {
+                for head in row.chunks_exact_mut(head_dim) {
+                    kernels::rms_norm_in_place(k, head, ones, config.norm_eps);
+                }
+            });
         }
     }
 

@@ -163,7 +163,7 @@ impl Layer {
         source: &mut S,
     ) -> Result<Self, S::Error> {
         let mut tensors: Box<[Option<Tensor>]> = LayerWeight::ALL.iter().map(|_| None).collect();
-        for (weight, shape) in layer_slots(config.hidden_dim, &config.layers[layer_idx]) {
+        for (weight, shape) in layer_slots(config, &config.layers[layer_idx]) {
             let id = WeightId::Layer(layer_idx, weight);
             if !source.has(id) {
                 continue;
@@ -226,6 +226,38 @@ pub struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab_size, hidden_dim]`; `None` if it is tied to the embedding, or streamed.
     pub(crate) head: Option<PackedMatrix>,
+    /// `None` if layers have no inputs of their own.
+    pub(crate) per_layer: Option<PerLayerWeights>,
+}
+
+/// The weights of layers' own inputs ([`PerLayerInputs`](crate::model::config::PerLayerInputs)).
+pub(crate) struct PerLayerWeights {
+    /// `[per-layer vocab_size, n_layers · dim]`; `None` if it is streamed.
+    pub(crate) embedding: Option<PackedMatrix>,
+    /// `[n_layers · dim, hidden_dim]`
+    pub(crate) projection: PackedMatrix,
+    /// `[dim]`
+    pub(crate) norm: Vec<f32>,
+}
+
+impl PerLayerWeights {
+    /// Those that the configuration names.
+    pub(in crate::model) fn build<S: TensorSource>(
+        config: &ModelConfig,
+        source: &mut S,
+    ) -> Result<Option<Self>, S::Error> {
+        if config.per_layer.is_none() {
+            return Ok(None);
+        }
+        let embedding = Some(source.matrix(WeightId::PerLayerEmbedding)?);
+        let projection = source.matrix(WeightId::PerLayerProjection)?;
+        let norm = source.vector(WeightId::PerLayerNorm)?;
+        Ok(Some(Self { embedding, projection, norm }))
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes) + self.projection.size_bytes()
+    }
 }
 
 impl Weights {
@@ -246,7 +278,15 @@ impl Weights {
             true => None,
             false => Some(file.matrix(WeightId::Head, None)?),
         };
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
+        let per_layer = match folder.config().per_layer {
+            None => None,
+            Some(_) => Some(PerLayerWeights {
+                embedding: Some(file.matrix(WeightId::PerLayerEmbedding, None)?),
+                projection: file.matrix(WeightId::PerLayerProjection, None)?,
+                norm: file.vector(WeightId::PerLayerNorm)?,
+            }),
+        };
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer })
     }
 
     /// The tensor of a role; `None` if the model has none.
@@ -255,6 +295,13 @@ impl Weights {
             WeightId::Embedding => self.embedding.as_ref().map(StoredTensor::Matrix),
             WeightId::OutputNorm => Some(StoredTensor::Vector(&self.output_norm)),
             WeightId::Head => self.head.as_ref().map(StoredTensor::Matrix),
+            WeightId::PerLayerEmbedding => {
+                self.per_layer.as_ref()?.embedding.as_ref().map(StoredTensor::Matrix)
+            }
+            WeightId::PerLayerProjection => {
+                self.per_layer.as_ref().map(|own| StoredTensor::Matrix(&own.projection))
+            }
+            WeightId::PerLayerNorm => self.per_layer.as_ref().map(|own| StoredTensor::Vector(&own.norm)),
             WeightId::Layer(layer_idx, weight) => self.layers.get(layer_idx)?.tensor(weight),
         }
     }
@@ -263,6 +310,7 @@ impl Weights {
     pub fn memory_usage(&self) -> usize {
         self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.head.as_ref().map_or(0, PackedMatrix::size_bytes)
+            + self.per_layer.as_ref().map_or(0, PerLayerWeights::size_bytes)
             + self.layers.iter().map(Layer::matrices_bytes).sum::<usize>()
     }
 }
@@ -321,7 +369,8 @@ impl<'a> Loader<'a> {
             true => None,
             false => Some(self.matrix(WeightId::Head)?),
         };
-        Ok(Weights { embedding, layers, output_norm, head })
+        let per_layer = PerLayerWeights::build(self.config, &mut self)?;
+        Ok(Weights { embedding, layers, output_norm, head, per_layer })
     }
 
     fn info(&self, id: WeightId) -> Result<&'a TensorInfo, WeightsError> {

@@ -94,12 +94,9 @@ fn ropes(keys: &Keys<'_>, head_dim: usize, config: &ModelConfig) -> Result<Vec<R
 
 fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
     use LayerWeight::*;
-    let mut place = slot.standard(config, container);
+    let place = place_pre_norm(config, slot, container);
     if container == Container::Gguf {
         return place;
-    }
-    if let WeightId::Layer(layer_idx, FfnNorm) = slot.id {
-        place.names = vec![format!("model.layers.{layer_idx}.pre_feedforward_layernorm.weight")];
     }
     match slot.id {
         WeightId::OutputNorm
@@ -108,4 +105,13 @@ fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
         }
         _ => place,
     }
+}
+
+/// The standard places, but for the name of the norm before the feed-forward part.
+pub(super) fn place_pre_norm(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
+    let mut place = slot.standard(config, container);
+    if let (WeightId::Layer(layer_idx, LayerWeight::FfnNorm), Container::Json) = (slot.id, container) {
+        place.names = vec![format!("model.layers.{layer_idx}.pre_feedforward_layernorm.weight")];
+    }
+    place
 }

@@ -7,6 +7,7 @@
 //! A new family is a file here, a line in [`FAMILIES`], and its golden model.
 
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
@@ -82,6 +83,7 @@ static FAMILIES: &[&Family] = &[
     &qwen3::FAMILY,
     &qwen35::FAMILY,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_hybrid::FAMILY,

@@ -73,6 +73,7 @@ pub(super) fn base(
         embedding_scale: 1.0,
         logit_scale: 1.0,
         logit_softcap: None,
+        per_layer: None,
         ropes: Vec::new(),
         layers: Vec::new(),
     })
@@ -248,7 +249,13 @@ pub(super) fn expert_counts(
 
 /// A layer with norms before attention and feed-forward part.
 pub(super) fn layer(attention: Attention, feed: FeedForward) -> LayerPlan {
-    LayerPlan { mixer: Mixer::Attention(attention), feed, norms: Norms::Pre, residual_scale: 1.0 }
+    LayerPlan {
+        mixer: Mixer::Attention(attention),
+        feed,
+        norms: Norms::Pre,
+        residual_scale: 1.0,
+        output_scaled: false,
+    }
 }
 
 /// A Llama-like model: equal layers, one rotation.

@@ -1,8 +1,8 @@
 //! The tensors of a model: their roles, their shapes by the plan of each layer, and where containers store them.
 
 use crate::model::config::{
-    Attention, DeltaNet, Dense, Experts, FeedForward, LayerPlan, Mamba2, Mixer, ModelConfig, QkNorm,
-    ShortConv,
+    Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer, ModelConfig,
+    QkNorm, ShortConv,
 };
 
 /// The role of a tensor in the model.
@@ -14,6 +14,13 @@ pub enum WeightId {
     OutputNorm,
     /// Output matrix, `[vocab_size, hidden_dim]`; absent if [`ModelConfig::tied_head`] is set.
     Head,
+    /// Second token embedding, for all layers, `[per-layer vocab_size, n_layers · dim]`
+    /// ([`PerLayerInputs`](crate::model::config::PerLayerInputs)).
+    PerLayerEmbedding,
+    /// Projection of the embedding to the inputs of all layers, `[n_layers · dim, hidden_dim]`.
+    PerLayerProjection,
+    /// Norm of the projected inputs of a layer, `[dim]`.
+    PerLayerNorm,
     /// A tensor of one layer.
     Layer(usize, LayerWeight),
 }
@@ -85,6 +92,14 @@ layer_weights! {
     Down: "ffn_down.weight", "mlp.down_proj.weight";
     /// Norm behind the feed-forward part, `[hidden_dim]`.
     PostFfnNorm: "post_ffw_norm.weight", "post_feedforward_layernorm.weight";
+    /// Gate of the layer's own inputs, `[dim, hidden_dim]`.
+    PerLayerGate: "inp_gate.weight", "per_layer_input_gate.weight";
+    /// Output projection of the layer's own inputs, `[hidden_dim, dim]`.
+    PerLayerOut: "proj.weight", "per_layer_projection.weight";
+    /// Norm behind the layer's own inputs, `[hidden_dim]`.
+    PostPerLayerNorm: "post_norm.weight", "post_per_layer_input_norm.weight";
+    /// Factor of the residual stream behind the layer, `[1]`.
+    OutputScale: "layer_output_scale.weight", "layer_scalar";
     /// Scores of the experts, `[n_experts, hidden_dim]`.
     Router: "ffn_gate_inp.weight", "mlp.gate.weight";
     /// `[n_experts]`.
@@ -311,6 +326,9 @@ impl Slot {
                 WeightId::Embedding => "model.embed_tokens.weight".to_owned(),
                 WeightId::OutputNorm => "model.norm.weight".to_owned(),
                 WeightId::Head => "lm_head.weight".to_owned(),
+                WeightId::PerLayerEmbedding => "model.embed_tokens_per_layer.weight".to_owned(),
+                WeightId::PerLayerProjection => "model.per_layer_model_projection.weight".to_owned(),
+                WeightId::PerLayerNorm => "model.per_layer_projection_norm.weight".to_owned(),
                 WeightId::Layer(layer_idx, weight) => format!("model.layers.{layer_idx}.{}", weight.json()),
             },
         };
@@ -386,6 +404,9 @@ pub(in crate::model) fn standard_name(id: WeightId) -> String {
         WeightId::Embedding => "token_embd.weight".to_owned(),
         WeightId::OutputNorm => "output_norm.weight".to_owned(),
         WeightId::Head => "output.weight".to_owned(),
+        WeightId::PerLayerEmbedding => "per_layer_token_embd.weight".to_owned(),
+        WeightId::PerLayerProjection => "per_layer_model_proj.weight".to_owned(),
+        WeightId::PerLayerNorm => "per_layer_proj_norm.weight".to_owned(),
         WeightId::Layer(layer_idx, weight) => format!("blk.{layer_idx}.{}", weight.gguf()),
     }
 }
@@ -400,16 +421,23 @@ pub(in crate::model) fn slots(config: &ModelConfig) -> Vec<Slot> {
     if !config.tied_head {
         slots.push(Slot { id: WeightId::Head, shape: vec![vocab, hidden] });
     }
+    if let Some(per_layer) = config.per_layer {
+        let (dims, rows) = (config.per_layer_dims() as u64, per_layer.vocab_size as u64);
+        slots.push(Slot { id: WeightId::PerLayerEmbedding, shape: vec![rows, dims] });
+        slots.push(Slot { id: WeightId::PerLayerProjection, shape: vec![dims, hidden] });
+        slots.push(Slot { id: WeightId::PerLayerNorm, shape: vec![per_layer.dim as u64] });
+    }
     for (layer_idx, layer) in config.layers.iter().enumerate() {
-        let of_layer = layer_slots(config.hidden_dim, layer).into_iter();
+        let of_layer = layer_slots(config, layer).into_iter();
         slots.extend(of_layer.map(|(weight, shape)| Slot { id: WeightId::Layer(layer_idx, weight), shape }));
     }
     slots
 }
 
 /// The tensors of a layer.
-pub(in crate::model) fn layer_slots(hidden_dim: usize, layer: &LayerPlan) -> Vec<(LayerWeight, Vec<u64>)> {
+pub(in crate::model) fn layer_slots(config: &ModelConfig, layer: &LayerPlan) -> Vec<(LayerWeight, Vec<u64>)> {
     use LayerWeight::*;
+    let hidden_dim = config.hidden_dim;
     let hidden = hidden_dim as u64;
     let mut slots = Slots::default();
     if layer.norms.has_pre() {
@@ -424,10 +452,7 @@ pub(in crate::model) fn layer_slots(hidden_dim: usize, layer: &LayerPlan) -> Vec
     if layer.norms.has_post() {
         slots.vector(PostAttnNorm, hidden_dim);
     }
-    if layer.feed == FeedForward::None {
-        return slots.0;
-    }
-    if layer.norms.has_pre() {
+    if layer.feed != FeedForward::None && layer.norms.has_pre() {
         slots.vector(FfnNorm, hidden_dim);
     }
     match &layer.feed {
@@ -438,8 +463,16 @@ pub(in crate::model) fn layer_slots(hidden_dim: usize, layer: &LayerPlan) -> Vec
         }
         FeedForward::Experts(experts) => slots.experts(hidden_dim, experts),
     }
-    if layer.norms.has_post() {
+    if layer.feed != FeedForward::None && layer.norms.has_post() {
         slots.vector(PostFfnNorm, hidden_dim);
+    }
+    if let Some(per_layer) = config.per_layer {
+        slots.matrix(PerLayerGate, per_layer.dim, hidden_dim);
+        slots.matrix(PerLayerOut, hidden_dim, per_layer.dim);
+        slots.vector(PostPerLayerNorm, hidden_dim);
+    }
+    if layer.output_scaled {
+        slots.vector(OutputScale, 1);
     }
     slots.0
 }
@@ -460,30 +493,38 @@ impl Slots {
     fn attention(&mut self, hidden_dim: usize, attention: &Attention) {
         use LayerWeight::*;
         let (q_dim, kv_dim) = (attention.q_dim(), attention.kv_dim());
+        let (has_k, has_v) = (attention.kv_layer().is_none(), attention.kv == KvSource::Own);
         self.matrix(Q, q_dim, hidden_dim);
-        self.matrix(K, kv_dim, hidden_dim);
-        self.matrix(V, kv_dim, hidden_dim);
+        if has_k {
+            self.matrix(K, kv_dim, hidden_dim);
+        }
+        if has_v {
+            self.matrix(V, kv_dim, hidden_dim);
+        }
         if attention.gated {
             self.matrix(AttnGate, q_dim, hidden_dim);
         }
         self.matrix(O, hidden_dim, q_dim);
         if attention.qkv_bias {
             self.vector(QBias, q_dim);
-            self.vector(KBias, kv_dim);
-            self.vector(VBias, kv_dim);
+            if has_k {
+                self.vector(KBias, kv_dim);
+            }
+            if has_v {
+                self.vector(VBias, kv_dim);
+            }
         }
         if attention.o_bias {
             self.vector(OBias, hidden_dim);
         }
-        match attention.qk_norm {
-            None => {}
-            Some(QkNorm::Head) => {
-                self.vector(QNorm, attention.head_dim);
-                self.vector(KNorm, attention.head_dim);
-            }
-            Some(QkNorm::Row) => {
-                self.vector(QNorm, q_dim);
-                self.vector(KNorm, kv_dim);
+        let norm_lens = attention.qk_norm.map(|norm| match norm {
+            QkNorm::Head => (attention.head_dim, attention.head_dim),
+            QkNorm::Row => (q_dim, kv_dim),
+        });
+        if let Some((of_queries, of_keys)) = norm_lens {
+            self.vector(QNorm, of_queries);
+            if has_k {
+                self.vector(KNorm, of_keys);
             }
         }
         if attention.sinks {
@@ -575,5 +616,18 @@ pub(in crate::model) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
         || name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("attn_rot_embd.weight")
         || (config.tied_head && name == "lm_head.weight")
+        || is_replaced_kv(name, config)
         || (config.architecture.family().is_redundant)(name)
+}
+
+/// Whether a tensor makes keys or values in a layer that uses those of another layer. Published files contain such tensors.
+fn is_replaced_kv(name: &str, config: &ModelConfig) -> bool {
+    let of_layer = |prefix: &str| {
+        let (layer_idx, rest) = name.split_once(prefix)?.1.split_once('.')?;
+        Some((layer_idx.parse().ok()?, rest))
+    };
+    let Some((layer_idx, rest)) = of_layer("layers.").or_else(|| of_layer("blk.")) else { return false };
+    use LayerWeight::{K, KBias, KNorm, V, VBias};
+    let makes_kv = [K, KBias, KNorm, V, VBias].iter().any(|w| rest == w.gguf() || rest == w.json());
+    makes_kv && config.attention(layer_idx).is_some_and(|attention| attention.kv_layer().is_some())
 }

@@ -177,7 +177,7 @@ impl PackedFile {
         self.source.len()
     }
 
-    /// The sections of weights: the embedding, the layers in order, the output.
+    /// The sections of weights: the embedding, the layers in order, the output, and the layers' own inputs if there are any.
     pub fn sections(&self) -> &[PackedSection] {
         &self.sections
     }

@@ -19,6 +19,8 @@ pub enum Part {
     Layer(usize),
     /// The norm before the head, and the head.
     Output,
+    /// The weights of layers' own inputs.
+    PerLayer,
 }
 
 impl Part {
@@ -27,6 +29,9 @@ impl Part {
             WeightId::Embedding => Part::Embedding,
             WeightId::Layer(layer_idx, _) => Part::Layer(layer_idx),
             WeightId::OutputNorm | WeightId::Head => Part::Output,
+            WeightId::PerLayerEmbedding | WeightId::PerLayerProjection | WeightId::PerLayerNorm => {
+                Part::PerLayer
+            }
         }
     }
 }
@@ -37,6 +42,7 @@ impl fmt::Display for Part {
             Part::Embedding => f.write_str("embedding"),
             Part::Layer(layer_idx) => write!(f, "layer.{layer_idx}"),
             Part::Output => f.write_str("output"),
+            Part::PerLayer => f.write_str("per_layer"),
         }
     }
 }
@@ -54,7 +60,7 @@ pub(super) enum Scope {
 impl Scope {
     fn holds(&self, part: Part) -> bool {
         match (self, part) {
-            (Scope::All, _) | (Scope::Ends, Part::Embedding | Part::Output) => true,
+            (Scope::All, _) | (Scope::Ends, Part::Embedding | Part::Output | Part::PerLayer) => true,
             (Scope::Layers(layers), Part::Layer(layer_idx)) => layers.contains(&layer_idx),
             _ => false,
         }
@@ -66,11 +72,15 @@ pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>
     let mut parts = vec![(Part::Embedding, Vec::new())];
     parts.extend((0..config.n_layers()).map(|layer_idx| (Part::Layer(layer_idx), Vec::new())));
     parts.push((Part::Output, Vec::new()));
+    if config.per_layer.is_some() {
+        parts.push((Part::PerLayer, Vec::new()));
+    }
     for slot in slots(config) {
         let at = match Part::of(slot.id) {
             Part::Embedding => 0,
             Part::Layer(layer_idx) => 1 + layer_idx,
             Part::Output => 1 + config.n_layers(),
+            Part::PerLayer => 2 + config.n_layers(),
         };
         parts[at].1.push(slot);
     }

@@ -70,6 +70,8 @@ pub struct Streamed {
     head_rows: Option<RowReader>,
     /// Reads rows of the embedding, if it is streamed.
     embedding_rows: Option<RowReader>,
+    /// Reads rows of the embedding of layers' own inputs, if it is streamed.
+    per_layer_rows: Option<RowReader>,
     /// `None` if everything is pinned.
     ring: Option<Ring>,
     /// The experts that are read on request, if there are any.
@@ -272,6 +274,16 @@ impl Streamed {
     ) -> Option<Result<(), LayersError>> {
         let rows = self.embedding_rows.as_ref()?;
         let read = rows.dequantize(tokens.iter().map(|token| token.index()), out);
+        Some(read.map_err(|failure| self.error(failure)))
+    }
+
+    /// Reads rows of the embedding of layers' own inputs into `out`, `[rows.len(), n_layers · dim]`; `None` if it is pinned.
+    pub(in crate::model) fn embed_per_layer(
+        &self,
+        rows: impl ExactSizeIterator<Item = usize>,
+        out: &mut [f32],
+    ) -> Option<Result<(), LayersError>> {
+        let read = self.per_layer_rows.as_ref()?.dequantize(rows, out);
         Some(read.map_err(|failure| self.error(failure)))
     }
 

@@ -11,7 +11,7 @@ use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
-use crate::model::weights::{TensorSource, Weights};
+use crate::model::weights::{PerLayerWeights, TensorSource, Weights};
 use crate::stream::{
     Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full, resident_bytes,
 };
@@ -63,6 +63,8 @@ impl Opening<'_> {
         }
         let head_rows = self.rows(head_id(tied), self.plan.head)?;
         let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
+        let is_per_layer_pinned = self.plan.per_layer || self.file.config().per_layer.is_none();
+        let per_layer_rows = self.rows(WeightId::PerLayerEmbedding, is_per_layer_pinned)?;
         let is_read =
             |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &StreamedLayer| layer.is_planned);
         let read = extents.iter().enumerate().filter(|(extent_idx, _)| is_read(*extent_idx));
@@ -92,6 +94,7 @@ impl Opening<'_> {
             head,
             head_rows,
             embedding_rows,
+            per_layer_rows,
             ring,
             experts,
             turns,
@@ -142,11 +145,36 @@ impl Opening<'_> {
             match section.part {
                 Part::Embedding => embedding = Some(self.matrix(section, WeightId::Embedding, pinned)?),
                 Part::Output => head = Some(self.matrix(section, WeightId::Head, pinned)?),
-                Part::Layer(_) => {}
+                Part::Layer(_) | Part::PerLayer => {}
             }
         }
         let output_norm = self.file.vector(WeightId::OutputNorm)?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head })
+        let per_layer = self.per_layer(pinned)?;
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer })
+    }
+
+    /// Reads the weights of layers' own inputs; their embedding only if it is pinned.
+    fn per_layer(&self, pinned: &mut PinnedBytes) -> Result<Option<PerLayerWeights>, StreamedError> {
+        let sections = self.file.sections().iter();
+        let Some(section) = sections.clone().find(|section| section.part == Part::PerLayer) else {
+            return Ok(None);
+        };
+        if self.plan.per_layer {
+            let pages = self.read(section, pinned)?;
+            let mut source = SectionTensors { sections: std::slice::from_ref(section), pages: &pages };
+            return match PerLayerWeights::build(self.file.config(), &mut source) {
+                Ok(weights) => Ok(weights),
+                Err(never) => match never {},
+            };
+        }
+        let projection = self.file.matrix(WeightId::PerLayerProjection, None)?;
+        let norm = self.file.vector(WeightId::PerLayerNorm)?;
+        pinned.done += projection.size_bytes() as u64;
+        pinned.vectors += 4 * norm.len() as u64;
+        if let Some(progress) = self.progress {
+            progress(pinned.done, pinned.total);
+        }
+        Ok(Some(PerLayerWeights { embedding: None, projection, norm }))
     }
 
     fn rows(&self, id: WeightId, is_pinned: bool) -> Result<Option<RowReader>, StreamedError> {
@@ -200,12 +228,16 @@ impl Opening<'_> {
             Part::Layer(layer_idx) => self.plan.layers[layer_idx],
             Part::Embedding => self.plan.embedding,
             Part::Output => self.plan.head && !self.file.config().tied_head,
+            Part::PerLayer => self.plan.per_layer,
         }
     }
 
     fn pinned_bytes(&self) -> u64 {
         let sections = self.file.sections().iter().filter(|section| self.is_pinned(section));
-        sections.map(|section| self.section(section).len).sum()
+        let whole: u64 = sections.map(|section| self.section(section).len).sum();
+        // The projection of layers' own inputs is pinned in any case.
+        let projection = self.file.tensor(WeightId::PerLayerProjection).filter(|_| !self.plan.per_layer);
+        whole + projection.map_or(0, |tensor| tensor.len)
     }
 }
 
@@ -233,7 +265,16 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
     let tied = file.config().tied_head;
     let (layers, copies) = (Vec::new(), Vec::new());
     let experts = places.map_or_else(ExpertSizes::default, ExpertPlaces::sizes);
-    let mut sizes = Sizes { layers, copies, head: 0, embedding: None, head_panel: 0, experts };
+    let mut sizes = Sizes {
+        layers,
+        copies,
+        head: 0,
+        embedding: None,
+        head_panel: 0,
+        per_layer: 0,
+        per_layer_pinned: 0,
+        experts,
+    };
     for section in file.sections() {
         match section.part {
             Part::Layer(_) => {
@@ -244,6 +285,11 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
             Part::Embedding => sizes.embedding = Some(section.len),
             Part::Output if !tied => sizes.head = section.len,
             Part::Output => {}
+            Part::PerLayer => {
+                let is_row = |tensor: &&PackedTensor| tensor.id == WeightId::PerLayerEmbedding;
+                let rows = section.tensors.iter().find(is_row).map_or(0, |tensor| tensor.len);
+                (sizes.per_layer, sizes.per_layer_pinned) = (section.len, section.len - rows);
+            }
         }
     }
     let (tensor, _) = place(file, head_id(tied));

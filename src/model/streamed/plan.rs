@@ -19,6 +19,10 @@ pub(super) struct Sizes {
     pub(super) head_panel: u64,
     /// The experts, which `layers` leaves out.
     pub(super) experts: ExpertSizes,
+    /// The weights of layers' own inputs; 0 if there are none.
+    pub(super) per_layer: u64,
+    /// Those of them that every plan pins: all but their embedding.
+    pub(super) per_layer_pinned: u64,
 }
 
 /// The choice of pinned weights, and the size of the ring for the others.
@@ -28,6 +32,7 @@ pub(super) struct Plan {
     pub(super) layers: Vec<bool>,
     pub(super) head: bool,
     pub(super) embedding: bool,
+    pub(super) per_layer: bool,
     /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
     pub(super) n_slots: usize,
@@ -52,6 +57,7 @@ impl Sizes {
             + self.head
             + self.embedding.unwrap_or(0)
             + self.experts.bytes
+            + self.per_layer
     }
 
     /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and
@@ -85,7 +91,7 @@ impl Plan {
         // A few rows' experts.
         let n_experts = (4 * sizes.experts.n_min).min(sizes.experts.n_total);
         let slot_len = sizes.slot_len();
-        Self { layers, head: false, embedding: false, slot_len, n_slots: SLOTS, n_experts }
+        Self { layers, head: false, embedding: false, per_layer: false, slot_len, n_slots: SLOTS, n_experts }
     }
 
     fn resident(n_layers: usize) -> Self {
@@ -93,6 +99,7 @@ impl Plan {
             layers: vec![true; n_layers],
             head: true,
             embedding: true,
+            per_layer: true,
             slot_len: 0,
             n_slots: 0,
             n_experts: 0,
@@ -104,13 +111,18 @@ impl Plan {
         if sizes.total() <= left {
             return Ok(Self::resident(sizes.layers.len()));
         }
+        let always = sizes.per_layer_pinned;
+        if always > left {
+            return Err(StreamedError::MemoryLimit { needed: always, limit, taken });
+        }
+        left -= always;
         let slot_len = sizes.slot_len();
         let ring = |n_slots: usize| PageBuf::size_bytes(slot_len).saturating_mul(n_slots as u64);
         let ExpertSizes { slot_bytes, n_min, n_total, .. } = sizes.experts;
         let experts_min = slot_bytes.saturating_mul(n_min as u64);
         let needed = ring(SLOTS_MIN).saturating_add(experts_min);
         if needed > left.max(RING_BYTES_FREE) {
-            return Err(StreamedError::MemoryLimit { needed, limit, taken });
+            return Err(StreamedError::MemoryLimit { needed: needed.saturating_add(always), limit, taken });
         }
         left = left.saturating_sub(experts_min);
         // If memory is scarce, a pinned layer is worth more than a third buffer.
@@ -141,10 +153,11 @@ impl Plan {
             // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
+        let per_layer = take(sizes.per_layer - always);
         // The rest holds experts: what a pass reads of them depends on its rows, so they come behind all that it reads anyway.
         let n_more = left.checked_div(slot_bytes).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let n_experts = n_min.saturating_add(n_more).min(n_total);
-        Ok(Self { layers, head, embedding, slot_len, n_slots, n_experts })
+        Ok(Self { layers, head, embedding, per_layer, slot_len, n_slots, n_experts })
     }
 
     /// Bytes of memory of a buffer.
@@ -176,6 +189,8 @@ mod tests {
             embedding,
             head_panel: 16 << 10,
             experts: ExpertSizes::default(),
+            per_layer: 0,
+            per_layer_pinned: 0,
         }
     }
 
@@ -270,8 +285,16 @@ mod tests {
     #[test]
     fn a_small_model_streams_with_no_budget_at_all() {
         let (layers, copies) = (vec![MIB / 2; 6], vec![0; 6]);
-        let experts = ExpertSizes::default();
-        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10, experts };
+        let sizes = Sizes {
+            layers,
+            copies,
+            head: 300 << 10,
+            embedding: None,
+            head_panel: 5 << 10,
+            per_layer: 0,
+            per_layer_pinned: 0,
+            experts: ExpertSizes::default(),
+        };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
@@ -279,8 +302,16 @@ mod tests {
     #[test]
     fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
         let (layers, copies) = (vec![4096], vec![0]);
-        let experts = ExpertSizes::default();
-        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10, experts };
+        let sizes = Sizes {
+            layers,
+            copies,
+            head: 64 << 10,
+            embedding: None,
+            head_panel: 16 << 10,
+            per_layer: 0,
+            per_layer_pinned: 0,
+            experts: ExpertSizes::default(),
+        };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }

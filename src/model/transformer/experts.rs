@@ -345,7 +345,7 @@ impl Model {
                 });
             }
             let gate = &mut gate[..n_values];
-            activations.set_computed(k, compute.pool, gate, plan.ffn_dim, down_form, &|i, row| {
+            activations.set_computed_for_groups(k, compute.pool, gate, plan.ffn_dim, down_form, &|i, row| {
                 add_bias(LayerWeight::ExpertGateBias, i, row);
                 activate(k, plan.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
             });

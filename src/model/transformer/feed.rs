@@ -23,11 +23,16 @@ impl Model {
         end: PassEnd,
         mut interlude: Option<&mut dyn Interlude>,
     ) -> Result<(), ForwardError> {
-        for layer_idx in 0..self.config.n_layers() {
+        let n_layers = match end {
+            PassEnd::Hidden => self.config.n_layers(),
+            PassEnd::KeysAndValues => self.config.last_stateful_layer() + 1,
+        };
+        for layer_idx in 0..n_layers {
             // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
                 parts[0].keep(active.kept());
+                self.keep_per_layer(active.kept(), ws);
                 ws.resize(&self.config, active.len());
             }
             let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;
@@ -63,6 +68,7 @@ impl Model {
             let padded_len = n_rows.next_multiple_of(batch_len);
             positions.resize(padded_len.max(positions.len()), 0);
             visible.resize(padded_len.max(visible.len()), padding);
+            self.pad_per_layer(padded_len, ws);
             for start in (0..n_rows).step_by(batch_len) {
                 let n_written = batch_len.min(n_rows - start);
                 let call = Rows {
@@ -73,6 +79,7 @@ impl Model {
                 };
                 let values = &mut residual[start * hidden_dim..(start + n_written) * hidden_dim];
                 ws.resize(&self.config, batch_len);
+                ws.per_layer_start = start;
                 ws.x[..values.len()].copy_from_slice(values);
                 ws.x[values.len()..].fill(0.0);
                 self.run_layers(compute, first_layer, block.layers(), &call, parts, ws, end)?;
@@ -82,6 +89,7 @@ impl Model {
             pass.computed(block_idx, block);
         }
         pass.finish();
+        ws.per_layer_start = 0;
         ws.residual = std::mem::replace(&mut ws.x, residual);
         ws.resize(&self.config, n_rows);
         Ok(())

@@ -17,6 +17,7 @@ use crate::model::batch::{Batch, Form};
 use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Interlude};
 use crate::model::state::{RecurrentError, RecurrentLayer, TreeRows};
+use crate::token::TokenId;
 
 /// One of the sequences of a pass: a batch behind the committed prefix of its own KV cache.
 pub struct Part<'a> {
@@ -73,6 +74,10 @@ impl<'a> Part<'a> {
                 result => return result,
             }
         }
+    }
+
+    pub(super) fn tokens(&self) -> &'a [TokenId] {
+        self.batch.tokens()
     }
 
     pub(super) fn cancel(&self) -> &'a AtomicBool {
@@ -197,6 +202,7 @@ impl Model {
                 kernels::scale(compute.kernels, own, config.embedding_scale);
             }
         }
+        self.set_per_layer(compute, parts, ws)?;
         let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
         let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
