@@ -149,11 +149,11 @@ fn check_accepted(config: &ModelConfig) {
     }
 }
 
-/// The configuration; `None` if it is of a family that is not implemented.
+/// The configuration; `None` if it is of a family, or has a part, that is not implemented.
 fn read(name: &str, config: &Value) -> Option<ModelConfig> {
     match parse_config(&config.to_string(), name) {
         Ok(config) => Some(config),
-        Err(ConfigError::UnknownArchitecture { .. }) => None,
+        Err(ConfigError::UnknownArchitecture { .. } | ConfigError::Unsupported { .. }) => None,
         Err(error) => panic!("{error}"),
     }
 }
