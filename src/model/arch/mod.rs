@@ -22,7 +22,7 @@ mod qwen35;
 mod read;
 mod rope;
 mod smollm3;
-pub(in crate::model) mod tensors;
+pub mod tensors;
 
 use std::fmt;
 
