@@ -3,12 +3,14 @@
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by nature")]
 
 mod common;
+mod model_files;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 
 use common::Tiny;
+use model_files::golden;
 use refrain::internals::draft::{BuilderConfig, ContextSource, CostProfile, StepLimits, TreeBuilder};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
@@ -53,9 +55,12 @@ fn the_counter_counts() {
 
 #[test]
 fn forward_projection_and_commit_allocate_nothing_once_warm() {
-    for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0] {
+    let tiny = [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0].map(|ty| {
         let bytes = Tiny { ty, ..Tiny::default() }.gguf();
-        let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), "tiny").unwrap();
+        Checkpoint::from_gguf_bytes(bytes.into(), ty.name()).unwrap()
+    });
+    let golden = ["qwen3_moe", "gpt_oss"].map(|name| Checkpoint::open(golden(name)).unwrap());
+    for checkpoint in tiny.into_iter().chain(golden) {
         let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
         let model = Model::load(&checkpoint, options).unwrap();
         let pool = Pool::new(2);
@@ -78,7 +83,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
         };
         // Tables that grow with the context have already reached this length.
         (0..80).for_each(|i| step(i == 0));
-        assert_eq!(allocations_in(|| (0..80).for_each(|i| step(i == 0))), 0, "{ty:?}");
+        assert_eq!(allocations_in(|| (0..80).for_each(|i| step(i == 0))), 0, "{}", checkpoint.name());
     }
 }
 

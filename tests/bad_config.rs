@@ -197,7 +197,7 @@ fn folder_refused(write: impl Fn(&Path), variant: &str, message_has: &[&str]) {
 
 #[test]
 fn every_architecture_opens() {
-    for name in ["llama", "mistral", "qwen2", "qwen3"] {
+    for name in ["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"] {
         let dir = tempfile::tempdir().unwrap();
         HfModel::tiny(name).write(dir.path());
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
@@ -245,6 +245,144 @@ fn tensors_that_do_not_fit() {
     tied.add("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", &[4]);
     tied.write(dir.path());
     assert_eq!(Checkpoint::open(dir.path()).unwrap().tensor(WeightId::Head), None);
+}
+
+#[test]
+fn experts_that_do_not_fit() {
+    let of_type = |model_type: &'static str, change: fn(&mut HfModel)| {
+        move |dir: &Path| {
+            let mut model = HfModel::tiny(model_type);
+            change(&mut model);
+            model.write(dir);
+        }
+    };
+    let qwen = |change: fn(&mut HfModel)| of_type("qwen3_moe", change);
+    let oss = |change: fn(&mut HfModel)| of_type("gpt_oss", change);
+    const UP: &str = "model.layers.0.mlp.experts.3.up_proj.weight";
+    const BLOCKS: &str = "model.layers.0.mlp.experts.gate_up_proj_blocks";
+    const SCALES: &str = "model.layers.0.mlp.experts.down_proj_scales";
+    // Numbers of experts
+    folder_refused(qwen(|m| m.config["num_experts"] = 0.into()), "Config(OutOfRange", &["n_experts", "is 0"]);
+    folder_refused(qwen(|m| m.config["num_experts"] = 5000.into()), "Config(OutOfRange", &["5000", "4096"]);
+    folder_refused(qwen(|m| m.config["num_experts"] = 5.into()), "WrongShape", &["gate.weight", "[4, 32]"]);
+    folder_refused(qwen(|m| m.config["num_experts"] = 3.into()), "WrongShape", &["expected [3, 32]"]);
+    folder_refused(
+        qwen(|m| m.config["num_local_experts"] = 8.into()),
+        "Config(Inconsistent",
+        &["num_experts = 4", "num_local_experts = 8"],
+    );
+    folder_refused(
+        qwen(|m| m.config["num_experts_per_tok"] = 5.into()),
+        "Config(OutOfRange",
+        &["n_used", "is 5", "1 to 4"],
+    );
+    folder_refused(qwen(|m| m.config["num_experts_per_tok"] = 0.into()), "Config(OutOfRange", &["n_used"]);
+    // Widths
+    folder_refused(
+        qwen(|m| m.config["moe_intermediate_size"] = 24.into()),
+        "Config(OutOfRange",
+        &["expert ffn_dim", "24", "multiple of 16"],
+    );
+    folder_refused(
+        qwen(|m| m.config["moe_intermediate_size"] = 32.into()),
+        "WrongShape",
+        &["experts.0.gate"],
+    );
+    // Dense layers between
+    folder_refused(
+        qwen(|m| m.config["decoder_sparse_step"] = 0.into()),
+        "Config(OutOfRange",
+        &["decoder_sparse_step", "at least 1"],
+    );
+    folder_refused(
+        qwen(|m| m.config["mlp_only_layers"] = json!([1])),
+        "Config(OutOfRange",
+        &["mlp_only_layers", "is 1", "below 1"],
+    );
+    folder_refused(
+        qwen(|m| m.config["mlp_only_layers"] = json!([0.5])),
+        "Config(WrongType",
+        &["mlp_only_layers"],
+    );
+    folder_refused(
+        qwen(|m| m.config["mlp_only_layers"] = json!([0])),
+        "MissingTensor",
+        &["mlp.gate_proj.weight"],
+    );
+    folder_refused(
+        qwen(|m| {
+            m.config["mlp_only_layers"] = json!([0]);
+            m.config["intermediate_size"] = Value::Null;
+        }),
+        "Config(Missing",
+        &["intermediate_size"],
+    );
+    // Tensors
+    folder_refused(qwen(|m| _ = m.remove(UP)), "MissingTensor", &[UP]);
+    folder_refused(qwen(|m| m.tensor(UP).shape = vec![32, 16]), "WrongShape", &[UP, "expected [16, 32]"]);
+    folder_refused(qwen(|m| m.tensor(UP).dtype = "F32"), "UnsupportedType", &[UP, "F32"]);
+    folder_refused(
+        qwen(|m| _ = m.add("model.layers.0.mlp.experts.4.up_proj.weight", "BF16", &[16, 32])),
+        "UnexpectedTensor",
+        &["experts.4", "qwen3moe"],
+    );
+    folder_refused(oss(|m| _ = m.remove(BLOCKS)), "MissingTensor", &[BLOCKS]);
+    folder_refused(oss(|m| _ = m.remove(SCALES)), "MissingTensor", &[SCALES]);
+    folder_refused(
+        oss(|m| m.tensor(BLOCKS).shape = vec![4, 64, 2, 8]),
+        "WrongShape",
+        &[BLOCKS, "[4, 64, 2, 8]"],
+    );
+    folder_refused(oss(|m| m.tensor(BLOCKS).dtype = "I8"), "UnsupportedType", &[BLOCKS, "I8"]);
+    folder_refused(
+        oss(|m| m.tensor(SCALES).shape = vec![4, 32, 2]),
+        "WrongShape",
+        &[SCALES, "[4, 32, 2]", "expected [4, 32, 1]"],
+    );
+    // The layout without quantisation holds the matrices transposed.
+    folder_refused(
+        oss(|m| {
+            m.remove(BLOCKS).remove("model.layers.0.mlp.experts.gate_up_proj_scales");
+            m.add("model.layers.0.mlp.experts.gate_up_proj", "BF16", &[4, 32, 64]);
+        }),
+        "MissingTensor",
+        &[BLOCKS],
+    );
+    folder_refused(
+        oss(|m| m.config["quantization_config"] = json!({"quant_method": "bitsandbytes"})),
+        "Config(Unsupported",
+        &["quant_method", "bitsandbytes"],
+    );
+    folder_refused(
+        oss(|m| m.config["swiglu_alpha"] = 1.5.into()),
+        "Config(Unsupported",
+        &["swiglu_alpha", "1.5"],
+    );
+    folder_refused(oss(|m| m.config["swiglu_limit"] = 0.into()), "Config(OutOfRange", &["swiglu_limit"]);
+}
+
+/// Some folders hold the matrices of all experts as one tensor.
+#[test]
+fn stacked_experts_are_read_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = HfModel::tiny("qwen3_moe");
+    model.tensors.retain(|tensor| !tensor.name.contains(".experts."));
+    model.add("model.layers.0.mlp.experts.gate_up_proj", "BF16", &[4, 32, 32]);
+    model.add("model.layers.0.mlp.experts.down_proj", "BF16", &[4, 32, 16]);
+    model.write(dir.path());
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let id = |weight| WeightId::Layer(0, weight);
+    let stored = |weight| checkpoint.read(id(weight)).unwrap();
+    let (gate, up) = (stored(LayerWeight::ExpertGate), stored(LayerWeight::ExpertUp));
+    let file = std::fs::read(dir.path().join("model.safetensors")).unwrap();
+    // Gate and up of an expert are 16 rows of 32 numbers each, one behind the other.
+    let expert_bytes = 16 * 32 * 2;
+    let both: Vec<u8> = gate
+        .chunks(expert_bytes)
+        .zip(up.chunks(expert_bytes))
+        .flat_map(|(gate, up)| [gate, up].concat())
+        .collect();
+    assert!(file.windows(both.len()).any(|window| window == both));
 }
 
 #[track_caller]

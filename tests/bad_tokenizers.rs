@@ -55,13 +55,23 @@ fn tokenizer_json_that_is_refused() {
     let twice = tokenizer_json().to_string().replace("\"abc\":257", "\"abc\":257,\"abc\":300");
     refused(Tokenizer::from_json(&twice, "tokenizer.json"), "Json", &["\"abc\" is given twice"]);
 
-    for model in ["Unigram", "WordPiece", "WordLevel"] {
+    for model in ["WordPiece", "WordLevel"] {
         json_refused(|j| j["model"] = json!({"type": model}), "Unsupported", &[model]);
     }
     json_refused(|j| j["model"]["dropout"] = 0.1.into(), "Unsupported", &["dropout"]);
     json_refused(|j| j["model"]["continuing_subword_prefix"] = "##".into(), "Unsupported", &["##"]);
     json_refused(|j| j["model"]["end_of_word_suffix"] = "</w>".into(), "Unsupported", &["</w>"]);
-    json_refused(|j| j["normalizer"] = json!({"type": "Precompiled"}), "Unsupported", &["Precompiled"]);
+    json_refused(|j| j["normalizer"] = json!({"type": "BertNormalizer"}), "Unsupported", &["BertNormalizer"]);
+    let table = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
+    json_refused(
+        |j| j["normalizer"] = json!({"type": "Precompiled"}),
+        "WrongType",
+        &["precompiled_charsmap"],
+    );
+    json_refused(|j| j["normalizer"] = table("*"), "Json", &["precompiled_charsmap", "base64"]);
+    // An array of one unit, from which every letter leads outside.
+    json_refused(|j| j["normalizer"] = table("BAAAAAAAAAA="), "Json", &["leads outside itself"]);
+    json_refused(|j| j["normalizer"] = table(&"A".repeat(5 << 20)), "OverLimit", &["charsmap", "4194304"]);
     json_refused(
         |j| j["pre_tokenizer"] = json!({"type": "BertPreTokenizer"}),
         "Unsupported",
@@ -122,6 +132,54 @@ fn tokenizer_json_that_is_refused() {
     json_refused(|j| j["pre_tokenizer"] = bad_pattern.clone(), "Json", &[]);
 }
 
+#[test]
+fn unigram_files_that_are_refused() {
+    let unigram = || {
+        let words = ["<unk>", "</s>", "▁a", "▁", "a", "b"];
+        let vocab: Vec<Value> = words.iter().zip(0..).map(|(word, i)| json!([word, -f64::from(i)])).collect();
+        let special = |id: u32, content: &str| json!({"id": id, "content": content, "special": true});
+        json!({
+            "added_tokens": [special(0, "<unk>"), special(1, "</s>")],
+            "pre_tokenizer": {"type": "Metaspace", "replacement": "▁"},
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab},
+        })
+    };
+    from_json(&unigram()).unwrap();
+    let unigram_refused = |change: &dyn Fn(&mut Value), variant: &str, message_has: &[&str]| {
+        let mut json = unigram();
+        change(&mut json);
+        refused(from_json(&json), variant, &[&["tokenizer.json"], message_has].concat());
+    };
+    for vocab in
+        [json!({"a": 1}), json!([["a"]]), json!([["a", "x"]]), json!([["a", null]]), json!([[1, 1.0]])]
+    {
+        unigram_refused(&|j| j["model"]["vocab"] = vocab.clone(), "Json", &[]);
+    }
+    unigram_refused(&|j| j["model"] = json!({"type": "Unigram"}), "Json", &["vocab"]);
+    // JSON has no NaN; a number beyond the range of `f64` is no number either.
+    for score in ["NaN", "1e999", "-1e999"] {
+        let text = unigram().to_string().replace("[\"b\",-5.0]", &format!("[\"b\",{score}]"));
+        assert!(text.contains(score));
+        refused(Tokenizer::from_json(&text, "tokenizer.json"), "Json", &["tokenizer.json"]);
+    }
+    unigram_refused(&|j| j["model"]["unk_id"] = Value::Null, "Missing", &["unk_id"]);
+    unigram_refused(&|j| j["model"]["unk_id"] = 6.into(), "IdOutOfRange", &["unk_id", "6"]);
+    unigram_refused(&|j| j["model"]["unk_id"] = u64::MAX.into(), "IdOutOfRange", &["unk_id"]);
+    unigram_refused(&|j| j["model"]["unk_id"] = json!(-1), "Json", &[]);
+    unigram_refused(&|j| j["model"]["vocab"] = json!([]), "IdOutOfRange", &["unk_id", "0 entries"]);
+    unigram_refused(&|j| j["model"]["vocab"][5][0] = "a".into(), "DuplicateToken", &["\"a\"", "id 5"]);
+    unigram_refused(&|j| j["model"]["vocab"][5][0] = "".into(), "EmptyToken", &["id 5"]);
+    unigram_refused(&|j| j["added_tokens"][1]["id"] = 7.into(), "DuplicateToken", &["</s>"]);
+    unigram_refused(&|j| j["added_tokens"][1]["content"] = "<unk>".into(), "DuplicateToken", &["<unk>"]);
+    unigram_refused(
+        &|j| j["model"]["vocab"][5][0] = "x".repeat(257).into(),
+        "OverLimit",
+        &["unigram piece", "257", "256"],
+    );
+    unigram_refused(&|j| j["model"]["byte_fallback"] = true.into(), "MissingByte", &["0x00"]);
+    unigram_refused(&|j| j["pre_tokenizer"] = byte_level(true), "Unsupported", &["ByteLevel"]);
+}
+
 #[track_caller]
 fn gguf_refused(change: impl Fn(&mut Gguf), variant: &str, message_has: &[&str]) {
     let mut gguf = Gguf::default();
@@ -137,7 +195,9 @@ fn gguf_tokenizers_that_are_refused() {
         gguf_refused(|g| _ = g.unset(&key), "Missing", &[&key]);
         gguf_refused(|g| _ = g.set(&key, 3u32), "WrongType", &[&key]);
     }
-    gguf_refused(|g| _ = g.set("tokenizer.ggml.model", "bert"), "Unsupported", &["bert"]);
+    for model in ["bert", "t5", "rwkv", "plamo2"] {
+        gguf_refused(|g| _ = g.set("tokenizer.ggml.model", model), "Unsupported", &[model]);
+    }
     gguf_refused(|g| _ = g.set("tokenizer.ggml.pre", "deepseek-coder"), "Unsupported", &["deepseek-coder"]);
     gguf_refused(
         |g| _ = g.set("tokenizer.ggml.token_type", vec![1i32; 3]),
@@ -176,6 +236,16 @@ fn gguf_tokenizers_that_are_refused() {
     refused(spm(|g| _ = g.unset("tokenizer.ggml.scores")), "Missing", &["scores"]);
     refused(spm(|g| _ = g.set("tokenizer.ggml.scores", vec![0.0f32; 3])), "WrongCount", &["scores"]);
     refused(spm(|g| _ = g.set("tokenizer.ggml.scores", GgufValue::U8(1))), "WrongType", &["scores"]);
+    let gemma4 = |change: fn(&mut Gguf)| {
+        let mut gguf = spm_gguf();
+        gguf.set("tokenizer.ggml.model", "gemma4");
+        gguf.set("tokenizer.ggml.merges", vec!["h e".to_owned()]);
+        change(&mut gguf);
+        from_gguf(&gguf)
+    };
+    gemma4(|_| ()).unwrap();
+    refused(gemma4(|g| _ = g.unset("tokenizer.ggml.merges")), "Missing", &["merges"]);
+    refused(gemma4(|g| _ = g.set("tokenizer.ggml.merges", vec!["h q".to_owned()])), "Merge", &["h q"]);
     let all_normal = vec![3i32; 306];
     let unspelled = spm_gguf().set("tokenizer.ggml.token_type", all_normal).clone();
     refused(from_gguf(&unspelled), "MissingByte", &["0x00"]);

@@ -378,6 +378,9 @@ fn roles_and_fields_of_messages_reach_the_template() {
     assert_eq!(render(source, &messages, true).unwrap(), format!("[system|d||||]{rest}"));
     let knows = format!("{source}{{# developer #}}");
     assert_eq!(render(&knows, &messages, true).unwrap(), format!("[developer|d||||]{rest}"));
+    // The older name of the reasoning.
+    let thinking = "{% for m in messages %}{{ m.thinking if 'thinking' in m else '-' }}{% endfor %}";
+    assert_eq!(render(thinking, &messages, true).unwrap(), "-hm-");
     assert_eq!(
         render("{{ 'name' in messages[0] }} {{ messages[0].name is defined }}", &messages, true).unwrap(),
         "False False"

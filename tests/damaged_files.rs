@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use model_files::Gguf;
+use model_files::families::configs;
 use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
@@ -295,7 +296,9 @@ fn write_fuzz_seeds() {
             &format!("file-{name}"),
             &[b"s", &safetensors_bytes(&model.tensors)[..]].concat(),
         );
-        write("safetensors", &format!("config-{name}"), format!("c{}", model.config).as_bytes());
+    }
+    for (name, config) in configs() {
+        write("safetensors", &format!("config-{name}"), format!("c{config}").as_bytes());
     }
     write(
         "safetensors",

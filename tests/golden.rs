@@ -7,7 +7,7 @@ mod model_files;
 use std::path::Path;
 
 use common::{plain, run};
-use model_files::{GOLDEN, Gguf, golden};
+use model_files::{GOLDEN, GOLDEN_EXPERTS, Gguf, golden};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
     CancelToken, Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Quantize,
@@ -102,7 +102,7 @@ fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32>
 
 #[test]
 fn from_safetensors() {
-    for architecture in GOLDEN {
+    for architecture in GOLDEN.into_iter().chain(GOLDEN_EXPERTS) {
         let folder = golden(architecture);
         let checkpoint = Checkpoint::open(&folder).unwrap();
         check(&checkpoint, &Reference::read(&folder), architecture);

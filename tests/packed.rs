@@ -230,7 +230,7 @@ fn hugging_face_folders_of_every_architecture() {
 
 #[test]
 fn golden_models_too() {
-    for name in model_files::GOLDEN {
+    for name in model_files::GOLDEN.into_iter().chain(model_files::GOLDEN_EXPERTS) {
         let path = model_files::golden(name);
         assert_same(&Checkpoint::open(&path).unwrap(), Quantize::Q8_0, name);
         assert_same(&Checkpoint::open(&path).unwrap(), Quantize::Keep, name);

@@ -135,3 +135,34 @@ fn added_tokens_of_any_length() {
     json["added_tokens"].as_array_mut().unwrap().extend((0..60_000).map(|i| token(i, 8, i % 2 == 0)));
     build_json(&json).unwrap();
 }
+
+/// A unigram vocabulary of these pieces.
+fn unigram_json(pieces: impl Iterator<Item = String>) -> serde_json::Value {
+    let mut vocab = vec![json!(["<unk>", 0.0]), json!(["▁", -1.0])];
+    vocab.extend(pieces.enumerate().map(|(i, piece)| json!([piece, -1.0 - i as f64])));
+    json!({
+        "added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁"},
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab},
+    })
+}
+
+#[test]
+fn unigram_pieces_that_share_nothing_or_everything() {
+    // A tree of hash tables would take a table for every letter.
+    let digit = |n: usize| char::from_u32(0x4e00 + n as u32).unwrap();
+    let distinct = (0..40_000).map(|i| {
+        let head: String = [digit(i % 200), digit(200 + i / 200 % 200)].iter().collect();
+        head + &"xyzw".repeat(15)
+    });
+    build_json(&unigram_json(distinct)).unwrap();
+    let runs = unigram_json((1..=256).map(|len| "a".repeat(len)));
+    let tokenizer = build_json(&runs).unwrap();
+    let start = Instant::now();
+    let text = "a".repeat(1 << 20);
+    let ids = tokenizer.encode(&text, SpecialTokens::AsText).unwrap();
+    assert_eq!(tokenizer.decode(&ids), text);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let short = unigram_json((0..200_000).map(|i| format!("{i:x}")));
+    build_json(&short).unwrap();
+}

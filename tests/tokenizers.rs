@@ -12,6 +12,11 @@ use serde_json::{Value, json};
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 const TEXTS: &[&str] = &[
     "",
     " ",
@@ -56,13 +61,28 @@ fn sequence(steps: &[Value]) -> Value {
 fn family_json(pre: &str) -> Value {
     let mut json = base_json();
     match pre {
-        "llama-bpe" => {
+        "llama-bpe" | "lfm2" => {
             json["pre_tokenizer"] = sequence(&[split(LLAMA3), byte_level(false)]);
             json["model"]["ignore_merges"] = true.into();
         }
-        "qwen2" => {
+        "dbrx" | "smaug-bpe" => json["pre_tokenizer"] = sequence(&[split(LLAMA3), byte_level(false)]),
+        "minicpm5" => {
+            json["pre_tokenizer"] = sequence(&[split(r"\p{N}{1,3}"), split(MINICPM5), byte_level(false)]);
+            json["model"]["ignore_merges"] = true.into();
+        }
+        "qwen2" | "qwen35" => {
             json["normalizer"] = json!({"type": "NFC"});
-            json["pre_tokenizer"] = sequence(&[split(QWEN2), byte_level(false)]);
+            let pattern = if pre == "qwen2" { QWEN2 } else { QWEN35 };
+            json["pre_tokenizer"] = sequence(&[split(pattern), byte_level(false)]);
+        }
+        "tekken" => {
+            json["pre_tokenizer"] = sequence(&[split(TEKKEN), byte_level(false)]);
+            json["model"]["ignore_merges"] = true.into();
+        }
+        "gpt-4o" | "llama4" => json["pre_tokenizer"] = sequence(&[split(GPT4O), byte_level(false)]),
+        "refact" | "starcoder" => {
+            let digits = json!({"type": "Digits", "individual_digits": true});
+            json["pre_tokenizer"] = sequence(&[digits, byte_level(true)]);
         }
         "smollm" => {
             let digits = json!({"type": "Digits", "individual_digits": true});
@@ -74,7 +94,7 @@ fn family_json(pre: &str) -> Value {
                 vocab.insert(format!("without {byte:02x}"), id);
             }
         }
-        "gpt-2" => json["pre_tokenizer"] = byte_level(true),
+        "gpt-2" | "phi-2" => json["pre_tokenizer"] = byte_level(true),
         _ => unreachable!("{pre}"),
     }
     json
@@ -82,7 +102,23 @@ fn family_json(pre: &str) -> Value {
 
 const SMOLLM_MISSING: [u8; 8] = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d, 0xf1, 0xf2];
 
-const FAMILIES: [&str; 4] = ["llama-bpe", "qwen2", "smollm", "gpt-2"];
+const FAMILIES: [&str; 15] = [
+    "llama-bpe",
+    "lfm2",
+    "dbrx",
+    "smaug-bpe",
+    "minicpm5",
+    "qwen2",
+    "qwen35",
+    "tekken",
+    "gpt-4o",
+    "llama4",
+    "smollm",
+    "refact",
+    "starcoder",
+    "gpt-2",
+    "phi-2",
+];
 
 fn from_json(json: &Value) -> Result<Tokenizer, TokenizerError> {
     Tokenizer::from_json(&json.to_string(), "tokenizer.json")
@@ -149,7 +185,7 @@ impl ThreeWays {
             assert_eq!(from_json, expected, "{} tokenizer.json, {special:?}, {text:?}", self.pre);
             let from_gguf = self.gguf.encode(text, special).unwrap();
             assert_eq!(from_gguf, expected, "{} GGUF, {special:?}, {text:?}", self.pre);
-            if special == SpecialTokens::AsText && self.pre != "qwen2" {
+            if special == SpecialTokens::AsText && !self.pre.starts_with("qwen") {
                 // (Qwen normalises to composed characters, so the decoded text is composed.)
                 let missing = self.json.missing_bytes();
                 let kept: Vec<u8> = text.bytes().filter(|byte| !missing.contains(byte)).collect();
@@ -331,6 +367,93 @@ fn sentence_piece_files_of_both_styles_equal_the_reference() {
     }
 }
 
+/// The sentence-piece vocabulary of the other tests with the merges of its scores, as `gemma4` names it.
+fn gemma4_gguf() -> Gguf {
+    let mut gguf = spm_gguf();
+    let merges = ["▁ t", "h e", "i n", "▁ a", "▁t he", "e r", "▁ in", "o n", "r e", "▁ ▁", "▁▁ ▁▁"];
+    gguf.set("tokenizer.ggml.model", "gemma4").unset("tokenizer.ggml.scores");
+    gguf.set("tokenizer.ggml.merges", merges.map(str::to_owned).to_vec());
+    gguf
+}
+
+#[test]
+fn gemma4_inserts_no_space_and_always_begins_with_bos() {
+    let tokenizer = from_gguf(gemma4_gguf().set("tokenizer.ggml.add_bos_token", false)).unwrap();
+    assert!(tokenizer.adds_bos());
+    for text in TEXTS {
+        let ids = tokenizer.encode(text, SpecialTokens::AsText).unwrap();
+        assert_eq!(tokenizer.decode(&ids), *text);
+    }
+    let ids = tokenizer.encode("the the", SpecialTokens::AsText).unwrap();
+    let expected = ["t", "he", "▁the"].map(|piece| tokenizer.token_id(piece).unwrap());
+    assert_eq!(ids, expected);
+    // A space at the beginning of an answer belongs to the answer.
+    assert_eq!(tokenizer.answer_text(" the").unwrap(), " the");
+}
+
+#[test]
+fn control_tokens_of_phi_3_take_the_white_space_after_them() {
+    let ids = |architecture: &str, text: &str| {
+        let mut gguf = spm_gguf();
+        gguf.set("general.architecture", architecture);
+        from_gguf(&gguf).unwrap().encode(text, SpecialTokens::Parse).unwrap()
+    };
+    assert_eq!(ids("phi3", "</s>\n the"), ids("llama", "</s>the"));
+    assert_ne!(ids("llama", "</s>\n the"), ids("llama", "</s>the"));
+    assert_eq!(ids("phi3", "<s>\n the"), ids("llama", "<s>\n the"), "llama.cpp's exceptions");
+}
+
+// Unigram
+
+fn unigram_json(byte_fallback: bool) -> Value {
+    let added = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "special": true, "normalized": false, "single_word": false,
+            "lstrip": false, "rstrip": false})
+    };
+    let mut vocab = vec![json!(["<unk>", 0.0]), json!(["<s>", 0.0]), json!(["</s>", 0.0])];
+    if byte_fallback {
+        vocab.extend((0..256).map(|byte| json!([format!("<0x{byte:02X}>"), 0.0])));
+    }
+    let words = [
+        "▁the", "▁", "the", "he", "t", "h", "e", "in", "i", "n", "▁in", "er", "r", "<", "s", ">", "/", "日本",
+    ];
+    vocab.extend(words.iter().enumerate().map(|(i, word)| json!([word, -2.0 - 0.37 * i as f64])));
+    json!({
+        "added_tokens": [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")],
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+        "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": byte_fallback, "vocab": vocab},
+    })
+}
+
+#[test]
+fn unigram_files_equal_the_reference() {
+    for byte_fallback in [false, true] {
+        let json = unigram_json(byte_fallback);
+        let ours = from_json(&json).unwrap();
+        let reference = json.to_string().parse::<tokenizers::Tokenizer>().unwrap();
+        let check = |text: &str| {
+            let expected = reference.encode_fast(text, false).unwrap();
+            let ids = ours.encode(text, SpecialTokens::Parse).unwrap();
+            assert_eq!(ids.iter().map(|id| id.0).collect::<Vec<_>>(), expected.get_ids(), "{text:?}");
+        };
+        TEXTS.iter().chain(&["<s>the</s> the", "a</s>b<unk>c", "日本日"]).for_each(|text| check(text));
+        proptest!(|(text in awkward_text())| check(&text));
+        proptest!(|(text in "[theinr日本 <>x]{0,30}")| check(&text));
+        assert_eq!(ours.decode(&ours.encode("the in", SpecialTokens::AsText).unwrap()), "the in");
+    }
+}
+
+#[test]
+fn plain_text_spells_no_control_token_of_a_unigram_file() {
+    // The reference library would find `</s>` among the pieces.
+    let tokenizer = from_json(&unigram_json(true)).unwrap();
+    for text in ["</s>", "the<s>the</s>", "<unk>"] {
+        let ids = tokenizer.encode(text, SpecialTokens::AsText).unwrap();
+        assert!(!ids.iter().any(|&id| tokenizer.is_special(id)), "{text:?}: {ids:?}");
+        assert_eq!(tokenizer.decode(&ids), text);
+    }
+}
+
 // Choices of our own
 
 #[test]
@@ -408,6 +531,59 @@ fn companion_files_name_the_ends_and_the_template() {
         "Template(Syntax",
         &["line 1"],
     );
+}
+
+#[test]
+fn known_tokens_end_a_turn() {
+    let ends = |texts: &[&str], special: bool| -> Vec<String> {
+        let mut json = tokenizer_json();
+        let mut added = Vec::new();
+        for (id, text) in (258..).zip(texts) {
+            added.push(json!({"id": id, "content": text, "special": special}));
+        }
+        json["added_tokens"] = added.into();
+        let tokenizer = from_json(&json).unwrap();
+        let text = |id: &TokenId| String::from_utf8_lossy(tokenizer.token_bytes(*id).unwrap()).into_owned();
+        tokenizer.eos().iter().map(text).collect()
+    };
+    for family in [
+        &["<eos>", "<end_of_turn>"][..],
+        &["<turn|>", "<|tool_response>"],
+        &["<|user|>", "<|end|>", "<|endoftext|>"],
+        &["<|im_start|>", "<|im_end|>"],
+        &["<|start_of_role|>", "<|end_of_text|>"],
+    ] {
+        let mut expected: Vec<&str> = family.to_vec();
+        expected.retain(|text| !["<eos>", "<|user|>", "<|im_start|>", "<|start_of_role|>"].contains(text));
+        let mut found = ends(family, true);
+        found.sort();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+    }
+    // gpt-oss ends a message of its turn with `<|end|>`, and the turn with one of the others.
+    assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"], true), ["<|return|>", "<|call|>"]);
+    assert_eq!(ends(&["<|end|>", "<|return|>"], true), ["<|return|>", "<|end|>"]);
+    // A token that plain text can spell ends nothing.
+    assert_eq!(ends(&["<|im_end|>", "<end_of_turn>"], false), [""; 0]);
+
+    let mut gguf = spm_gguf();
+    gguf.set("tokenizer.ggml.eot_token_id", 70u32).set("tokenizer.ggml.eom_token_id", 71u32);
+    assert_eq!(from_gguf(&gguf).unwrap().eos(), [2, 70, 71].map(TokenId));
+}
+
+#[test]
+fn a_text_models_configuration_names_the_ends() {
+    let eos = |config: &str| {
+        let model = serde_json::from_str::<Value>(config).unwrap();
+        let mut files = model_files::hf::HfModel::tiny("llama");
+        files.set_vocab_size(320);
+        let mut merged = files.config.clone();
+        merged.as_object_mut().unwrap().extend(model.as_object().unwrap().clone());
+        folder(&[("config.json", &merged.to_string())]).1.tokenizer().unwrap().eos().to_vec()
+    };
+    assert_eq!(eos(r#"{"eos_token_id": 65, "text_config": {"eos_token_id": 66}}"#)[0], TokenId(65));
+    assert_eq!(eos(r#"{"text_config": {"eos_token_id": [66, 67]}}"#)[..2], [66, 67].map(TokenId));
+    assert_eq!(eos(r#"{"eos_token_id": null, "text_config": {"eos_token_id": 66}}"#)[0], TokenId(66));
 }
 
 #[test]

@@ -3,8 +3,9 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{arg, model, refrain};
 
 /// A GGUF file without tensors: magic, version, two counts, then the pairs given.
@@ -34,6 +35,135 @@ fn a_model_is_shown_as_text_and_as_json() {
     let n_by_type: u64 =
         json["types"].as_array().unwrap().iter().map(|ty| ty["tensors"].as_u64().unwrap()).sum();
     assert!(n_tensors > 0 && n_tensors == n_by_type);
+}
+
+/// Writes a folder with a model of zeros: four layers of SmolLM3, of which the last rotates nothing, and none has
+/// a window but the second.
+fn smollm3(folder: &Path) {
+    let config = json!({
+        "model_type": "smollm3", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 262,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 5000.0, "no_rope_layers": [1, 1, 1, 0],
+        "use_sliding_window": true, "sliding_window": 16, "layer_types":
+            ["full_attention", "sliding_attention", "full_attention", "full_attention"],
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![262, 32]),
+        ("model.norm.weight".to_owned(), vec![32]),
+    ];
+    for layer_idx in 0..4 {
+        for (name, shape) in [
+            ("input_layernorm", vec![32]),
+            ("self_attn.q_proj", vec![32, 32]),
+            ("self_attn.k_proj", vec![16, 32]),
+            ("self_attn.v_proj", vec![16, 32]),
+            ("self_attn.o_proj", vec![32, 32]),
+            ("post_attention_layernorm", vec![32]),
+            ("mlp.gate_proj", vec![64, 32]),
+            ("mlp.up_proj", vec![64, 32]),
+            ("mlp.down_proj", vec![32, 64]),
+        ] {
+            tensors.push((format!("model.layers.{layer_idx}.{name}.weight"), shape));
+        }
+    }
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, shape) in tensors {
+        let begin = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(name, json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}));
+    }
+    let header = Value::Object(header).to_string();
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; end]].concat();
+    fs::write(folder.join("model.safetensors"), bytes).unwrap();
+}
+
+#[test]
+fn layers_and_memory_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    smollm3(folder.path());
+    let text = refrain(&["inspect", arg(folder.path())]).done();
+    for part in [
+        "layers        2 × attention, 4 heads (2 for keys and values) of 8, all positions, rope 5000; \
+         feed-forward 64, SiLU; norms before\n",
+        "              1 × attention, 4 heads (2 for keys and values) of 8, window 16, rope 5000;",
+        "              1 × attention, 4 heads (2 for keys and values) of 8, all positions, no position embedding;",
+        " with --quantize q4_0",
+        "KV cache f16   384 B a token, 1.50 MiB for 4096",
+        "speed         not measured here; `refrain profile MODEL` measures it",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(!text.contains("multipliers"), "{text}");
+    let json: Value =
+        serde_json::from_str(&refrain(&["inspect", "--json", arg(folder.path())]).done()).unwrap();
+    let (config, layers, memory) = (&json["config"], json["layers"].as_array().unwrap(), &json["memory"]);
+    assert_eq!(
+        (&config["n_layers"], &config["n_heads"], &config["ffn_dim"]),
+        (&json!(4), &json!(4), &json!(64))
+    );
+    assert_eq!(config["ropes"][0]["theta"], 5000.0);
+    let indices: Vec<&Value> = layers.iter().map(|kind| &kind["indices"]).collect();
+    assert_eq!(indices, [&json!([0, 2]), &json!([1]), &json!([3])]);
+    assert_eq!(layers[1]["mixer"]["attention"]["window"], 16);
+    assert_eq!(layers[2]["mixer"]["attention"]["rope"], Value::Null);
+    assert_eq!(memory["context_len_default"], 4096);
+    // Blocks of 32 elements cannot hold heads of 8.
+    let kv: Vec<&Value> = memory["kv_cache"].as_array().unwrap().iter().map(|kv| &kv["kv_type"]).collect();
+    assert_eq!(kv, ["f16", "f32"]);
+    // In 4 layers, 2 heads: a key of 8 elements in 16 bits, and a value, padded to 16.
+    assert_eq!(memory["kv_cache"][0]["bytes_per_token"], 4 * 2 * (8 + 16) * 2);
+    let weights = memory["weights"].as_array().unwrap();
+    let bytes = |i: usize| weights[i]["bytes"].as_u64().unwrap();
+    assert_eq!(weights[1]["quantize"], "q4_0");
+    assert!(bytes(1) < bytes(0) && bytes(0) < bytes(2), "{weights:?}");
+    assert_eq!((&memory["state_bytes"], &json["speed"]["measured"]), (&json!(0), &Value::Null));
+}
+
+#[test]
+fn multipliers_are_shown_where_they_are_not_neutral() {
+    let folder = tempfile::tempdir().unwrap();
+    smollm3(folder.path());
+    let config = json!({
+        "model_type": "granite", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 262, "tie_word_embeddings": true,
+        "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.5, "logits_scaling": 8.0,
+    });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let text = refrain(&["inspect", arg(folder.path())]).done();
+    assert!(text.contains("multipliers   embedding × 12, logits × 0.125\n"), "{text}");
+    assert!(text.contains("layers        4 × attention") && text.contains("scores × 0.5"), "{text}");
+    assert!(text.contains("norms before; results × 0.25\n"), "{text}");
+}
+
+#[test]
+fn a_stored_profile_gives_the_speed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.gguf");
+    fs::copy(model(), &file).unwrap();
+    refrain(&["profile", arg(&file), "--contexts", "0,64", "--threads", "1"]).done();
+    let inspect = || refrain(&["inspect", arg(&file)]).done();
+    let text = inspect();
+    assert!(text.contains(" tokens/s after 0 tokens, ") && text.contains("(1 threads, "), "{text}");
+    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
+    let measured = &json["speed"]["measured"];
+    assert_eq!((&measured["n_threads"], &measured["kv_type"]), (&json!(1), &json!("f16")));
+    let decode = measured["decode"].as_array().unwrap();
+    assert_eq!((&decode[0]["context"], &decode[1]["context"]), (&json!(0), &json!(64)));
+    assert!(decode[0]["tokens_per_s"].as_f64().unwrap() > 1.0, "{decode:?}");
+    // The profile of another machine, and of other weights.
+    let path = folder.path().join("m.gguf.profile.json");
+    let profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    for (field, value, reason) in [
+        ("cpu", json!("Another CPU"), "the profile was measured on Another CPU, this is "),
+        ("weights_bytes", json!(1), "the profile was measured with other weights; `refrain profile"),
+    ] {
+        let mut other = profile.clone();
+        other["key"][field] = value;
+        fs::write(&path, other.to_string()).unwrap();
+        let text = inspect();
+        assert!(text.contains(reason) && !text.contains("tokens/s"), "{text}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Activations in the forms that the matmul kernels read: prepared once, used by several matrices.
 
+use std::ops::Range;
+
 use super::Kernels;
 use super::pool::{Pool, SharedMut};
 use super::simd::{LANES, Simd, Work};
@@ -74,6 +76,9 @@ impl Block {
         }
     }
 }
+
+/// Maximum rows of a tall tile on any instruction set.
+pub(super) const TALL_ROWS_MAX: usize = 16;
 
 /// How a [`RowPair`] holds its two rows.
 #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code, reason = "other tiles read blocks"))]
@@ -192,8 +197,10 @@ pub struct Activations {
     form: Option<ActivationForm>,
     /// `[n_rows, n_cols]`
     floats: Vec<f32>,
-    /// `[n_rows, n_cols / 32]`
+    /// `[n_rows, n_cols / 32]`; with groups `[row][block]` becomes `[group][block][row of the group]`.
     blocks: Vec<Block>,
+    /// Groups of rows for tall tiles; 0 if the kernels have none or the rows are few.
+    n_groups: usize,
     /// `[n_rows / 2, n_cols / 32]`, rounded up: instead of `blocks` if the instruction set reads pairs.
     pairs: Vec<RowPair>,
 }
@@ -219,6 +226,30 @@ impl Activations {
     ) {
         assert_eq!(Some(x.len()), n_rows.checked_mul(n_cols), "{n_rows} rows of {n_cols}");
         self.prepare(k, pool, (n_rows, n_cols), form, x.len(), &|row| &x[row * n_cols..][..n_cols]);
+    }
+
+    /// Prepares the rows of `x`, `[_, n_cols]`, that `rows` names, in their order.
+    ///
+    /// # Panics
+    /// If there is no such row, or the form has 8-bit blocks and `n_cols` is not a multiple of 32.
+    pub fn set_gathered(
+        &mut self,
+        k: Kernels,
+        pool: &Pool,
+        x: &[f32],
+        rows: &[u32],
+        n_cols: usize,
+        form: ActivationForm,
+    ) {
+        let work = rows.len().saturating_mul(n_cols);
+        let row = |i: usize| &x[rows[i] as usize * n_cols..][..n_cols];
+        self.prepare(k, pool, (rows.len(), n_cols), form, work, &row);
+    }
+
+    /// The rows of a [group](super::RowGroup) begin at a multiple of this number: 2 if the instruction set reads pairs of
+    /// rows, otherwise 1.
+    pub fn group_step(k: Kernels) -> usize {
+        if k.run_codes(ReadsPairs) { 2 } else { 1 }
     }
 
     /// Calls `compute(row, x_row)` for each row of `x` and prepares the result while it is in a cache, in one parallel
@@ -260,6 +291,7 @@ impl Activations {
         let [as_floats, as_blocks] = [ActivationForm::F32, ActivationForm::Int8].map(|own| form.has(own));
         assert!(!as_blocks || n_cols.is_multiple_of(32), "{n_cols} columns are not whole blocks of 32");
         let (n_blocks, in_pairs) = (n_cols / 32, as_blocks && k.run_codes(ReadsPairs));
+        self.n_groups = k.run_codes(TallGroups { n_rows });
         let item_rows = if in_pairs { 2 } else { 1 };
         let n_items = n_rows.div_ceil(item_rows);
         // (Lengths of buffers that the form does not need are not changed.)
@@ -273,6 +305,7 @@ impl Activations {
         }
         let floats = SharedMut::new(&mut self.floats);
         let (blocks, pairs) = (SharedMut::new(&mut self.blocks), SharedMut::new(&mut self.pairs));
+        let n_groups = self.n_groups;
         pool.run_sized(work, n_items, 1, &|_, items| {
             for item in items {
                 let first = item_rows * item;
@@ -290,9 +323,9 @@ impl Activations {
                     let out = unsafe { pairs.slice(item * n_blocks, n_blocks) };
                     k.run_codes(QuantizePair { one, other, out });
                 } else if as_blocks {
-                    // SAFETY: the ranges of rows are disjoint, and the blocks outlive the section.
-                    let out = unsafe { blocks.slice(item * n_blocks, n_blocks) };
-                    k.run(Quantize { x: one, out });
+                    let group = group_of(item, n_rows, n_groups);
+                    let (first, stride) = (group.start * n_blocks + item - group.start, group.len());
+                    k.run(Quantize { x: one, out: blocks, first, stride });
                 }
             }
         });
@@ -319,6 +352,18 @@ impl Activations {
 
     pub(super) fn block_rows(&self) -> &[Block] {
         &self.blocks
+    }
+
+    /// Groups of rows for tall tiles; 0 if rows are not grouped.
+    pub(super) fn n_groups(&self) -> usize {
+        self.n_groups
+    }
+
+    /// The number of rows of the group that begins with `row`, and their blocks, `[block][row]`.
+    pub(super) fn group(&self, row: usize) -> (usize, &[Block]) {
+        let (group, n_blocks) = (group_of(row, self.n_rows, self.n_groups), self.n_cols / 32);
+        debug_assert_eq!(group.start, row);
+        (group.len(), &self.blocks[group.start * n_blocks..group.end * n_blocks])
     }
 
     pub(super) fn row_pairs(&self) -> &[RowPair] {
@@ -362,9 +407,42 @@ impl Work for QuantizePair<'_> {
     }
 }
 
+/// The number of groups for tall tiles.
+struct TallGroups {
+    n_rows: usize,
+}
+
+impl Work for TallGroups {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> usize {
+        const { assert!(S::TALL_ROWS <= TALL_ROWS_MAX) };
+        if S::TALL_ROWS > 0 && self.n_rows > S::INT_TILE_ROWS {
+            self.n_rows.div_ceil(S::TALL_ROWS)
+        } else {
+            0
+        }
+    }
+}
+
+/// The rows of the group that holds `row`. Groups differ by one row at most. Without groups, the row alone.
+fn group_of(row: usize, n_rows: usize, n_groups: usize) -> Range<usize> {
+    if n_groups == 0 {
+        return row..row + 1;
+    }
+    let start = |group: usize| group * n_rows / n_groups;
+    // The last group that begins at the row or before.
+    let group = ((row + 1) * n_groups - 1) / n_rows;
+    start(group)..start(group + 1)
+}
+
+/// Rounds a row to the blocks `first`, `first + stride`, … of `out`, which belong to it alone.
 struct Quantize<'a> {
     x: &'a [f32],
-    out: &'a mut [Block],
+    out: SharedMut<Block>,
+    first: usize,
+    stride: usize,
 }
 
 impl Work for Quantize<'_> {
@@ -372,8 +450,10 @@ impl Work for Quantize<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for (x, out) in self.x.as_chunks::<32>().0.iter().zip(self.out) {
-            *out = quantize_block(s, x);
+        for (i, x) in self.x.as_chunks::<32>().0.iter().enumerate() {
+            // SAFETY: no other row has these blocks, and they outlive the section.
+            let out = unsafe { self.out.slice(self.first + i * self.stride, 1) };
+            out[0] = quantize_block(s, x);
         }
     }
 }

@@ -980,10 +980,7 @@ fn query_offset(shape: AttentionShape, kv_head: usize, query: usize) -> usize {
 #[inline(always)]
 fn sink_of(shape: AttentionShape, rule: AttentionRule<'_>, kv_head: usize, query: usize) -> Option<f32> {
     let group = shape.n_heads / shape.n_kv_heads;
-    match rule.sinks {
-        Some(sinks) => Some(sinks[kv_head * group + query % group]),
-        None => None,
-    }
+    rule.sinks.map(|sinks| sinks[kv_head * group + query % group])
 }
 
 /// Merges the results of the blocks of some queries, if items were blocks.

@@ -8,6 +8,10 @@
 
 use std::arch::x86_64::*;
 
+use super::activations::Block;
+use super::aligned::Line;
+use super::layout::IntLayout;
+use super::matmul::Ahead;
 use super::simd::{LANES, Simd, Work};
 
 /// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`. `new`, the only constructor, checks it.
@@ -64,6 +68,8 @@ macro_rules! both {
     };
 }
 
+mod tall;
+
 impl<const VNNI: bool> Avx2<VNNI> {
     #[inline(always)]
     fn dot_vnni(self, acc: [__m256i; 2], w: [__m256i; 2], a: i32) -> [__m256i; 2] {
@@ -84,6 +90,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
     const SHORT_SUMS: bool = !VNNI;
+    const TALL_ROWS: usize = if VNNI { 0 } else { 16 };
     const INT_TILE_PANELS: usize = 1;
     const INT_TILE_ROWS: usize = 4;
     const QUERIES: usize = 6;
@@ -376,6 +383,12 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
                 _mm256_add_epi32(acc[1], _mm256_madd_epi16(shorts[1], ones)),
             ]
         }
+    }
+
+    #[inline(always)]
+    fn tall_tile<L: IntLayout>(self, panel: &[Line], blocks: &[Block], ahead: &Ahead<'_>, sums: &mut [Line]) {
+        debug_assert!(!VNNI);
+        tall::tile::<L>(self.plain(), panel, blocks, ahead, sums);
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
 //! Products of activations and packed matrices. They take nearly all the time of a forward pass.
 //!
 //! One kernel per kind of weights computes a *tile*: one or two panels (16 outputs each, one per lane) of 1
-//! to 6 activation rows. This module defines the order of each output's sum, and no tile shape changes it:
+//! to 6 activation rows, or of up to 16 rows in *tall tiles* (`avx2/tall.rs`). This module defines the order of each
+//! output's sum, and no tile shape changes it:
 //!
 //! ```text
 //! integer codes:  acc = 0
@@ -20,13 +21,14 @@
 //! row tiles use it.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::Kernels;
-use super::activations::{ActivationForm, Activations, Block, RowOrder};
+use super::activations::{ActivationForm, Activations, Block, RowOrder, TALL_ROWS_MAX};
 use super::aligned::Line;
 use super::block::{BlockFormat, BlockType, with_format};
 use super::layout::{IntLayout, PANEL_ROWS};
-use super::packed::PackedMatrix;
+use super::packed::{PackedMatrix, PackedRows};
 use super::pool::{Pool, SharedMut};
 use super::simd::{Simd, Work};
 
@@ -47,7 +49,7 @@ const JOBS_MAX: usize = 8;
 /// Multiplies the activations with each matrix, in one parallel section.
 ///
 /// The work is split by the panels of all jobs. The activations must have been [set](Activations::set) in
-/// each matrix's [form](PackedMatrix::activation_form).
+/// each matrix's [form](PackedMatrix::activation_form) for the same instruction set.
 ///
 /// # Panics
 /// If a shape or a form does not match, or there are more than 8 jobs.
@@ -76,14 +78,85 @@ pub fn matmul(k: Kernels, pool: &Pool, x: &Activations, jobs: &mut [MatMul<'_>])
         for (job, &out) in jobs.iter().zip(&outs) {
             let panels = range.start.max(first)..range.end.min(first + job.w.n_panels());
             if !panels.is_empty() {
-                let panels = Panels { w: job.w, x, out, panels: panels.start - first..panels.end - first };
-                if job.w.block_type().is_float() {
-                    k.run(FloatPanels(panels));
-                } else {
-                    k.run_codes(IntPanels(panels));
-                }
+                let panels = panels.start - first..panels.end - first;
+                Panels { w: job.w.all(), x, rows: 0..x.n_rows(), out, panels }.multiply(k);
             }
             first += job.w.n_panels();
+        }
+    });
+}
+
+/// Rows of activations that are multiplied with one matrix of several, for example with an expert's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowGroup {
+    /// The first row; a multiple of [`Activations::group_step`].
+    pub first_row: usize,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// The row of the outputs that the first row's outputs go to.
+    pub first_out: usize,
+}
+
+/// One product of a [`matmul_groups`]: `out[r, o] = Σ_c w(group of r)[o, c] · x[r, c]`.
+pub struct GroupedMatMul<'a> {
+    /// The weights of a group, `[n_outputs, n_cols]`.
+    pub w: &'a (dyn Fn(usize) -> PackedRows<'a> + Sync),
+    /// `[n_out_rows, n_outputs]`, row-major; rows of no group are kept.
+    pub out: &'a mut [f32],
+}
+
+/// Multiplies groups of rows, each with its own matrix, in one parallel section. An output has the bits of a
+/// [`matmul`] with its row and its matrix.
+///
+/// The matrices of a product have the same shape, and the products the same number of outputs. The activations must have
+/// been set in each matrix's form. Output rows of groups must not overlap.
+///
+/// # Panics
+/// If a shape, a form or a group does not match, or there are more than 8 jobs.
+pub fn matmul_groups(
+    k: Kernels,
+    pool: &Pool,
+    x: &Activations,
+    groups: &[RowGroup],
+    n_outputs: usize,
+    jobs: &mut [GroupedMatMul<'_>],
+) {
+    assert!(jobs.len() <= JOBS_MAX, "{} jobs in one call", jobs.len());
+    let step = Activations::group_step(k);
+    let mut end_out = 0;
+    for group in groups {
+        assert!(group.first_row.is_multiple_of(step), "row {} in steps of {step}", group.first_row);
+        assert!(group.first_row + group.n_rows <= x.n_rows(), "{group:?} of {} rows", x.n_rows());
+        assert!(end_out <= group.first_out, "{group:?} overlaps the group before it");
+        end_out = group.first_out + group.n_rows;
+    }
+    let mut outs = [SharedMut::empty(); JOBS_MAX];
+    for (job, out) in jobs.iter_mut().zip(&mut outs) {
+        assert!(end_out * n_outputs <= job.out.len(), "outputs");
+        *out = SharedMut::new(job.out);
+    }
+    let (n_jobs, n_panels) = (jobs.len(), n_outputs.div_ceil(PANEL_ROWS));
+    // A group's panels of one product, and then those of the next: they share the rows of the group.
+    let n_items = groups.len() * n_jobs * n_panels;
+    let work = n_items.saturating_mul(PANEL_ROWS).saturating_mul(x.n_cols());
+    let jobs: &[GroupedMatMul<'_>] = jobs;
+    pool.run_sized(work, n_items, TILE_PANELS, &|_, items| {
+        let mut item = items.start;
+        while item < items.end {
+            let (product, first) = (item / n_panels, item % n_panels);
+            let n = (n_panels - first).min(items.end - item);
+            let (group_idx, job_idx) = (product / n_jobs, product % n_jobs);
+            let (group, w) = (groups[group_idx], (jobs[job_idx].w)(group_idx));
+            assert_eq!((w.n_rows(), w.n_cols()), (n_outputs, x.n_cols()), "the matrix of group {group_idx}");
+            let form = w.activation_form();
+            assert!(x.has(form), "the activations lack the form {form:?}");
+            // The output rows of groups do not overlap, so those of two workers' panels do not either.
+            let out = outs[job_idx].part(group.first_out * n_outputs, group.n_rows * n_outputs);
+            let rows = group.first_row..group.first_row + group.n_rows;
+            if group.n_rows > 0 {
+                Panels { w, x, rows, out, panels: first..first + n }.multiply(k);
+            }
+            item += n;
         }
     });
 }
@@ -105,10 +178,13 @@ fn tile_rows(n: usize, max: usize) -> usize {
 
 /// A worker's panels of one job.
 struct Panels<'a> {
-    w: &'a PackedMatrix,
+    w: PackedRows<'a>,
     x: &'a Activations,
+    /// The rows of the activations.
+    rows: Range<usize>,
+    /// `[rows.len(), n_outputs]`
     out: SharedMut<f32>,
-    panels: std::ops::Range<usize>,
+    panels: Range<usize>,
 }
 
 /// Panels of integer codes.
@@ -169,7 +245,33 @@ impl<L: IntLayout, const P: usize, const R: usize> Work for IntTile<'_, L, P, R>
     }
 }
 
+/// A tall tile of the group of rows that begins with `row`; its run returns the rows of the group.
+struct TallTile<'a, L> {
+    all: &'a Panels<'a>,
+    panel: usize,
+    row: usize,
+    next: &'a [Line],
+    layout: PhantomData<L>,
+}
+
+impl<L: IntLayout> Work for TallTile<'_, L> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        self.all.tall_tile::<S, L>(s, self.panel, self.row, self.next)
+    }
+}
+
 impl Panels<'_> {
+    fn multiply(self, k: Kernels) {
+        if self.w.block_type().is_float() {
+            k.run(FloatPanels(self));
+        } else {
+            k.run_codes(IntPanels(self));
+        }
+    }
+
     #[inline(always)]
     fn int_panels<S: Simd, L: IntLayout>(&self, s: S) {
         debug_assert!(self.x.has(ActivationForm::Int8));
@@ -179,8 +281,15 @@ impl Panels<'_> {
             }
             return;
         }
+        if S::TALL_ROWS > 0 && self.x.n_groups() > 0 {
+            for panel in self.panels.clone() {
+                self.tall_rows::<S, L>(s, panel);
+            }
+            return;
+        }
+        assert!(self.x.n_groups() == 0, "the activations were set for another instruction set");
         // A single row is limited by reading, and a single stream is read fastest.
-        let widest = if self.x.n_rows() == 1 { 1 } else { S::INT_TILE_PANELS };
+        let widest = if self.rows.len() == 1 { 1 } else { S::INT_TILE_PANELS };
         let mut panel = self.panels.start;
         while panel < self.panels.end {
             panel += match self.panels.end - panel {
@@ -193,7 +302,7 @@ impl Panels<'_> {
     /// `P` panels for all rows, in tiles of about the same height; returns `P`.
     #[inline(always)]
     fn int_rows<S: Simd, L: IntLayout, const P: usize>(&self, s: S, panel: usize) -> usize {
-        let n_rows = self.x.n_rows();
+        let n_rows = self.rows.len();
         let next = self.next(panel + P, P);
         // Each row tile prefetches its share.
         let share = next.len().div_ceil(n_rows.div_ceil(S::INT_TILE_ROWS));
@@ -212,10 +321,37 @@ impl Panels<'_> {
         P
     }
 
+    /// A panel for all groups of rows.
+    #[inline(always)]
+    fn tall_rows<S: Simd, L: IntLayout>(&self, s: S, panel: usize) {
+        let next = self.next(panel + 1, 1);
+        let mut shares = next.chunks(next.len().div_ceil(self.x.n_groups()).max(1));
+        let mut row = 0;
+        while row < self.x.n_rows() {
+            let next = shares.next().unwrap_or(&[]);
+            row += s.run_apart(TallTile::<L> { all: self, panel, row, next, layout: PhantomData });
+        }
+    }
+
+    /// A panel for the group of rows that begins with `row`; returns its number of rows.
+    #[inline(always)]
+    fn tall_tile<S: Simd, L: IntLayout>(&self, s: S, panel: usize, row: usize, next: &[Line]) -> usize {
+        let (n_rows, blocks) = self.x.group(row);
+        let lines = self.w.panel(panel);
+        let ahead = Ahead::new(next, lines.len() / L::UNIT_LINES);
+        let mut sums = [Line([0; 64]); TALL_ROWS_MAX];
+        let sums = &mut sums[..n_rows];
+        s.tall_tile::<L>(lines, blocks, &ahead, sums);
+        for (r, sum) in sums.iter().enumerate() {
+            self.store(s, panel, row + r, [s.load(sum.floats())]);
+        }
+        n_rows
+    }
+
     /// A panel for all rows, in the instruction set's own tiles.
     #[inline(always)]
     fn own_rows<S: Simd, L: IntLayout>(&self, s: S, panel: usize) {
-        let n_rows = self.x.n_rows();
+        let n_rows = self.rows.len();
         let next = self.next(panel + 1, 1);
         let share = next.len().div_ceil(n_rows.div_ceil(8));
         let mut shares = next.chunks(share.max(1));
@@ -245,7 +381,7 @@ impl Panels<'_> {
         next: &[Line],
     ) -> usize {
         let n_blocks = self.x.n_cols() / 32;
-        let pairs = &self.x.row_pairs()[row / 2 * n_blocks..][..R.div_ceil(2) * n_blocks];
+        let pairs = &self.x.row_pairs()[(self.rows.start + row) / 2 * n_blocks..][..R.div_ceil(2) * n_blocks];
         let ahead = Ahead::new(next, n_blocks.div_ceil(8));
         let acc = s.own_tile::<L, R>(self.w.panel(panel), pairs, &ahead);
         self.store(s, panel, row, acc);
@@ -271,7 +407,7 @@ impl Panels<'_> {
         let n_blocks = self.x.n_cols() / 32;
         let mut rows: [&[Block]; R] = [&[]; R];
         for r in 0..R {
-            rows[r] = &self.x.block_rows()[(row + r) * n_blocks..][..n_blocks];
+            rows[r] = &self.x.block_rows()[(self.rows.start + row + r) * n_blocks..][..n_blocks];
         }
         let mut panels: [&[Line]; P] = [&[]; P];
         for p in 0..P {
@@ -287,7 +423,7 @@ impl Panels<'_> {
 
     #[inline(always)]
     fn float_panels<S: Simd, C: FloatColumns>(&self, s: S) {
-        let n_rows = self.x.n_rows();
+        let n_rows = self.rows.len();
         for panel in self.panels.clone() {
             let next = self.next(panel + 1, 1);
             let share = next.len().div_ceil(n_rows.div_ceil(S::FLOAT_TILE_ROWS));
@@ -315,7 +451,7 @@ impl Panels<'_> {
         let n_cols = self.x.n_cols();
         let mut rows: [&[f32]; R] = [&[]; R];
         for r in 0..R {
-            rows[r] = &self.x.float_rows()[(row + r) * n_cols..][..n_cols];
+            rows[r] = &self.x.float_rows()[(self.rows.start + row + r) * n_cols..][..n_cols];
         }
         let ahead = Ahead::new(next, n_cols.div_ceil(4));
         let acc = float_tile::<S, C, R>(s, self.w.panel(panel), rows, &ahead);
@@ -330,7 +466,7 @@ impl Panels<'_> {
         let start = panel * PANEL_ROWS;
         let len = PANEL_ROWS.min(n_outputs - start);
         // (A tile may have a row more than there are.)
-        for r in 0..R.min(self.x.n_rows() - row) {
+        for r in 0..R.min(self.rows.len() - row) {
             // SAFETY: a panel belongs to one worker, so parts of two workers do not overlap; the section ends
             // before `out`.
             let out = unsafe { self.out.slice((row + r) * n_outputs + start, len) };
@@ -575,7 +711,7 @@ fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
 
 /// The unsigned levels of a group of four columns, from the lines of their block (see `layout.rs`).
 #[inline(always)]
-fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
+pub(super) fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
     if L::BITS == 8 {
         return s.load_codes(&block[group].0);
     }

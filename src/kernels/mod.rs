@@ -69,8 +69,8 @@ pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
 pub(crate) use layout::PANEL_ROWS;
 pub use math::exp;
-pub use matmul::{MatMul, matmul};
-pub use packed::{PackError, PackedMatrix};
+pub use matmul::{GroupedMatMul, MatMul, RowGroup, matmul, matmul_groups};
+pub use packed::{PackError, PackedMatrix, PackedRows};
 pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
@@ -80,7 +80,7 @@ pub use recurrent::{
     StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
 };
 pub use rows::{
-    add, add_scaled, argmax, gelu_mul, l2_norm_in_place, log_sum_exp, mul, rms_norm, rms_norm_gated,
+    add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, log_sum_exp, mul, rms_norm, rms_norm_gated,
     rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap, softmax,
     swiglu_clamped_mul,
 };

@@ -1,5 +1,6 @@
 //! A weight matrix in the layout of the kernels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::activations::ActivationForm;
@@ -234,18 +235,74 @@ impl PackedMatrix {
         }
     }
 
+    /// A range of rows in whole panels: a matrix of their own, such as an expert's of a stack of matrices.
+    ///
+    /// # Panics
+    /// If the range does not begin at a multiple of 16, ends neither at one nor with the matrix, or there are no such
+    /// rows.
+    pub fn rows(&self, rows: Range<usize>) -> PackedRows<'_> {
+        assert!(rows.start <= rows.end && rows.end <= self.n_rows, "rows {rows:?} of {}", self.n_rows);
+        let is_whole = |row: usize| row.is_multiple_of(PANEL_ROWS);
+        assert!(is_whole(rows.start) && (is_whole(rows.end) || rows.end == self.n_rows), "rows {rows:?}");
+        PackedRows { matrix: self, first_panel: rows.start / PANEL_ROWS, n_rows: rows.len() }
+    }
+
+    /// All rows.
+    pub(super) fn all(&self) -> PackedRows<'_> {
+        PackedRows { matrix: self, first_panel: 0, n_rows: self.n_rows }
+    }
+
+    pub(super) fn n_panels(&self) -> usize {
+        self.n_rows.div_ceil(PANEL_ROWS)
+    }
+
+    pub(super) fn panel(&self, panel: usize) -> &[Line] {
+        &self.data.lines()[panel * self.panel_lines..][..self.panel_lines]
+    }
+}
+
+/// A view of whole panels of a [`PackedMatrix`].
+#[derive(Clone, Copy)]
+pub struct PackedRows<'a> {
+    matrix: &'a PackedMatrix,
+    first_panel: usize,
+    n_rows: usize,
+}
+
+impl<'a> PackedRows<'a> {
+    /// Rows: the outputs of a product.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Columns: the inputs of a product.
+    pub fn n_cols(&self) -> usize {
+        self.matrix.n_cols
+    }
+
+    /// The element type before packing.
+    pub fn block_type(&self) -> BlockType {
+        self.matrix.ty
+    }
+
+    /// The form of activations that the rows are multiplied with.
+    pub fn activation_form(&self) -> ActivationForm {
+        self.matrix.activation_form()
+    }
+
     pub(super) fn n_panels(&self) -> usize {
         self.n_rows.div_ceil(PANEL_ROWS)
     }
 
     /// The lines of a range of panels, contiguous.
-    pub(super) fn panels(&self, panels: std::ops::Range<usize>) -> &[Line] {
-        let panels = panels.start.min(panels.end)..panels.end;
-        &self.data.lines()[panels.start * self.panel_lines..panels.end * self.panel_lines]
+    pub(super) fn panels(&self, panels: Range<usize>) -> &'a [Line] {
+        let panel_lines = self.matrix.panel_lines;
+        let [first, end] = [panels.start.min(panels.end), panels.end].map(|panel| self.first_panel + panel);
+        &self.matrix.data.lines()[first * panel_lines..end * panel_lines]
     }
 
-    pub(super) fn panel(&self, panel: usize) -> &[Line] {
-        &self.data.lines()[panel * self.panel_lines..][..self.panel_lines]
+    pub(super) fn panel(&self, panel: usize) -> &'a [Line] {
+        self.matrix.panel(self.first_panel + panel)
     }
 }
 

@@ -545,6 +545,13 @@ impl<T> SharedMut<T> {
         SharedMut { ptr: std::ptr::NonNull::dangling().as_ptr(), len: 0 }
     }
 
+    /// A part of the slice, to be divided further. Out of bounds panics.
+    pub(super) fn part(self, start: usize, len: usize) -> Self {
+        assert!(start <= self.len && len <= self.len - start);
+        // SAFETY: the part is inside the slice.
+        SharedMut { ptr: unsafe { self.ptr.add(start) }, len }
+    }
+
     /// A part of the slice. Out of bounds panics.
     ///
     /// # Safety

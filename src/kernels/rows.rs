@@ -69,6 +69,35 @@ fn squares<S: Simd>(s: S, x: &[f32]) -> S::F {
     s.fma(x, x, squares)
 }
 
+/// `Σ x[i] · y[i]`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn dot(k: Kernels, x: &[f32], y: &[f32]) -> f32 {
+    assert_eq!(x.len(), y.len());
+    k.run(Dot { x, y })
+}
+
+struct Dot<'a> {
+    x: &'a [f32],
+    y: &'a [f32],
+}
+
+impl Work for Dot<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let mut acc = s.splat(0.0);
+        let (x, x_tail) = self.x.as_chunks::<LANES>();
+        let (y, y_tail) = self.y.as_chunks::<LANES>();
+        for (x, y) in x.iter().zip(y) {
+            acc = s.fma(s.load(x), s.load(y), acc);
+        }
+        s.sum(s.fma(s.load_partial(x_tail, 0.0), s.load_partial(y_tail, 0.0), acc))
+    }
+}
+
 struct RmsNorm<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
@@ -316,7 +345,7 @@ impl PairFunction for GeluMul {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
         // −2√(2/π), and 0.044715 times that.
-        const LINEAR: f32 = -1.595_769_1;
+        const LINEAR: f32 = -1.595_769;
         const CUBIC: f32 = -0.071_354_814;
         let slope = s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(LINEAR));
         let e = exp_lanes(s, s.mul(x, slope));

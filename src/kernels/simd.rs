@@ -9,7 +9,7 @@
 //! is all of it compiled inside the one function per instruction set that has `#[target_feature]` (see
 //! `Avx512::run`).
 
-use super::activations::{RowOrder, RowPair};
+use super::activations::{Block, RowOrder, RowPair};
 use super::aligned::Line;
 use super::layout::IntLayout;
 use super::matmul::Ahead;
@@ -42,6 +42,8 @@ pub(super) trait Simd: Copy + Send + Sync {
     const SHORT_SUMS: bool = false;
     /// The order of activation rows that `own_tile` reads; `None` without integer tiles of the instruction set's own.
     const OWN_TILES: Option<RowOrder> = None;
+    /// Maximum activation rows of a tall tile; 0 without `tall_tile`. Larger batches than `INT_TILE_ROWS` take tall tiles.
+    const TALL_ROWS: usize = 0;
     /// Maximum panels of an integer tile of several rows; 1 or 2.
     const INT_TILE_PANELS: usize;
     /// Maximum activation rows that integer tiles keep in registers; at most 4, or 6.
@@ -160,6 +162,18 @@ pub(super) trait Simd: Copy + Send + Sync {
         _ahead: &Ahead<'_>,
     ) -> [Self::F; R] {
         unreachable!("only with `OWN_TILES`")
+    }
+
+    /// One panel times the rows of a group, at most `TALL_ROWS`: the formula of `matmul.rs`. `blocks` are `[block][row]`; `sums`, one
+    /// for each row, are zeros.
+    fn tall_tile<L: IntLayout>(
+        self,
+        _panel: &[Line],
+        _blocks: &[Block],
+        _ahead: &Ahead<'_>,
+        _sums: &mut [Line],
+    ) {
+        unreachable!("only with `TALL_ROWS`")
     }
 
     /// The sum over the lanes in the fixed tree: i + (i+8), then i + (i+4), i + (i+2), i + (i+1).

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::kernels::{PackedMatrix, PageBuf};
+use crate::model::arch::tensors::is_expert_matrix;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{PackedSection, PackedTensor};
@@ -110,6 +111,10 @@ impl SectionTensors<'_> {
 
 impl TensorSource for SectionTensors<'_> {
     type Error = std::convert::Infallible;
+
+    fn has(&self, id: WeightId) -> bool {
+        !is_expert_matrix(id) || self.find(id).is_some()
+    }
 
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error> {
         let (tensor, start) = self.place(id);

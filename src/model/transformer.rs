@@ -13,6 +13,7 @@
 //!             q, k = rope(norm(q)), rope(norm(k))             → k, v go to the row's cache slot
 //!             Wo·attention(q, visible keys and values) (+ bias)
 //! dense:      Wdown·(activation(Wgate·b) ∘ Wup·b)
+//! experts:    Σ weight·dense of the experts that the router chooses for the row (`experts.rs`)
 //! ```
 //!
 //! A norm, multiplier or bias that the plan does not name is left out. The kernels guarantee that a row's arithmetic does
@@ -20,6 +21,7 @@
 //! projections set the default [environment](kernels::FloatEnv) of floating-point arithmetic, so the caller's rounding
 //! mode and flush-to-zero setting do not affect them either.
 
+mod experts;
 mod feed;
 mod head;
 mod parts;
@@ -52,6 +54,7 @@ use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError}
 use crate::stream::StreamOptions;
 use crate::token::TokenId;
 
+use experts::ExpertBuffers;
 pub use head::ProjectedPart;
 pub use parts::Part;
 
@@ -188,6 +191,7 @@ struct Buffers {
     gathered: Vec<f32>,
     /// `[n_gathered, tokens of a piece]`: logits of a piece of a streamed output matrix.
     piece: Vec<f32>,
+    mixture: ExpertBuffers,
 }
 
 impl Workspace {
@@ -218,7 +222,13 @@ impl Workspace {
     /// the buffers of rows, the widest rows in both forms of activations, the rotations of all positions, and
     /// attention scores for one thread per processor of the process. Logits are not included.
     pub fn bytes(config: &ModelConfig, n_rows: usize, n_slots: usize) -> u64 {
-        let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, ffn_dim, recurrent_dim } = config.widths();
+        let Widths { n_heads, n_kv_heads, head_dim, q_dim, kv_dim, recurrent_dim, .. } = config.widths();
+        let ffn_dims = config.layers.iter().map(|layer| match &layer.feed {
+            FeedForward::None => 0,
+            FeedForward::Dense(dense) => dense.ffn_dim,
+            FeedForward::Experts(experts) => experts.shared_ffn_dim,
+        });
+        let ffn_dim = ffn_dims.max().unwrap_or(0);
         let values =
             4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim) + 3 * recurrent_dim;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
@@ -238,6 +248,7 @@ impl Workspace {
             .saturating_add(gathered_bytes)
             .saturating_add(rope_bytes.fold(0, u64::saturating_add))
             .saturating_add(attention_bytes)
+            .saturating_add(experts::bytes(config, n_rows))
     }
 
     /// Bytes on the heap of the rows' buffers. The rotary table, the scratch of attention and the rows
@@ -250,7 +261,8 @@ impl Workspace {
             x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved,
             decay, gain,
         ];
-        buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum()
+        let rows_bytes: usize = buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
+        rows_bytes + self.buffers.mixture.memory_usage()
     }
 }
 
@@ -457,7 +469,7 @@ impl Model {
             match &at.plan.feed {
                 FeedForward::None => continue,
                 FeedForward::Dense(dense) => self.feed_forward(&at, dense, ws),
-                FeedForward::Experts(_) => unreachable!("loading refuses experts"),
+                FeedForward::Experts(experts) => self.feed_experts(&at, experts, parts, ws)?,
             }
             self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
         }

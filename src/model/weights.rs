@@ -36,9 +36,11 @@ pub enum Quantize {
 
 impl Quantize {
     /// The type in memory of a matrix with this type in the file.
-    fn target_type(self, info: &TensorInfo, is_packed: bool) -> BlockType {
-        // Packed matrices keep their type, or are widened.
-        let is_float = info.ty.block_len() == 1 && !is_packed;
+    fn target_type(self, id: WeightId, info: &TensorInfo, is_packed: bool) -> BlockType {
+        // Packed matrices keep their type, or are widened. Routers are small, and rounding them would change the choice of
+        // experts.
+        let is_router = matches!(id, WeightId::Layer(_, LayerWeight::Router));
+        let is_float = info.ty.block_len() == 1 && !is_packed && !is_router;
         let wanted = match self {
             Quantize::F32 => return BlockType::F32,
             Quantize::Q8_0 if is_float => BlockType::Q8_0,
@@ -53,9 +55,9 @@ impl Quantize {
     /// included.
     pub fn weights_bytes(self, checkpoint: &Checkpoint) -> u64 {
         let is_packed = checkpoint.packed().is_some();
-        let bytes = |info: &TensorInfo| match info.n_rows {
+        let bytes = |(id, info): (WeightId, &TensorInfo)| match info.n_rows {
             1 => Some(4 * info.n_cols as u64),
-            n_rows => PackedMatrix::packed_bytes(self.target_type(info, is_packed), n_rows, info.n_cols),
+            n_rows => PackedMatrix::packed_bytes(self.target_type(id, info, is_packed), n_rows, info.n_cols),
         };
         checkpoint.tensors().filter_map(bytes).fold(0, u64::saturating_add)
     }
@@ -142,6 +144,11 @@ pub(in crate::model) trait TensorSource {
     /// The error of a failed read.
     type Error;
 
+    /// Whether the source holds the tensor. Experts of streamed layers are loaded apart.
+    fn has(&self, _id: WeightId) -> bool {
+        true
+    }
+
     /// A matrix, packed.
     fn matrix(&mut self, id: WeightId) -> Result<PackedMatrix, Self::Error>;
     /// A norm, a bias or another vector.
@@ -158,6 +165,9 @@ impl Layer {
         let mut tensors: Box<[Option<Tensor>]> = LayerWeight::ALL.iter().map(|_| None).collect();
         for (weight, shape) in layer_slots(config.hidden_dim, &config.layers[layer_idx]) {
             let id = WeightId::Layer(layer_idx, weight);
+            if !source.has(id) {
+                continue;
+            }
             tensors[weight as usize] = Some(match shape.len() {
                 1 => Tensor::Vector(source.vector(id)?),
                 _ => Tensor::Matrix(source.matrix(id)?),
@@ -175,6 +185,11 @@ impl Layer {
             Some(Tensor::Matrix(matrix)) => matrix,
             _ => panic!("the plan of the layer has no matrix {weight:?}"),
         }
+    }
+
+    /// Whether the matrices of the layer's experts are in memory with it.
+    pub(crate) fn has_experts(&self) -> bool {
+        self.tensors[LayerWeight::ExpertGate as usize].is_some()
     }
 
     /// A vector that the layer's plan may name.
@@ -335,8 +350,8 @@ impl<'a> Loader<'a> {
     }
 
     /// The type in memory of a matrix with this type in the file.
-    pub(in crate::model) fn target_type(&self, info: &TensorInfo) -> BlockType {
-        self.options.quantize.target_type(info, self.checkpoint.packed().is_some())
+    pub(in crate::model) fn target_type(&self, id: WeightId, info: &TensorInfo) -> BlockType {
+        self.options.quantize.target_type(id, info, self.checkpoint.packed().is_some())
     }
 }
 
@@ -359,7 +374,7 @@ impl TensorSource for Loader<'_> {
             self.advance(matrix.size_bytes() as u64);
             return self.widened(matrix, info.name());
         }
-        let target = self.target_type(info);
+        let target = self.target_type(id, info);
         let failed = |source| WeightsError::Pack { tensor: info.name().to_owned(), source };
         let row_bytes = info.ty.row_bytes(info.n_cols as u64).and_then(|bytes| usize::try_from(bytes).ok());
         let row_bytes = row_bytes.ok_or(PackError::PartialBlock { ty: info.ty, n_cols: info.n_cols });
@@ -464,7 +479,7 @@ impl FileRows<'_> {
             }
             let n_bytes = (last + 1 - first) * row_bytes;
             resize(&mut scratch.file, n_bytes).map_err(|source| self.failed(source))?;
-            self.checkpoint.read_at(self.id, tensor, (first * row_bytes) as u64, &mut scratch.file)?;
+            self.checkpoint.read_rows(self.id, tensor, first, row_bytes, &mut scratch.file)?;
             for row in start..end {
                 let from = info.stored_row(row).1;
                 let src = &scratch.file[(from - first) * row_bytes..][..row_bytes];

@@ -11,7 +11,7 @@ const CPUINFO_BYTES_MAX: u64 = 1 << 20;
 const NAME_CHARS_MAX: usize = 200;
 
 /// The CPU's model name; if the system does not report it, the architecture and the system.
-pub(crate) fn cpu_name() -> String {
+pub fn cpu_name() -> String {
     let name = brand().or_else(|| {
         let mut text = String::new();
         File::open("/proc/cpuinfo").ok()?.take(CPUINFO_BYTES_MAX).read_to_string(&mut text).ok()?;

@@ -23,7 +23,7 @@ use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
 
-pub(crate) use cpu::cpu_name;
+pub use cpu::cpu_name;
 pub use energy::ThreadEnergy;
 pub(crate) use energy::measure_energy;
 pub use measure::ProfileOptions;

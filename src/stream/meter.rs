@@ -16,6 +16,10 @@ pub struct Flow {
     pub read_us: f64,
     /// Time in which a pass waited for weights, in µs.
     pub stall_us: f64,
+    /// Experts that passes computed with, of layers whose experts are read on request.
+    pub expert_uses: u64,
+    /// Those of them that were in memory already.
+    pub expert_hits: u64,
 }
 
 impl Flow {
@@ -36,6 +40,8 @@ impl Flow {
             dropped_bytes: self.dropped_bytes - earlier.dropped_bytes,
             read_us: self.read_us - earlier.read_us,
             stall_us: self.stall_us - earlier.stall_us,
+            expert_uses: self.expert_uses - earlier.expert_uses,
+            expert_hits: self.expert_hits - earlier.expert_hits,
         }
     }
 }
@@ -77,7 +83,14 @@ impl Meter {
         self.lock().flow.dropped_bytes += n_bytes as u64;
     }
 
-    pub(super) fn stalled(&self, time: Duration) {
+    /// A pass needs so many experts, and finds some of them in memory.
+    pub(crate) fn experts(&self, n_uses: usize, n_hits: usize) {
+        let mut state = self.lock();
+        state.flow.expert_uses += n_uses as u64;
+        state.flow.expert_hits += n_hits as u64;
+    }
+
+    pub(crate) fn stalled(&self, time: Duration) {
         self.lock().flow.stall_us += us(time);
     }
 
@@ -120,7 +133,7 @@ mod tests {
     #[test]
     fn shares_of_nothing_are_nothing() {
         assert_eq!((Flow::default().bandwidth(), Flow::default().overlap()), (0.0, 0.0));
-        let flow = Flow { read_bytes: 100, dropped_bytes: 0, read_us: 50.0, stall_us: 20.0 };
+        let flow = Flow { read_bytes: 100, read_us: 50.0, stall_us: 20.0, ..Flow::default() };
         assert_eq!((flow.bandwidth(), flow.overlap()), (2e6, 0.6));
         assert_eq!(flow.since(&Flow { read_us: 10.0, ..Flow::default() }).read_us, 40.0);
     }

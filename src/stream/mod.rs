@@ -19,6 +19,7 @@
 //!
 //! A failed read fails only the pass that waits for it. The next pass reads again.
 
+mod blocks;
 mod file;
 mod meter;
 mod options;
@@ -38,6 +39,7 @@ pub use options::{Pinned, StreamOptions, WrapReader};
 pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 
+pub(crate) use blocks::{BlockRead, BlockReads};
 pub(crate) use file::{DirectFile, read_exact_at, read_full};
 pub(crate) use meter::Meter;
 pub(crate) use queue::Extent;

@@ -183,7 +183,7 @@ impl Drop for Ring {
     }
 }
 
-fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(super) fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("refrain-stream".to_owned()).spawn(read)
 }
 
@@ -213,15 +213,24 @@ impl Shared {
     }
 
     fn read_block(&self, work: &mut Work) -> Result<(), ReadFailure> {
-        self.meter.read_starts();
-        let (offset, bytes) = (work.offset, work.block.bytes_mut());
-        let n_bytes = bytes.len();
-        // The reader may be the app's own code.
-        let read = catch_unwind(AssertUnwindSafe(|| read_full(&*self.file, offset, bytes)));
-        let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
-        self.meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
-        read.map_err(ReadFailure::from)
+        read_block(&*self.file, &self.meter, work.offset, work.block.bytes_mut())
     }
+}
+
+/// Reads a block on the calling thread.
+pub(super) fn read_block(
+    file: &dyn ReadAt,
+    meter: &Meter,
+    offset: u64,
+    bytes: &mut [u8],
+) -> Result<(), ReadFailure> {
+    meter.read_starts();
+    let n_bytes = bytes.len();
+    // The reader may be the app's own code.
+    let read = catch_unwind(AssertUnwindSafe(|| read_full(file, offset, bytes)));
+    let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
+    meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
+    read.map_err(ReadFailure::from)
 }
 
 /// Reads on the calling thread, without the ring, for data that is too small to be streamed.

@@ -3,7 +3,7 @@
 use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace, Sequence};
 
-use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts};
+use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
 use crate::model::config::VOCAB_SIZE_MAX;
@@ -25,24 +25,39 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
     }
     let types = token_types(&keys, texts.len())?;
     let tokens = tokens(texts, &types);
-    let (scheme, parts, adds_bos) = match model {
+    let Encoder { scheme, parts, adds_bos, inserts_space } = match model {
         "gpt2" => byte_level(&keys, &tokens)?,
-        "llama" => sentence_piece(&keys, &tokens, &types)?,
+        "llama" => scored(&keys, &tokens, &types)?,
+        "gemma4" => merged(&keys, &tokens, &types)?,
         other => return Err(keys.unsupported("tokenizer (tokenizer.ggml.model)", other)),
     };
     let eos = ["eos_token_id", "eot_token_id", "eom_token_id"];
     let eos = eos.iter().filter_map(|key| keys.id(key, tokens.len()).transpose());
-    let add_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?;
+    let adds_bos = match (model, keys.get("add_bos_token", "a bool", GgufValue::as_bool)?) {
+        // The first files of this kind say no by mistake; llama.cpp does not follow them either.
+        ("gemma4", _) => true,
+        (_, stated) => stated.unwrap_or(adds_bos),
+    };
     Tokenizer::build(Spec {
         scheme,
-        strips_first_space: scheme == Scheme::SentencePiece && add_space != Some(false),
+        strips_first_space: inserts_space,
         bos: keys.id("bos_token_id", tokens.len())?,
-        adds_bos: keys.get("add_bos_token", "a bool", GgufValue::as_bool)?.unwrap_or(adds_bos),
+        adds_bos,
         eos: eos.collect::<Result<_, _>>()?,
         template: keys.template()?,
         parts,
         tokens,
     })
+}
+
+/// The encoder of one kind of tokenizer.
+struct Encoder {
+    scheme: Scheme,
+    parts: PipelineParts,
+    /// The prompt begins with BOS, unless the file states otherwise.
+    adds_bos: bool,
+    /// The encoder puts a space before a text.
+    inserts_space: bool,
 }
 
 type Tokens = Vec<(u32, String, TokenKind)>;
@@ -69,42 +84,30 @@ fn token_types(keys: &Keys<'_>, n_tokens: usize) -> Result<Vec<u64>, TokenizerEr
     Ok(types)
 }
 
-fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<(Scheme, PipelineParts, bool), TokenizerError> {
-    let family =
-        pre::family(&keys.file(), keys.get("pre", "a string", GgufValue::as_str)?.unwrap_or("default"))?;
-    let merges = keys.required("merges", "a list of strings", |v| v.as_array()?.as_strings())?;
-    if merges.len() > MERGES_MAX {
-        return Err(keys.over_limit("merges", merges.len(), MERGES_MAX));
-    }
+fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<Encoder, TokenizerError> {
     let file = keys.file();
-    let merges = merges.iter().enumerate();
-    let merges =
-        merges.map(|(i, text)| json::split_merge(&file, i, text.clone())).collect::<Result<_, _>>()?;
+    let family = pre::family(&file, keys.get("pre", "a string", GgufValue::as_str)?.unwrap_or("default"))?;
+    let options = BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() };
     let parts = PipelineParts {
         file,
-        ordinary: ordinary(tokens),
-        merges,
-        options: BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() },
+        model: ModelParts::Bpe { ordinary: ordinary(tokens), merges: keys.merges()?, options },
         normalizer: family.normalizer,
         pre_tokenizer_inside: Some(family.pre_tokenizer.clone()),
         pre_tokenizer: Some(family.pre_tokenizer),
-        added: added(keys, tokens)?,
+        added: added(keys, tokens, false)?,
     };
-    Ok((Scheme::ByteLevel, parts, family.adds_bos))
+    Ok(Encoder { scheme: Scheme::ByteLevel, parts, adds_bos: family.adds_bos, inserts_space: false })
 }
 
-fn sentence_piece(
-    keys: &Keys<'_>,
-    tokens: &Tokens,
-    types: &[u64],
-) -> Result<(Scheme, PipelineParts, bool), TokenizerError> {
+/// Sentence pieces with scores.
+fn scored(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerError> {
     let file = keys.file();
     let scores = keys.required("scores", "a list of floats", |v| v.as_array()?.as_f32s())?;
     if scores.len() != tokens.len() {
         let (found, expected) = (scores.len(), tokens.len());
         return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.scores", found, expected });
     }
-    let mut ordinary = ordinary(tokens);
+    let ordinary = ordinary(tokens);
     let pieces: Vec<(&str, f32)> = ordinary
         .iter()
         .map(|(text, id)| (text.as_str(), scores.get(*id as usize).copied().unwrap_or(0.0)))
@@ -117,35 +120,66 @@ fn sentence_piece(
     if merges.len() > MERGES_MAX {
         return Err(keys.over_limit("merges made from scores", merges.len(), MERGES_MAX));
     }
+    let inserts_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?.unwrap_or(true);
+    // The control tokens of Phi-3 take the white space that follows them. GGUF has no key for it; llama.cpp knows the
+    // model by its name.
+    let trims = keys.gguf.get("general.architecture").and_then(GgufValue::as_str) == Some("phi3");
+    let added = added(keys, tokens, trims)?;
+    sentence_piece(keys, tokens, types, SentencePieces { ordinary, merges, inserts_space, added })
+}
+
+/// Sentence pieces with merges: Gemma 4.
+fn merged(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerError> {
+    // A merge may make a token that is also matched literally: a run of spaces or of line feeds.
+    let spelled = |kind: &TokenKind| matches!(kind, TokenKind::Normal | TokenKind::UserDefined);
+    let ordinary = tokens.iter().filter(|(_, _, kind)| spelled(kind));
+    let ordinary = ordinary.map(|(id, text, _)| (text.clone(), *id)).collect();
+    let added = added(keys, tokens, false)?;
+    let pieces = SentencePieces { ordinary, merges: keys.merges()?, inserts_space: false, added };
+    sentence_piece(keys, tokens, types, pieces)
+}
+
+struct SentencePieces {
+    ordinary: Vec<(String, u32)>,
+    merges: Vec<(String, String)>,
+    inserts_space: bool,
+    added: Vec<AddedToken>,
+}
+
+fn sentence_piece(
+    keys: &Keys<'_>,
+    tokens: &Tokens,
+    types: &[u64],
+    pieces: SentencePieces,
+) -> Result<Encoder, TokenizerError> {
+    let SentencePieces { mut ordinary, merges, inserts_space, added } = pieces;
     // If there is a piece for every byte, the encoder never produces the unknown token. The library still requires it
     // in its table.
     let unk = types.iter().position(|&ty| ty == UNKNOWN).and_then(|i| tokens.get(i));
     if let Some((id, text, _)) = unk {
         ordinary.push((text.clone(), *id));
     }
-    let adds_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?.unwrap_or(true);
     let library = |e: tokenizers::Error| TokenizerError::Library { file: keys.file(), reason: e.to_string() };
     let spaces = Replace::new(" ", "\u{2581}").map_err(library)?.into();
-    let normalizer = match adds_space {
+    let normalizer = match inserts_space {
         true => Sequence::new(vec![Prepend::new("\u{2581}".to_owned()).into(), spaces]).into(),
         false => spaces,
     };
+    let options = BpeOptions {
+        unk_token: unk.map(|(_, text, _)| text.clone()),
+        fuse_unk: true,
+        byte_fallback: true,
+        ignore_merges: false,
+    };
     let parts = PipelineParts {
-        file,
-        ordinary,
-        merges,
-        options: BpeOptions {
-            unk_token: unk.map(|(_, text, _)| text.clone()),
-            fuse_unk: true,
-            byte_fallback: true,
-            ignore_merges: false,
-        },
+        file: keys.file(),
+        model: ModelParts::Bpe { ordinary, merges, options },
         normalizer: Some(normalizer),
         pre_tokenizer: None,
         pre_tokenizer_inside: None,
-        added: added(keys, tokens)?,
+        added,
     };
-    Ok((Scheme::SentencePiece, parts, true))
+    Ok(Encoder { scheme: Scheme::SentencePiece, parts, adds_bos: true, inserts_space })
 }
 
 fn ordinary(tokens: &Tokens) -> Vec<(String, u32)> {
@@ -153,11 +187,17 @@ fn ordinary(tokens: &Tokens) -> Vec<(String, u32)> {
     ordinary.map(|(id, text, _)| (text.clone(), *id)).collect()
 }
 
-fn added(keys: &Keys<'_>, tokens: &Tokens) -> Result<Vec<AddedToken>, TokenizerError> {
+/// Tokens that are matched literally. With `trims`, all but a few take the white space that follows them.
+fn added(keys: &Keys<'_>, tokens: &Tokens, trims: bool) -> Result<Vec<AddedToken>, TokenizerError> {
+    const UNTRIMMED: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
     let literal = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
     let added = tokens.iter().filter(|(_, _, kind)| literal(kind));
     let added: Vec<AddedToken> = added
-        .map(|(_, text, kind)| AddedToken::from(text.clone(), *kind == TokenKind::Control).normalized(false))
+        .map(|(_, text, kind)| {
+            AddedToken::from(text.clone(), *kind == TokenKind::Control)
+                .normalized(false)
+                .rstrip(trims && !UNTRIMMED.contains(&text.as_str()))
+        })
         .collect();
     if added.len() > ADDED_TOKENS_MAX {
         return Err(keys.over_limit("control and user-defined tokens", added.len(), ADDED_TOKENS_MAX));
@@ -199,6 +239,15 @@ impl<'a> Keys<'a> {
             file: self.file(),
             missing: format!("tokenizer.ggml.{key}"),
         })
+    }
+
+    fn merges(&self) -> Result<Vec<(String, String)>, TokenizerError> {
+        let merges = self.required("merges", "a list of strings", |v| v.as_array()?.as_strings())?;
+        if merges.len() > MERGES_MAX {
+            return Err(self.over_limit("merges", merges.len(), MERGES_MAX));
+        }
+        let file = self.file();
+        merges.iter().enumerate().map(|(i, text)| json::split_merge(&file, i, text.clone())).collect()
     }
 
     fn id(&self, key: &'static str, vocab_size: usize) -> Result<Option<TokenId>, TokenizerError> {

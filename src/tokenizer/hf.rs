@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::json::{self, ParsedJson};
-use super::vocab::Scheme;
 use super::{Spec, Tokenizer, TokenizerError, ids_of};
 use crate::model::hf::HfFolder;
 use crate::token::TokenId;
@@ -60,7 +59,7 @@ pub(super) fn from_files(
 }
 
 pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Tokenizer, TokenizerError> {
-    let ParsedJson { scheme, tokens, parts, first_token } = json::parse(text, file)?;
+    let ParsedJson { scheme, tokens, parts, first_token, inserts_space } = json::parse(text, file)?;
     let ids = ids_of(&tokens);
     let id_of = |text: &Option<String>| text.as_ref().and_then(|t| ids.get(t.as_str())).copied().map(TokenId);
     let bos = id_of(&extras.bos_token).or_else(|| id_of(&first_token));
@@ -78,7 +77,7 @@ pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Token
     Tokenizer::build(Spec {
         parts,
         scheme,
-        strips_first_space: scheme == Scheme::SentencePiece,
+        strips_first_space: inserts_space,
         bos,
         adds_bos,
         eos,
@@ -130,7 +129,9 @@ impl Extras {
             field: "eos_token_id".to_owned(),
             expected: "a token id or a list of them",
         };
-        match config.get("eos_token_id") {
+        // The configuration of a model with several parts has the text model's ids one level deeper.
+        let inner = config.get("text_config").and_then(|text| text.get("eos_token_id"));
+        match config.get("eos_token_id").filter(|ids| !ids.is_null()).or(inner) {
             None | Some(Value::Null) => {}
             Some(Value::Array(ids)) => {
                 for id in ids {

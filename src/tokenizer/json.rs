@@ -13,9 +13,11 @@ use serde_json::Value;
 use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
 
 use super::json_steps::{Steps, first_token, without_first_space};
-use super::pipeline::{BpeOptions, MERGES_MAX, PipelineParts, guarded};
+use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
+use super::unigram::UnigramParts;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
+use crate::model::config::VOCAB_SIZE_MAX;
 
 /// The checked content of a `tokenizer.json`.
 pub(super) struct ParsedJson {
@@ -24,65 +26,56 @@ pub(super) struct ParsedJson {
     pub(super) parts: PipelineParts,
     /// The first token that the post-processor inserts before a text.
     pub(super) first_token: Option<String>,
+    /// The encoder puts a space before a text.
+    pub(super) inserts_space: bool,
 }
 
 pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError> {
     let json_error =
         |e: serde_json::Error| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() };
-    let unsupported = |field, name: &str| TokenizerError::Unsupported {
-        file: file.to_owned(),
-        field,
-        name: name.to_owned(),
-    };
     // Checks the type first: other types have other fields, and "unsupported" is more helpful than "invalid".
     let probe: Probe = serde_json::from_str(text).map_err(json_error)?;
-    if let Some(kind) = probe.model.kind.as_deref().filter(|&kind| kind != "BPE") {
-        return Err(unsupported("tokenizer model", kind));
-    }
-    let json: Root = serde_json::from_str(text).map_err(json_error)?;
-    let model = json.model;
-    if model.dropout.is_some_and(|p| p != 0.0) {
-        return Err(unsupported("dropout", "above 0"));
-    }
-    let affixes = [
-        ("continuing_subword_prefix", model.continuing_subword_prefix),
-        ("end_of_word_suffix", model.end_of_word_suffix),
-    ];
-    for (field, affix) in affixes {
-        if let Some(affix) = affix.filter(|affix| !affix.is_empty()) {
-            return Err(unsupported(field, &affix));
+    match probe.model.kind.as_deref() {
+        None | Some("BPE") => {
+            let json: Root<BpeJson> = serde_json::from_str(text).map_err(json_error)?;
+            parse_with(file, json, bpe)
+        }
+        Some("Unigram") => {
+            let json: Root<UnigramJson> = serde_json::from_str(text).map_err(json_error)?;
+            parse_with(file, json, unigram)
+        }
+        Some(other) => {
+            let (file, name) = (file.to_owned(), other.to_owned());
+            Err(TokenizerError::Unsupported { file, field: "tokenizer model", name })
         }
     }
+}
+
+/// The part of a file that depends on the type of its model.
+struct ParsedModel {
+    scheme: Scheme,
+    /// All tokens.
+    tokens: Vec<(u32, String, TokenKind)>,
+    model: ModelParts,
+}
+
+/// The checks of all types of model around those of one type.
+fn parse_with<M>(
+    file: &str,
+    json: Root<M>,
+    parse_model: impl FnOnce(&str, M, &[AddedJson], &Steps) -> Result<ParsedModel, TokenizerError>,
+) -> Result<ParsedJson, TokenizerError> {
+    let json_error =
+        |e: serde_json::Error| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() };
     if json.added_tokens.len() > ADDED_TOKENS_MAX {
         let (value, limit) = (json.added_tokens.len(), ADDED_TOKENS_MAX);
         return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "added tokens", value, limit });
     }
-    if model.merges.len() > MERGES_MAX {
-        let (value, limit) = (model.merges.len(), MERGES_MAX);
-        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "merges", value, limit });
-    }
-
     let mut steps = Steps::default();
     steps.check_normalizer(file, json.normalizer.as_ref())?;
     steps.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
-    let byte_fallback = model.byte_fallback.unwrap_or(false);
-    let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
-        (true, false) => Scheme::ByteLevel,
-        (false, true) => Scheme::SentencePiece,
-        (true, true) => return Err(unsupported("pre-tokenizer", "ByteLevel together with byte fallback")),
-        (false, false) => return Err(unsupported("pre-tokenizer", "neither ByteLevel nor Metaspace")),
-    };
-
-    let merges = parse_merges(file, model.merges)?;
-    let Joined { tokens, ordinary } =
-        join_tokens(file, model.vocab.0, &json.added_tokens, &merges, model.unk_token.as_deref())?;
+    let ParsedModel { scheme, tokens, model } = parse_model(file, json.model, &json.added_tokens, &steps)?;
     let added = json.added_tokens.into_iter().map(AddedJson::into_token).collect();
-    let options = BpeOptions {
-        unk_token: model.unk_token,
-        fuse_unk: model.fuse_unk.unwrap_or(false),
-        byte_fallback,
-        ignore_merges: model.ignore_merges.unwrap_or(false),
-    };
     let pre_tokenizer_inside = json.pre_tokenizer.clone().map(without_first_space);
     let (normalizer, pre_tokenizer, pre_tokenizer_inside) =
         guarded(file, || -> Result<_, serde_json::Error> {
@@ -96,17 +89,132 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         })?
         .map_err(json_error)?;
     let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
+    let inserts_space = scheme == Scheme::SentencePiece && steps.inserts_space;
     let parts = PipelineParts {
         file: file.to_owned(),
-        ordinary,
-        merges,
-        options,
+        model,
         normalizer,
         pre_tokenizer,
         pre_tokenizer_inside,
         added,
     };
-    Ok(ParsedJson { scheme, tokens, parts, first_token })
+    Ok(ParsedJson { scheme, tokens, parts, first_token, inserts_space })
+}
+
+fn bpe(
+    file: &str,
+    model: BpeJson,
+    added: &[AddedJson],
+    steps: &Steps,
+) -> Result<ParsedModel, TokenizerError> {
+    let unsupported = |field, name: &str| TokenizerError::Unsupported {
+        file: file.to_owned(),
+        field,
+        name: name.to_owned(),
+    };
+    if model.dropout.is_some_and(|p| p != 0.0) {
+        return Err(unsupported("dropout", "above 0"));
+    }
+    let affixes = [
+        ("continuing_subword_prefix", model.continuing_subword_prefix),
+        ("end_of_word_suffix", model.end_of_word_suffix),
+    ];
+    for (field, affix) in affixes {
+        if let Some(affix) = affix.filter(|affix| !affix.is_empty()) {
+            return Err(unsupported(field, &affix));
+        }
+    }
+    if model.merges.len() > MERGES_MAX {
+        let (value, limit) = (model.merges.len(), MERGES_MAX);
+        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "merges", value, limit });
+    }
+    let byte_fallback = model.byte_fallback.unwrap_or(false);
+    let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
+        (true, false) => Scheme::ByteLevel,
+        (false, true) => Scheme::SentencePiece,
+        (true, true) => return Err(unsupported("pre-tokenizer", "ByteLevel together with byte fallback")),
+        (false, false) => return Err(unsupported("pre-tokenizer", "neither ByteLevel nor Metaspace")),
+    };
+    let merges = parse_merges(file, model.merges)?;
+    let Joined { tokens, ordinary } =
+        join_tokens(file, model.vocab.0, added, &merges, model.unk_token.as_deref())?;
+    let options = BpeOptions {
+        unk_token: model.unk_token,
+        fuse_unk: model.fuse_unk.unwrap_or(false),
+        byte_fallback,
+        ignore_merges: model.ignore_merges.unwrap_or(false),
+    };
+    Ok(ParsedModel { scheme, tokens, model: ModelParts::Bpe { ordinary, merges, options } })
+}
+
+fn unigram(
+    file: &str,
+    model: UnigramJson,
+    added: &[AddedJson],
+    steps: &Steps,
+) -> Result<ParsedModel, TokenizerError> {
+    if steps.byte_level {
+        let (field, name) = ("pre-tokenizer", "ByteLevel before Unigram".to_owned());
+        return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name });
+    }
+    let vocab_size = model.vocab.len();
+    if vocab_size > VOCAB_SIZE_MAX {
+        let (value, limit) = (vocab_size, VOCAB_SIZE_MAX);
+        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "tokens", value, limit });
+    }
+    // Any text may have a character without a piece.
+    let Some(unknown) = model.unk_id else {
+        let (file, missing) = (file.to_owned(), "the unknown token (`model.unk_id`)".to_owned());
+        return Err(TokenizerError::Missing { file, missing });
+    };
+    let Some(unknown) = u32::try_from(unknown).ok().filter(|&id| (id as usize) < vocab_size) else {
+        let (file, field) = (file.to_owned(), "unk_id");
+        return Err(TokenizerError::IdOutOfRange { file, field, id: unknown, vocab_size });
+    };
+    let mut added_ids = added_ids(file, added)?;
+    let (mut tokens, mut pieces) = (Vec::with_capacity(vocab_size + added.len()), Vec::new());
+    let mut min_score = f64::INFINITY;
+    // At most VOCAB_SIZE_MAX entries, so the ids fit.
+    for (id, (text, score)) in (0u32..).zip(model.vocab) {
+        if !score.is_finite() {
+            let reason = format!("the score of token {text:?} with id {id} is {score}");
+            return Err(TokenizerError::Json { file: file.to_owned(), reason });
+        }
+        min_score = min_score.min(score);
+        let kind = match added_ids.remove(text.as_str()) {
+            None => TokenKind::Normal,
+            Some((added_id, _)) if added_id != id => return Err(duplicate(file, &text, id)),
+            Some((_, kind)) => kind,
+        };
+        // A control token is no piece, so that text cannot spell it.
+        if kind != TokenKind::Control && id != unknown {
+            pieces.push((text.clone(), id, score));
+        }
+        tokens.push((id, text, if id == unknown { TokenKind::Control } else { kind }));
+    }
+    let beyond = added.iter().filter(|token| added_ids.contains_key(token.content.as_str()));
+    tokens.extend(beyond.map(|token| (token.id, token.content.clone(), token.kind())));
+    let byte_fallback = model.byte_fallback.unwrap_or(false);
+    let parts = UnigramParts { pieces, unknown, min_score, byte_fallback };
+    Ok(ParsedModel { scheme: Scheme::SentencePiece, tokens, model: ModelParts::Unigram(parts) })
+}
+
+/// Ids and kinds of the added tokens by text.
+fn added_ids<'a>(
+    file: &str,
+    added: &'a [AddedJson],
+) -> Result<HashMap<&'a str, (u32, TokenKind)>, TokenizerError> {
+    let mut ids = HashMap::new();
+    for token in added {
+        if ids.insert(token.content.as_str(), (token.id, token.kind())).is_some() {
+            return Err(duplicate(file, &token.content, token.id));
+        }
+    }
+    Ok(ids)
+}
+
+fn duplicate(file: &str, token: &str, id: u32) -> TokenizerError {
+    TokenizerError::DuplicateToken { file: file.to_owned(), token: token.to_owned(), id }
 }
 
 fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, String)>, TokenizerError> {
@@ -149,16 +257,7 @@ fn join_tokens(
     merges: &[(String, String)],
     unk_token: Option<&str>,
 ) -> Result<Joined, TokenizerError> {
-    let duplicate = |token: &str, id| {
-        let token = token.to_owned();
-        TokenizerError::DuplicateToken { file: file.to_owned(), token, id }
-    };
-    let mut added_ids: HashMap<&str, (u32, TokenKind)> = HashMap::new();
-    for token in added {
-        if added_ids.insert(&token.content, (token.id, token.kind())).is_some() {
-            return Err(duplicate(&token.content, token.id));
-        }
-    }
+    let added_ids = added_ids(file, added)?;
     // Control tokens are left out of the encoder's table, so that text cannot spell them. A control token built by
     // merges was an ordinary token first and must stay. Published vocabularies have none.
     let mut needed: HashSet<String> = merges
@@ -175,7 +274,7 @@ fn join_tokens(
                 joined.tokens.push((id, text.clone(), TokenKind::Normal));
                 joined.ordinary.push((text, id));
             }
-            Some(&(added_id, _)) if added_id != id => return Err(duplicate(&text, id)),
+            Some(&(added_id, _)) if added_id != id => return Err(duplicate(file, &text, id)),
             Some((_, kind)) => {
                 if *kind == TokenKind::UserDefined || needed.contains(&text) {
                     joined.ordinary.push((text, id));
@@ -199,7 +298,7 @@ struct ProbeModel {
 }
 
 #[derive(Deserialize)]
-struct Root {
+struct Root<M> {
     #[serde(default)]
     added_tokens: Vec<AddedJson>,
     normalizer: Option<Value>,
@@ -207,7 +306,7 @@ struct Root {
     post_processor: Option<Value>,
     #[serde(default, rename = "decoder")]
     _decoder: Option<IgnoredAny>,
-    model: ModelJson,
+    model: M,
 }
 
 #[derive(Deserialize)]
@@ -240,7 +339,7 @@ impl AddedJson {
 }
 
 #[derive(Deserialize)]
-struct ModelJson {
+struct BpeJson {
     dropout: Option<f32>,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -250,6 +349,14 @@ struct ModelJson {
     ignore_merges: Option<bool>,
     vocab: VocabJson,
     merges: Vec<MergeJson>,
+}
+
+#[derive(Deserialize)]
+struct UnigramJson {
+    unk_id: Option<u64>,
+    byte_fallback: Option<bool>,
+    /// Texts with their scores; the id is the index.
+    vocab: Vec<(String, f64)>,
 }
 
 #[derive(Deserialize)]

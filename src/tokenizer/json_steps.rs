@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::TokenizerError;
+use super::charsmap::{CHARSMAP_BYTES_MAX, Charsmap};
 
 /// Maximum nesting of step sequences.
 const STEP_DEPTH_MAX: usize = 4;
@@ -11,30 +12,39 @@ const STEP_DEPTH_MAX: usize = 4;
 const STEPS_MAX: usize = 64;
 /// Maximum length of a step's pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Maximum growth of a text by the replacements of all steps: the product of each step's output bytes for one input
-/// byte. (A space replaced by `▁` counts 3.) Without a limit, 30 steps that each double a letter would fill the
-/// memory.
+/// Maximum growth of a text by the replacements of all steps, in output bytes for one input byte. (A space replaced by
+/// `▁` counts 3. SentencePiece's NFKC makes 39 bytes of the 3 of U+FDFA, spaces included.) Without a limit, 30 steps
+/// that each double a letter would fill the memory.
 pub const GROWTH_MAX: usize = 16;
 
-const NORMALIZERS: [&str; 10] =
-    ["Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"];
+const NORMALIZERS: [&str; 11] = [
+    "Sequence",
+    "Precompiled",
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Lowercase",
+    "Prepend",
+    "Replace",
+    "Strip",
+    "StripAccents",
+];
 const PRE_TOKENIZERS: [&str; 8] =
     ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
 
 /// The kind of a tokenizer's steps.
+#[derive(Default)]
 pub(super) struct Steps {
     count: usize,
-    growth: usize,
+    /// The growth by each step, in their order.
+    growths: Vec<Growth>,
     /// Bytes become characters of the byte-level alphabet.
     pub(super) byte_level: bool,
     /// Spaces become `▁`.
     pub(super) metaspace: bool,
-}
-
-impl Default for Steps {
-    fn default() -> Self {
-        Self { count: 0, growth: 1, byte_level: false, metaspace: false }
-    }
+    /// A space is inserted before a text.
+    pub(super) inserts_space: bool,
 }
 
 impl Steps {
@@ -88,14 +98,23 @@ impl Steps {
         if pattern > PATTERN_BYTES_MAX {
             return Err(over_limit("bytes of a pattern", pattern, PATTERN_BYTES_MAX));
         }
-        self.growth = self.growth.saturating_mul(growth(step));
-        if self.growth > GROWTH_MAX {
-            return Err(over_limit("growth of a text by replacements", self.growth, GROWTH_MAX));
+        self.growths.push(growth(file, step)?);
+        let growth = self.growth();
+        if growth > GROWTH_MAX {
+            return Err(over_limit("growth of a text by replacements", growth, GROWTH_MAX));
         }
         self.byte_level |= kind == "ByteLevel";
         let writes_metaspace =
             |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
         self.metaspace |= kind == "Metaspace" || writes_metaspace("content") || writes_metaspace("prepend");
+        self.inserts_space |= match kind {
+            "Prepend" => writes_metaspace("prepend"),
+            "Metaspace" => {
+                step.get("prepend_scheme").and_then(Value::as_str) != Some("never")
+                    && step.get("add_prefix_space").and_then(Value::as_bool) != Some(false)
+            }
+            _ => false,
+        };
         if kind == "Sequence" {
             for list in ["normalizers", "pretokenizers"] {
                 for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
@@ -107,8 +126,69 @@ impl Steps {
     }
 }
 
+/// The growth of a text by a step.
+enum Growth {
+    /// Any byte becomes at most this number of bytes.
+    Any(usize),
+    /// A space becomes a text of this length without spaces.
+    Spaces(usize),
+    /// A table of replacements.
+    Charsmap(Charsmap),
+}
+
+impl Steps {
+    /// Maximum output bytes of all steps for one byte of text. From the last step to the first: the bytes that a space
+    /// and another byte become from that step on.
+    fn growth(&self) -> usize {
+        let (mut space, mut other) = (1usize, 1usize);
+        for growth in self.growths.iter().rev() {
+            (space, other) = match growth {
+                Growth::Any(factor) => {
+                    let grown = space.max(other).saturating_mul(*factor);
+                    (grown, grown)
+                }
+                Growth::Spaces(len) => (other.saturating_mul(*len), other),
+                Growth::Charsmap(charsmap) => {
+                    let grown = charsmap.growth(other, space);
+                    (grown.max(space), grown)
+                }
+            };
+        }
+        space.max(other)
+    }
+}
+
+fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerError> {
+    let len_of = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
+    let kind = step.get("type").and_then(Value::as_str);
+    let pattern = step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
+    let has_space = |key: &str| step.get(key).and_then(Value::as_str).is_none_or(|text| text.contains(' '));
+    match kind {
+        Some("Precompiled") => {
+            let field = "precompiled_charsmap";
+            let Some(table) = step.get(field).and_then(Value::as_str) else {
+                let (file, field) = (file.to_owned(), field.to_owned());
+                return Err(TokenizerError::WrongType { file, field, expected: "a base64 text" });
+            };
+            if table.len() > CHARSMAP_BYTES_MAX {
+                let (file, value, limit) = (file.to_owned(), table.len(), CHARSMAP_BYTES_MAX);
+                return Err(TokenizerError::OverLimit { file, field: "bytes of a charsmap", value, limit });
+            }
+            Charsmap::check(table).map(Growth::Charsmap).map_err(|reason| TokenizerError::Json {
+                file: file.to_owned(),
+                reason: format!("`{field}`: {reason}"),
+            })
+        }
+        Some("Metaspace") if !has_space("replacement") => Ok(Growth::Spaces(len_of("replacement").max(1))),
+        Some("Replace") if pattern == Some(" ") && !has_space("content") => {
+            Ok(Growth::Spaces(len_of("content").max(1)))
+        }
+        _ => Ok(Growth::Any(growth_of_any(step))),
+    }
+}
+
 /// Maximum output bytes of a step for one byte of text. (For a text that is prepended once, all its bytes count.)
-fn growth(step: &Value) -> usize {
+fn growth_of_any(step: &Value) -> usize {
     let len_of = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
     let replaced = match step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str()) {
         Some(pattern) if !pattern.is_empty() => len_of("content").div_ceil(pattern.len()),

@@ -1,5 +1,6 @@
 //! Text to tokens and back, and chat templates.
 
+mod charsmap;
 mod chat;
 mod date;
 mod error;
@@ -13,6 +14,7 @@ mod pre;
 mod reasoning;
 mod spm;
 mod template;
+mod unigram;
 mod utf8;
 mod vocab;
 
@@ -36,6 +38,7 @@ pub use template::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TEMPLATE_MEMORY_BYTES_MAX,
     TEMPLATE_MEMORY_MULTIPLE, TEMPLATE_OUTPUT_BYTES_MAX, TemplateError,
 };
+pub use unigram::UNIGRAM_PIECE_BYTES_MAX;
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 
@@ -56,7 +59,23 @@ pub const FILE_MEMORY_MULTIPLE: usize = 64;
 pub const FILE_MEMORY_SLACK: usize = 64 << 20;
 
 /// Tokens that end a turn or a text in published models, even if the file does not list them as such.
-const END_TOKENS: [&str; 5] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"];
+const END_TOKENS: [&str; 11] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<|return|>",
+    "<|call|>",
+    MESSAGE_END,
+];
+/// Ends a turn, except in a vocabulary with the tokens [`ANSWER_ENDS`]. There it ends one message of a turn, such as
+/// the reasoning before the answer, whatever the file says.
+const MESSAGE_END: &str = "<|end|>";
+const ANSWER_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
 /// Whether the text of a control token is encoded as that token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,17 +168,20 @@ impl Tokenizer {
             return Err(TokenizerError::OverLimit { file, field: "bytes of all added tokens", value, limit });
         }
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
-        let missing_bytes =
-            vocab::missing_bytes(spec.scheme, spec.parts.options.byte_fallback, &spec.parts.ordinary)
-                .map_err(|byte| TokenizerError::MissingByte { file: file.clone(), byte })?;
+        let missing_bytes = spec
+            .parts
+            .model
+            .missing_bytes(spec.scheme)
+            .map_err(|byte| TokenizerError::MissingByte { file: file.clone(), byte })?;
         let controls = spec.parts.added.iter().filter(|token| token.special);
         let controls: Vec<String> = controls.map(|token| token.content.clone()).collect();
         let pipeline = Pipeline::new(spec.parts, spec.scheme, &vocab)?;
         let mut eos = Vec::new();
-        let known_ends = END_TOKENS.iter().filter_map(|text| vocab.id(text));
-        let known_ends = known_ends.filter(|&id| vocab.kind(id) == Some(TokenKind::Control));
-        for id in spec.eos.into_iter().chain(known_ends) {
-            if !eos.contains(&id) {
+        let control = |text: &str| vocab.id(text).filter(|&id| vocab.kind(id) == Some(TokenKind::Control));
+        let has_messages = ANSWER_ENDS.into_iter().all(|text| control(text).is_some());
+        let message_end = control(MESSAGE_END).filter(|_| has_messages);
+        for id in spec.eos.into_iter().chain(END_TOKENS.into_iter().filter_map(control)) {
+            if Some(id) != message_end && !eos.contains(&id) {
                 eos.push(id);
             }
         }

@@ -17,7 +17,8 @@ use tokenizers::{
 };
 
 use super::TokenizerError;
-use super::vocab::{Scheme, Vocab};
+use super::unigram::{Unigram, UnigramParts};
+use super::vocab::{self, Scheme, Vocab};
 use crate::token::TokenId;
 
 /// Maximum number of merges (published: about 500 000).
@@ -32,13 +33,37 @@ pub(super) struct BpeOptions {
     pub(super) ignore_merges: bool,
 }
 
+/// The inputs of the model that cuts a word into tokens.
+pub(super) enum ModelParts {
+    Bpe {
+        /// Tokens that the encoder may produce: text and id.
+        ordinary: Vec<(String, u32)>,
+        merges: Vec<(String, String)>,
+        options: BpeOptions,
+    },
+    Unigram(UnigramParts),
+}
+
+impl ModelParts {
+    /// As [`vocab::missing_bytes`], for the tokens that the encoder may produce.
+    pub(super) fn missing_bytes(&self, scheme: Scheme) -> Result<Vec<u8>, u8> {
+        match self {
+            Self::Bpe { ordinary, options, .. } => {
+                let texts = ordinary.iter().map(|(text, _)| text.as_str());
+                vocab::missing_bytes(scheme, options.byte_fallback, texts)
+            }
+            Self::Unigram(parts) => {
+                let texts = parts.pieces.iter().map(|(text, ..)| text.as_str());
+                vocab::missing_bytes(scheme, parts.byte_fallback, texts)
+            }
+        }
+    }
+}
+
 /// The inputs of a pipeline.
 pub(super) struct PipelineParts {
     pub(super) file: String,
-    /// Tokens that the encoder may produce: text and id.
-    pub(super) ordinary: Vec<(String, u32)>,
-    pub(super) merges: Vec<(String, String)>,
-    pub(super) options: BpeOptions,
+    pub(super) model: ModelParts,
     pub(super) normalizer: Option<NormalizerWrapper>,
     pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
     /// The pre-tokenizer for a piece that follows a control token.
@@ -52,7 +77,7 @@ pub(super) struct Pipeline {
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
     pre_tokenizer_inside: Option<PreTokenizerWrapper>,
-    bpe: BPE,
+    model: CutModel,
     /// Matches control tokens and user-defined tokens.
     parse: AddedVocabulary,
     /// Matches user-defined tokens only.
@@ -61,20 +86,34 @@ pub(super) struct Pipeline {
     controls: AddedVocabulary,
 }
 
-impl Pipeline {
-    pub(super) fn new(parts: PipelineParts, scheme: Scheme, vocab: &Vocab) -> Result<Self, TokenizerError> {
-        let PipelineParts { file, ordinary, merges, options, normalizer, added, .. } = parts;
-        let (pre_tokenizer, pre_tokenizer_inside) = (parts.pre_tokenizer, parts.pre_tokenizer_inside);
-        let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
-        let ordinary: bpe::Vocab = ordinary.into_iter().collect();
-        check_merges(&file, &merges, &ordinary)?;
-        if let Some(unk) = options.unk_token.as_ref().filter(|unk| !ordinary.contains_key(*unk)) {
-            return Err(TokenizerError::Missing {
-                file,
-                missing: format!("the token {unk:?} (`unk_token`)"),
-            });
+/// Cuts a word into tokens.
+enum CutModel {
+    Bpe(Box<BPE>),
+    Unigram(Unigram),
+}
+
+impl CutModel {
+    fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
+        match self {
+            Self::Bpe(bpe) => bpe.tokenize(word),
+            Self::Unigram(unigram) => Ok(unigram.tokenize(word)),
         }
-        guarded(&file, || {
+    }
+
+    fn bpe(
+        file: &str,
+        scheme: Scheme,
+        ordinary: Vec<(String, u32)>,
+        merges: Vec<(String, String)>,
+        options: BpeOptions,
+    ) -> Result<Self, TokenizerError> {
+        let ordinary: bpe::Vocab = ordinary.into_iter().collect();
+        check_merges(file, &merges, &ordinary)?;
+        if let Some(unk) = options.unk_token.as_ref().filter(|unk| !ordinary.contains_key(*unk)) {
+            let missing = format!("the token {unk:?} (`unk_token`)");
+            return Err(TokenizerError::Missing { file: file.to_owned(), missing });
+        }
+        guarded(file, || {
             let mut builder = BPE::builder()
                 .fuse_unk(options.fuse_unk)
                 .byte_fallback(options.byte_fallback)
@@ -85,7 +124,26 @@ impl Pipeline {
             if let Some(unk_token) = options.unk_token.filter(|_| scheme == Scheme::SentencePiece) {
                 builder = builder.unk_token(unk_token);
             }
-            let bpe = builder.build().map_err(|e| library(e.to_string()))?;
+            let library = |e: tokenizers::Error| TokenizerError::Library {
+                file: file.to_owned(),
+                reason: e.to_string(),
+            };
+            Ok(Self::Bpe(Box::new(builder.build().map_err(library)?)))
+        })?
+    }
+}
+
+impl Pipeline {
+    pub(super) fn new(parts: PipelineParts, scheme: Scheme, vocab: &Vocab) -> Result<Self, TokenizerError> {
+        let PipelineParts { file, model, normalizer, pre_tokenizer, pre_tokenizer_inside, added } = parts;
+        let model = match model {
+            ModelParts::Bpe { ordinary, merges, options } => {
+                CutModel::bpe(&file, scheme, ordinary, merges, options)?
+            }
+            ModelParts::Unigram(parts) => CutModel::Unigram(Unigram::new(&file, parts)?),
+        };
+        let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
+        guarded(&file, || {
             let ids = Ids(vocab.ids());
             let mut parse = AddedVocabulary::new();
             let mut as_text = AddedVocabulary::new();
@@ -100,7 +158,16 @@ impl Pipeline {
                     .map_err(|e| library(e.to_string()))?;
             }
             let file = file.clone();
-            Ok(Self { file, normalizer, pre_tokenizer, pre_tokenizer_inside, bpe, parse, as_text, controls })
+            Ok(Self {
+                file,
+                normalizer,
+                pre_tokenizer,
+                pre_tokenizer_inside,
+                model,
+                parse,
+                as_text,
+                controls,
+            })
         })?
     }
 
@@ -153,7 +220,7 @@ impl Pipeline {
             if let Some(pre_tokenizer) = pre_tokenizer {
                 pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
             }
-            pieces.tokenize(|piece| self.bpe.tokenize(piece.get())).map_err(library)?;
+            pieces.tokenize(|piece| self.model.tokenize(piece.get())).map_err(library)?;
             let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
             let tokens = splits.iter().filter_map(|(_, _, tokens)| tokens.as_ref());
             Ok(tokens.flatten().map(|token| TokenId(token.id)).collect())

@@ -210,15 +210,16 @@ impl ChatTemplate {
             role => role,
         };
         let key = |name: &str| Value::text(name);
-        let mut entries = vec![
+        let reasoning = message.reasoning_content.as_ref().map(|text| Value::text(text.as_str()));
+        let mut entries = Vec::with_capacity(8);
+        // transformers passes the reasoning under this name too: gpt-oss and LFM2.5 read it.
+        entries.extend(reasoning.clone().map(|text| (key("thinking"), text)));
+        entries.extend([
             (key("role"), Value::text(role.name())),
             (key("content"), Value::text(message.content.as_str())),
-        ];
-        let texts = [
-            ("reasoning_content", &message.reasoning_content),
-            ("tool_call_id", &message.tool_call_id),
-            ("name", &message.name),
-        ];
+        ]);
+        entries.extend(reasoning.map(|text| (key("reasoning_content"), text)));
+        let texts = [("tool_call_id", &message.tool_call_id), ("name", &message.name)];
         for (name, text) in texts {
             entries.extend(text.as_ref().map(|text| (key(name), Value::text(text.as_str()))));
         }

@@ -43,11 +43,15 @@ impl Gguf {
         gguf
     }
 
-    /// Every tensor becomes f32.
+    /// Every tensor of floats becomes f32; blocks of codes stay.
     pub fn widened(mut self) -> Self {
         for (_, ty, dims, data) in &mut self.tensors {
+            let stored = ty.block_type().unwrap();
+            if stored.block_len() > 1 {
+                continue;
+            }
             let mut values = vec![0.0; dims.iter().product::<u64>() as usize];
-            dequantize(ty.block_type().unwrap(), data, &mut values);
+            dequantize(stored, data, &mut values);
             (*ty, *data) = (BlockType::F32.into(), bytes(&values));
         }
         self
@@ -81,7 +85,8 @@ impl Gguf {
     fn add_slot(&mut self, checkpoint: &Checkpoint, slot: &Slot) {
         let place = place(checkpoint.config(), slot, Container::Gguf);
         let (ty, mut data) = read(checkpoint, slot);
-        let element = ty.block_bytes() / ty.block_len();
+        // Of blocks, only whole rows move.
+        let element = ty.block_bytes();
         let unit = data.len() / slot.shape[0] as usize;
         reorder_value_heads(checkpoint.config(), slot.id, element, unit, &mut data);
         match place.change {
@@ -93,7 +98,7 @@ impl Gguf {
             change => panic!("GGUF files state {change:?} in their values"),
         }
         let dims: Vec<u64> = place.shape.iter().rev().copied().collect();
-        let n_bytes = dims.iter().product::<u64>() as usize * element;
+        let n_bytes = dims.iter().product::<u64>() as usize / ty.block_len() * ty.block_bytes();
         let units_per_name = slot.shape[0] as usize / place.names.len();
         for (name, units) in place.names.iter().zip(data.chunks_exact(units_per_name * unit)) {
             // Several tensors may be parts of a stored one.

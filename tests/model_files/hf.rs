@@ -58,12 +58,59 @@ impl HfModel {
                 model.add(&format!("model.layers.0.self_attn.{name}_proj.bias"), "BF16", &[len]);
             }
         }
-        if model_type == "qwen3" {
+        if model_type == "qwen3_moe" {
+            model.set_experts(4, 2, 16);
+        }
+        if model_type == "gpt_oss" {
+            model.set_gpt_oss();
+        }
+        if model_type.starts_with("qwen3") {
             for name in ["q", "k"] {
                 model.add(&format!("model.layers.0.self_attn.{name}_norm.weight"), "BF16", &[8]);
             }
         }
         model
+    }
+
+    /// Replaces the feed-forward part by so many experts, as qwen3_moe folders have them.
+    fn set_experts(&mut self, n_experts: u64, n_used: u64, ffn_dim: u64) {
+        self.tensors.retain(|tensor| !tensor.name.contains(".mlp."));
+        self.add("model.layers.0.mlp.gate.weight", "BF16", &[n_experts, 32]);
+        for expert in 0..n_experts {
+            let name = |matrix: &str| format!("model.layers.0.mlp.experts.{expert}.{matrix}_proj.weight");
+            self.add(&name("gate"), "BF16", &[ffn_dim, 32]);
+            self.add(&name("up"), "BF16", &[ffn_dim, 32]);
+            self.add(&name("down"), "BF16", &[32, ffn_dim]);
+        }
+        self.config["num_experts"] = n_experts.into();
+        self.config["num_experts_per_tok"] = n_used.into();
+        self.config["moe_intermediate_size"] = ffn_dim.into();
+        self.config["norm_topk_prob"] = true.into();
+    }
+
+    /// Four experts in MXFP4, biases and sinks.
+    fn set_gpt_oss(&mut self) {
+        self.tensors.retain(|tensor| !tensor.name.contains(".mlp."));
+        let attention = [("q_proj.bias", 32), ("k_proj.bias", 16), ("v_proj.bias", 16), ("o_proj.bias", 32)];
+        for (name, len) in attention.into_iter().chain([("sinks", 4)]) {
+            self.add(&format!("model.layers.0.self_attn.{name}"), "BF16", &[len]);
+        }
+        for (name, dtype, shape) in [
+            ("router.weight", "BF16", &[4, 32][..]),
+            ("router.bias", "BF16", &[4]),
+            ("experts.gate_up_proj_blocks", "U8", &[4, 64, 1, 16]),
+            ("experts.gate_up_proj_scales", "U8", &[4, 64, 1]),
+            ("experts.gate_up_proj_bias", "BF16", &[4, 64]),
+            ("experts.down_proj_blocks", "U8", &[4, 32, 1, 16]),
+            ("experts.down_proj_scales", "U8", &[4, 32, 1]),
+            ("experts.down_proj_bias", "BF16", &[4, 32]),
+        ] {
+            self.add(&format!("model.layers.0.mlp.{name}"), dtype, shape);
+        }
+        self.config["num_local_experts"] = 4.into();
+        self.config["num_experts_per_tok"] = 2.into();
+        self.config["intermediate_size"] = 32.into();
+        self.config["quantization_config"] = json!({"quant_method": "mxfp4"});
     }
 
     pub fn add(&mut self, name: &str, dtype: &'static str, shape: &[u64]) -> &mut Self {

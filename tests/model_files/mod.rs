@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod converted;
+pub mod families;
 pub mod hf;
 
 use std::fmt::{Debug, Display};
@@ -12,6 +13,9 @@ use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 
 /// The architectures with a golden model.
 pub const GOLDEN: [&str; 3] = ["llama", "qwen2", "qwen3"];
+
+/// Those with experts.
+pub const GOLDEN_EXPERTS: [&str; 2] = ["qwen3_moe", "gpt_oss"];
 
 /// The folder of a golden model: a Hugging Face checkpoint and `golden.safetensors`, written by `tools/make-goldens`.
 pub fn golden(architecture: &str) -> PathBuf {

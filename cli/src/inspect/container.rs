@@ -9,10 +9,11 @@ use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue}
 use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
 use refrain::internals::schedule::GraphKind;
-use refrain::{Checkpoint, LoadError, Tokenizer};
+use refrain::{Checkpoint, LoadError, MachineProfile, Tokenizer};
 
 use super::report::{Report, TensorReport};
 use crate::failure::Failure;
+use crate::profile;
 use crate::progress::Progress;
 
 /// Longest metadata value that is shown in full, in characters. Vocabularies and templates are longer.
@@ -82,7 +83,7 @@ fn extension(path: &Path) -> String {
 fn embedded() -> Result<Report, Failure> {
     let bytes = || std::borrow::Cow::Borrowed(crate::load::EMBEDDED_MODEL);
     let file = GgufFile::from_bytes(bytes(), "embedded model").map_err(malformed_gguf)?;
-    Ok(gguf(&file, Checkpoint::from_gguf_bytes(bytes(), "embedded model")))
+    Ok(gguf(&file, Checkpoint::from_gguf_bytes(bytes(), "embedded model"), None))
 }
 
 #[cfg(not(feature = "embedded-model"))]
@@ -92,10 +93,10 @@ fn embedded() -> Result<Report, Failure> {
 
 fn gguf_file(path: &Path) -> Result<Report, Failure> {
     let file = GgufFile::open(path).map_err(malformed_gguf)?;
-    Ok(gguf(&file, Checkpoint::open(path)))
+    Ok(gguf(&file, Checkpoint::open(path), profile::stored(Some(path)).as_ref()))
 }
 
-fn gguf(file: &GgufFile, opened: Result<Checkpoint, LoadError>) -> Report {
+fn gguf(file: &GgufFile, opened: Result<Checkpoint, LoadError>, profile: Option<&MachineProfile>) -> Report {
     let mut report = Report {
         path: file.name().to_owned(),
         format: format!("GGUF v{}", file.version()),
@@ -113,7 +114,7 @@ fn gguf(file: &GgufFile, opened: Result<Checkpoint, LoadError>) -> Report {
         is_readable: tensor.ty.block_type().is_some(),
     });
     report.set_tensors(tensors.collect());
-    report.set_checkpoint(opened);
+    report.set_checkpoint(opened, profile);
     report.set_tokenizer(Tokenizer::from_gguf(file));
     report
 }
@@ -165,7 +166,7 @@ fn graphs(path: &Path, opened: Checkpoint) -> Result<Report, Failure> {
     let tensors = once.flat_map(|file| file.sections()).flat_map(|section| &section.tensors);
     report.set_tensors(tensors.map(packed_tensor).collect());
     report.set_tokenizer(folder.ends().tokenizer());
-    report.set_checkpoint(Ok(opened));
+    report.set_checkpoint(Ok(opened), profile::stored(Some(path)).as_ref());
     Ok(report)
 }
 
@@ -201,7 +202,7 @@ fn packed(path: &Path, verify: bool) -> Result<Report, Failure> {
         ..Report::default()
     };
     report.set_tensors(tensors.collect());
-    report.set_checkpoint(Checkpoint::open(path));
+    report.set_checkpoint(Checkpoint::open(path), profile::stored(Some(path)).as_ref());
     report.set_tokenizer(file.tokenizer());
     Ok(report)
 }
@@ -239,7 +240,7 @@ fn folder(path: &Path) -> Result<Report, Failure> {
         ..Report::default()
     };
     report.set_tensors(folder.shards().iter().flat_map(tensors).collect());
-    report.set_checkpoint(Checkpoint::open(path));
+    report.set_checkpoint(Checkpoint::open(path), profile::stored(Some(path)).as_ref());
     report.set_tokenizer(Tokenizer::from_hf_folder(&folder));
     Ok(report)
 }

@@ -3,6 +3,8 @@
 //! Any well-formed container is shown, also an unsupported one. A malformed container is refused, as by loading.
 
 mod container;
+mod cost;
+mod layers;
 mod report;
 
 use std::fmt::{self, Display};
@@ -13,6 +15,7 @@ use crate::args::InspectArgs;
 use crate::failure::{Exit, Failure};
 use crate::models;
 use crate::terminal::{AnswerStream, visible};
+use cost::{MeasuredSpeed, Memory, Speed, WeightsMemory};
 use report::{Config, Report, TensorReport};
 
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Failure> {
@@ -41,11 +44,24 @@ impl Display for Report {
         if let Some(config) = &self.config {
             writeln!(f, "dimensions    {config}")?;
         }
+        for (i, kind) in self.layers.iter().enumerate() {
+            let title = if i == 0 { "layers" } else { "" };
+            writeln!(f, "{title:<13} {} × {}", kind.count, kind.summary)?;
+        }
+        if let Some(config) = self.config.as_ref().filter(|config| !config.multipliers.is_empty()) {
+            writeln!(f, "multipliers   {}", config.multipliers.join(", "))?;
+        }
         writeln!(f, "parameters    {}", self.parameters)?;
         let n_bytes = HumanBytes(self.types.iter().map(|total| total.bytes).sum());
         writeln!(f, "tensors       {} in {n_bytes}", self.tensors.len())?;
         for total in &self.types {
             writeln!(f, "              {:<8} {} in {}", total.ty, total.tensors, HumanBytes(total.bytes))?;
+        }
+        if let Some(memory) = &self.memory {
+            write!(f, "{memory}")?;
+        }
+        if let Some(speed) = &self.speed {
+            writeln!(f, "speed         {speed}")?;
         }
         match &self.tokenizer {
             Some(tokenizer) => {
@@ -73,6 +89,47 @@ impl Display for Report {
         }
         writeln!(f, "\ntensors (rows first)")?;
         self.tensors.iter().try_for_each(|tensor| writeln!(f, "  {tensor}"))
+    }
+}
+
+impl Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_one = self.weights.windows(2).all(|two| two[0].bytes == two[1].bytes);
+        match self.weights.first().filter(|_| is_one) {
+            Some(weights) => writeln!(f, "memory        weights {}", HumanBytes(weights.bytes))?,
+            None => {
+                let by_option = |weights: &WeightsMemory| {
+                    format!("{} with --quantize {}", HumanBytes(weights.bytes), weights.quantize)
+                };
+                let weights: Vec<_> = self.weights.iter().map(by_option).collect();
+                writeln!(f, "memory        weights {}", weights.join(", "))?;
+            }
+        }
+        for kv in self.kv_cache.iter().filter(|kv| kv.bytes_per_token > 0) {
+            let (a_token, all) = (HumanBytes(kv.bytes_per_token), HumanBytes(kv.bytes));
+            let n_tokens = self.context_len_default;
+            writeln!(f, "              KV cache {:<5} {a_token} a token, {all} for {n_tokens}", kv.kv_type)?;
+        }
+        if self.state_bytes > 0 {
+            writeln!(f, "              recurrent state {} a sequence", HumanBytes(self.state_bytes))?;
+        }
+        let (session, n_tokens) = (HumanBytes(self.session_bytes), self.context_len_default);
+        writeln!(f, "              a session of {n_tokens} tokens at most {session} in all, with f16")
+    }
+}
+
+impl Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let measured = match self {
+            Self::Measured(measured) => measured,
+            Self::Unknown(reason) => return f.write_str(reason),
+        };
+        for (i, speed) in measured.decode.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            write!(f, "{comma}{:.1} tokens/s after {} tokens", speed.tokens_per_s, speed.context)?;
+        }
+        let MeasuredSpeed { quantize, kv_type, isa, n_threads, .. } = measured;
+        write!(f, ", without drafts ({n_threads} threads, {isa}, --quantize {quantize}, --kv {kv_type})")
     }
 }
 

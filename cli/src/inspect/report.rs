@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use refrain::{Checkpoint, LoadError, ModelConfig, Tokenizer, TokenizerError};
+use refrain::architecture::RopeConfig;
+use refrain::{Checkpoint, LoadError, MachineProfile, ModelConfig, Tokenizer, TokenizerError};
 use serde::Serialize;
+
+use super::cost::{Memory, Speed};
+use super::layers::{self, LayerKind};
 
 /// A container and its contents.
 #[derive(Debug, Default, Serialize)]
@@ -16,6 +20,12 @@ pub(super) struct Report {
     pub(super) architecture: Option<String>,
     /// Absent if the model cannot be loaded.
     pub(super) config: Option<Config>,
+    /// The layers of a model that can be loaded, equal ones together.
+    pub(super) layers: Vec<LayerKind>,
+    /// Absent if the model cannot be loaded.
+    pub(super) memory: Option<Memory>,
+    /// Absent if the model cannot be loaded.
+    pub(super) speed: Option<Speed>,
     pub(super) parameters: u64,
     pub(super) types: Vec<TypeTotal>,
     pub(super) tokenizer: Option<TokenizerReport>,
@@ -49,7 +59,7 @@ pub(super) struct TypeTotal {
     pub(super) supported: bool,
 }
 
-/// Dimensions of a model that can be loaded.
+/// Dimensions of a model that can be loaded; widths that differ by layer are the largest.
 #[derive(Debug, Serialize)]
 pub(super) struct Config {
     pub(super) n_layers: usize,
@@ -61,6 +71,15 @@ pub(super) struct Config {
     pub(super) vocab_size: usize,
     pub(super) context_len: usize,
     pub(super) tied_head: bool,
+    /// The embedding of a token is multiplied by this number, logits by the next one.
+    pub(super) embedding_scale: f32,
+    pub(super) logit_scale: f32,
+    pub(super) logit_softcap: Option<f32>,
+    /// The rotations that layers name by index.
+    pub(super) ropes: Vec<RopeConfig>,
+    /// Multipliers and caps that are not neutral, in words.
+    #[serde(skip)]
+    pub(super) multipliers: Vec<String>,
 }
 
 /// A tokenizer that can be used.
@@ -98,12 +117,20 @@ impl Report {
         self.tensors = tensors;
     }
 
-    /// Adds the result of loading the checkpoint.
-    pub(super) fn set_checkpoint(&mut self, opened: Result<Checkpoint, LoadError>) {
+    /// Adds the result of loading the checkpoint, whose stored profile is `profile`.
+    pub(super) fn set_checkpoint(
+        &mut self,
+        opened: Result<Checkpoint, LoadError>,
+        profile: Option<&MachineProfile>,
+    ) {
         match opened {
             Ok(checkpoint) => {
+                let (config, memory) = (checkpoint.config(), Memory::new(&checkpoint));
                 self.name = Some(checkpoint.name().to_owned());
-                self.config = Some(Config::new(checkpoint.config()));
+                self.config = Some(Config::new(config));
+                self.layers = layers::kinds(config);
+                self.speed = Some(Speed::new(profile, config, &memory));
+                self.memory = Some(memory);
             }
             Err(error) => self.unsupported.push(error.to_string()),
         }
@@ -136,6 +163,11 @@ impl Config {
             vocab_size: config.vocab_size,
             context_len: config.context_len,
             tied_head: config.tied_head,
+            embedding_scale: config.embedding_scale,
+            logit_scale: config.logit_scale,
+            logit_softcap: config.logit_softcap,
+            ropes: config.ropes.clone(),
+            multipliers: layers::multipliers(config),
         }
     }
 }

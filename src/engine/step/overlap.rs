@@ -38,9 +38,9 @@ mod tests {
     fn flows(times: [(f64, f64); 3]) -> StepFlows {
         let [began, drafted, ended] = times.map(|(read_us, stall_us)| Flow {
             read_bytes: (read_us * 1e3) as u64,
-            dropped_bytes: 0,
             read_us,
             stall_us,
+            ..Flow::default()
         });
         StepFlows { began, drafted, ended }
     }

@@ -218,6 +218,58 @@ proptest! {
     }
 }
 
+/// Groups of rows, each with a matrix of a stack, have the bits of a product with their own matrix.
+#[test]
+fn groups_have_the_bits_of_their_products() {
+    let pools = [1, 3].map(Pool::new);
+    for ty in BlockType::ALL {
+        for n_outputs in [16, 80] {
+            let (n_matrices, n_x) = (5, 23);
+            let case = Case::new(3, ty, n_matrices * n_outputs, 256, n_x);
+            let w = case.pack();
+            for k in Kernels::available() {
+                let step = Activations::group_step(k);
+                // (matrix, rows of `x`): 1, 7, 2 and 8 rows.
+                let of_groups =
+                    [(4, vec![3]), (0, (0..7).collect()), (2, vec![22, 3]), (1, (9..17).collect())];
+                let (mut rows, mut groups) = (Vec::new(), Vec::new());
+                for (_, of_group) in &of_groups {
+                    let first_row = rows.len();
+                    rows.extend(of_group);
+                    rows.resize(rows.len().next_multiple_of(step), 0);
+                    groups.push(RowGroup { first_row, n_rows: of_group.len(), first_out: first_row });
+                }
+                for pool in &pools {
+                    let mut x = Activations::new();
+                    x.set_gathered(k, pool, &case.x, &rows, 256, w.activation_form());
+                    let mut outs = [0, 1].map(|_| vec![f32::NAN; rows.len() * n_outputs]);
+                    let [one, other] = &mut outs;
+                    let matrix = |group: usize| {
+                        let matrix: usize = of_groups[group].0;
+                        w.rows(matrix * n_outputs..(matrix + 1) * n_outputs)
+                    };
+                    let jobs = &mut [
+                        GroupedMatMul { w: &matrix, out: one },
+                        GroupedMatMul { w: &matrix, out: other },
+                    ];
+                    matmul_groups(k, pool, &x, &groups, n_outputs, jobs);
+                    let whole = multiply(k, pool, &w, &case.x, n_x);
+                    for (group, (matrix, of_group)) in groups.iter().zip(&of_groups) {
+                        for (i, &row) in of_group.iter().enumerate() {
+                            let expected =
+                                &whole[row as usize * w.n_rows() + matrix * n_outputs..][..n_outputs];
+                            for out in &outs {
+                                let got = &out[(group.first_out + i) * n_outputs..][..n_outputs];
+                                assert_bits(got, expected, &format!("{ty} {group:?} {}", k.isa()));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Rule 1 of exactness (`ARCHITECTURE.md`): a row has the same bits alone and in any batch.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
@@ -245,8 +297,9 @@ fn extreme_codes_and_activations_do_not_saturate() {
     // intermediates.
     let pool = [Pool::new(1)];
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
-        for fill in [0x00, 0x7F, 0x80, 0xFF] {
-            let mut case = Case::new(3, ty, 16, 256, 3);
+        for (fill, n_act_rows) in [0x00, 0x7F, 0x80, 0xFF].into_iter().flat_map(|fill| [(fill, 3), (fill, 6)])
+        {
+            let mut case = Case::new(3, ty, 16, 256, n_act_rows);
             for block in case.bytes.chunks_mut(ty.block_bytes()) {
                 let scales = f16_places(ty).iter().flat_map(|&at| at..at + 2);
                 let scales: Vec<_> = scales.map(|at| (at, block[at])).collect();
@@ -258,8 +311,8 @@ fn extreme_codes_and_activations_do_not_saturate() {
                 }
             }
             for (i, x) in case.x.iter_mut().enumerate() {
-                *x = if i / 256 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }
-                    * if i / 256 == 1 { -1.0 } else { 1.0 };
+                *x = if i / 256 % 3 == 2 && i % 2 == 1 { -1.0 } else { 1.0 }
+                    * if i / 256 % 3 == 1 { -1.0 } else { 1.0 };
             }
             case.check(&pool);
         }
@@ -402,5 +455,8 @@ fn no_rows_and_no_columns() {
     let w = PackedMatrix::pack(BlockType::F32, 3, 2, &[0; 24], &|row| row).unwrap();
     assert!(multiply(k, &pool, &w, &[], 0).is_empty());
     let w = PackedMatrix::pack(BlockType::Q8_0, 3, 0, &[], &|row| row).unwrap();
-    assert_bits(&multiply(k, &pool, &w, &[], 2), &[0.0; 6], "no columns");
+    for k in Kernels::available() {
+        assert_bits(&multiply(k, &pool, &w, &[], 2), &[0.0; 6], "no columns");
+        assert_bits(&multiply(k, &pool, &w, &[], 7), &[0.0; 21], "no columns, seven rows");
+    }
 }

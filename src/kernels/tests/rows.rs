@@ -25,6 +25,7 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     softmax(k, &mut probabilities);
     out.extend(sum.into_iter().chain(gate).chain(probabilities));
     out.push(log_sum_exp(k, x));
+    out.push(dot(k, x, y));
     if n > 0 {
         out.push(argmax(k, x) as f32);
         let mut heads = [x, x, y, y].concat();
@@ -32,6 +33,17 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
         out.extend(heads);
     }
     out
+}
+
+#[test]
+fn a_dot_product_is_that_of_the_lanes() {
+    for n in (0..40).chain([1000]) {
+        let mut random = Random::new(n as u64 + 5);
+        let (x, y) = (random.floats(n), random.floats(n));
+        let mut lanes = [0.0f32; 16];
+        x.iter().zip(&y).enumerate().for_each(|(i, (x, y))| lanes[i % 16] = x.mul_add(*y, lanes[i % 16]));
+        assert_bits(&[dot(scalar(), &x, &y)], &[tree(lanes)], &format!("{n} elements"));
+    }
 }
 
 #[test]

@@ -260,8 +260,20 @@ impl<'a> Keys<'a> {
         self.value(key, "a float", GgufValue::as_f64, "a number", Value::as_f64)
     }
 
+    /// A float or a whole number.
+    pub(in crate::model) fn scalar(&self, key: Key) -> Result<Option<f64>, ConfigError> {
+        let of_gguf = |value: &GgufValue| value.as_f64().or(value.as_u64().map(|n| n as f64));
+        self.value(key, "a number", of_gguf, "a number", Value::as_f64)
+    }
+
     pub(in crate::model) fn flag(&self, key: Key) -> Result<Option<bool>, ConfigError> {
         self.value(key, "a bool", GgufValue::as_bool, "true or false", Value::as_bool)
+    }
+
+    /// An object of `config.json`.
+    pub(in crate::model) fn object(&self, field: &'static str) -> Result<Option<Object<'a>>, ConfigError> {
+        self.read.borrow_mut().insert(field);
+        self.json().map_or(Ok(None), |object| object.object(field))
     }
 
     pub(in crate::model) fn text(&self, key: Key) -> Result<Option<&'a str>, ConfigError> {
@@ -306,9 +318,7 @@ impl<'a> Keys<'a> {
                         continue;
                     }
                     let field = key(name, "");
-                    let number = |value: &GgufValue| value.as_f64().or(value.as_u64().map(|n| n as f64));
-                    let value = self.value(field, "a number", number, "", |_| None)?;
-                    if let Some(value) = value.filter(|&value| value != neutral) {
+                    if let Some(value) = self.scalar(field)?.filter(|&value| value != neutral) {
                         return Err(self.unsupported(field, value));
                     }
                 }

@@ -7,6 +7,7 @@
 //! A new family is a file here, a line in [`FAMILIES`], and its golden model.
 
 mod gemma3;
+mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod keys;
@@ -19,6 +20,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3_moe;
 mod read;
 mod rope;
 mod smollm3;
@@ -80,6 +82,7 @@ static FAMILIES: &[&Family] = &[
     &qwen3::FAMILY,
     &qwen35::FAMILY,
     &gemma3::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
@@ -87,6 +90,7 @@ static FAMILIES: &[&Family] = &[
     &mistral3::FAMILY,
     &olmo2::FAMILY,
     &phi3::FAMILY,
+    &qwen3_moe::FAMILY,
     &smollm3::FAMILY,
 ];
 

@@ -208,6 +208,44 @@ pub(super) fn activation(keys: &Keys<'_>, default: Activation) -> Result<Activat
     Ok(default)
 }
 
+/// The number of experts of a layer.
+pub(super) const N_EXPERTS: Key = key("expert_count", "num_experts");
+/// The number of experts of a row.
+pub(super) const N_USED: Key = key("expert_used_count", "num_experts_per_tok");
+
+/// The numbers of experts of a layer and of a row. Folders name them in two ways.
+pub(super) fn expert_counts(
+    keys: &Keys<'_>,
+    (n_experts, n_used): (usize, usize),
+) -> Result<(usize, usize), ConfigError> {
+    let count = |field: Key, other: Key, default: usize| -> Result<usize, ConfigError> {
+        match (keys.count(field)?, keys.count(other)?) {
+            (Some(count), Some(same)) if count != same => Err(ConfigError::Inconsistent {
+                file: keys.file().to_owned(),
+                left: format!("{} = {count}", keys.full_name(field)),
+                right: format!("{} = {same}", keys.full_name(other)),
+            }),
+            (Some(count), _) | (None, Some(count)) => Ok(count),
+            (None, None) if keys.json().is_some() => Ok(default),
+            (None, None) => Err(keys.missing(field)),
+        }
+    };
+    let n_experts = count(N_EXPERTS, key("", "num_local_experts"), n_experts)?;
+    let n_used = count(N_USED, key("", "experts_per_token"), n_used)?;
+    // Numbers that no family here uses.
+    const GATING: Key = key("expert_gating_func", "");
+    if let Some(other) = keys.count(GATING)?.filter(|&function| function > 1 && function != 3) {
+        return Err(keys.unsupported(GATING, other));
+    }
+    for (field, neutral) in [(key("expert_weights_scale", ""), 1.0), (key("expert_shared_count", ""), 0.0)] {
+        let value = keys.scalar(field)?.filter(|&value| value != neutral && value != 0.0);
+        if let Some(value) = value {
+            return Err(keys.unsupported(field, value));
+        }
+    }
+    Ok((n_experts, n_used))
+}
+
 /// A layer with norms before attention and feed-forward part.
 pub(super) fn layer(attention: Attention, feed: FeedForward) -> LayerPlan {
     LayerPlan { mixer: Mixer::Attention(attention), feed, norms: Norms::Pre, residual_scale: 1.0 }

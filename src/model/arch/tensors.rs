@@ -178,6 +178,10 @@ pub struct Place {
     pub rows: RowOrder,
     /// The change of the stored values.
     pub change: Change,
+    /// The stored tensor with the exponents of blocks of MXFP4, if they lie apart from the codes.
+    pub scales: Option<String>,
+    /// Where the tensor is if this place is empty.
+    pub or: Option<Box<Place>>,
 }
 
 /// Which rows of a stored tensor a tensor has.
@@ -240,6 +244,8 @@ impl Place {
             shape: slot.shape.clone(),
             rows: RowOrder::All,
             change: Change::Keep,
+            scales: None,
+            or: None,
         }
     }
 
@@ -267,11 +273,34 @@ impl Place {
             shape,
             rows: RowOrder::Blocks { first, len, stride },
             change: Change::Keep,
+            scales: None,
+            or: None,
         }
     }
 
     pub(in crate::model) fn changed(mut self, change: Change) -> Self {
         self.change = change;
+        self
+    }
+
+    pub(in crate::model) fn with_rows(mut self, rows: RowOrder) -> Self {
+        self.rows = rows;
+        self
+    }
+
+    /// Codes of MXFP4, `[n_stored, columns / 32, 16]` bytes, whose exponents are the stored tensor `scales`.
+    pub(in crate::model) fn mxfp4(mut self, scales: String) -> Self {
+        self.scales = Some(scales);
+        self
+    }
+
+    pub(in crate::model) fn or(mut self, other: Place) -> Self {
+        self.or = Some(Box::new(other));
+        self
+    }
+
+    pub(in crate::model) fn shaped(mut self, shape: impl Into<Vec<u64>>) -> Self {
+        self.shape = shape.into();
         self
     }
 }
@@ -346,6 +375,12 @@ fn expert_rows(config: &ModelConfig, layer: &LayerPlan, weight: LayerWeight) -> 
         ExpertDown | ExpertDownBias => Some(config.hidden_dim),
         _ => None,
     }
+}
+
+/// Whether a tensor is a matrix of experts, of which a pass reads only a part.
+pub(in crate::model) fn is_expert_matrix(id: WeightId) -> bool {
+    use LayerWeight::{ExpertDown, ExpertGate, ExpertUp};
+    matches!(id, WeightId::Layer(_, ExpertGate | ExpertUp | ExpertDown))
 }
 
 /// The standard name of a tensor: that of GGUF files.

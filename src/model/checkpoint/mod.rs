@@ -1,6 +1,7 @@
 //! One view over GGUF files, Hugging Face folders and packed files: hyper-parameters, weights by role,
 //! tokenizer.
 
+mod mxfp4;
 mod open;
 
 use std::borrow::Cow;
@@ -35,6 +36,9 @@ pub struct TensorInfo {
     pub order: RowOrder,
     /// The change of the stored values.
     pub change: Change,
+    /// The name of the stored tensor with the exponents of blocks of MXFP4, if they lie apart from the codes; it has only
+    /// one name then.
+    pub scales: Option<String>,
 }
 
 impl TensorInfo {
@@ -264,8 +268,8 @@ impl Checkpoint {
     }
 
     /// All tensors that have a role, in no particular order.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
-        self.weights.values()
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = (WeightId, &TensorInfo)> {
+        self.weights.iter().map(|(&id, info)| (id, info))
     }
 
     /// Bytes of all tensors in the file.
@@ -292,6 +296,15 @@ impl Checkpoint {
         fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
             let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
+            if info.scales.is_some() {
+                let row_bytes = info.ty.row_bytes(info.n_cols as u64).unwrap_or(0) as usize;
+                let mut bytes = vec![0; info.n_rows * row_bytes];
+                for (row, out) in bytes.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+                    let (tensor, row) = info.stored_row(row);
+                    self.read_rows(id, tensor, row, row_bytes, out)?;
+                }
+                return Ok(bytes);
+            }
             let mut stored = Vec::with_capacity(info.names.len());
             for name in &info.names {
                 stored.push(match &self.container {
@@ -322,21 +335,38 @@ impl Checkpoint {
         }
     }
 
-    /// Fills `out` with bytes of a stored tensor of `id`, from byte `start` of the stored tensor on.
+    /// Fills `out` with rows of a stored tensor of `id`, of `row_bytes` bytes each, from row `first` of the stored tensor
+    /// on.
     ///
     /// # Errors
     /// As [`Checkpoint::read`], and the error of the container if the tensor ends before `out` is full; `out` is then
     /// unspecified.
-    pub(in crate::model) fn read_at(
+    pub(in crate::model) fn read_rows(
         &self,
         id: WeightId,
         tensor: usize,
-        start: u64,
+        first: usize,
+        row_bytes: usize,
         out: &mut [u8],
     ) -> Result<(), LoadError> {
         let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
         let info = self.weights.get(&id).ok_or_else(no_such)?;
         let name = &info.names[tensor];
+        let Some(scales) = &info.scales else {
+            return self.read_at(id, name, (first * row_bytes) as u64, out);
+        };
+        let n_blocks = out.len() / mxfp4::BLOCK_BYTES;
+        let first_block = (first * (row_bytes / mxfp4::BLOCK_BYTES)) as u64;
+        let (mut codes, mut exponents) = (vec![0; n_blocks * mxfp4::CODE_BYTES], vec![0; n_blocks]);
+        self.read_at(id, name, first_block * mxfp4::CODE_BYTES as u64, &mut codes)?;
+        self.read_at(id, scales, first_block, &mut exponents)?;
+        mxfp4::join(&codes, &exponents, out);
+        Ok(())
+    }
+
+    /// Fills `out` with bytes of a stored tensor, from byte `start` on.
+    fn read_at(&self, id: WeightId, name: &str, start: u64, out: &mut [u8]) -> Result<(), LoadError> {
+        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
         match &self.container {
             Container::Gguf(file) => Ok(file.read_at(file.tensor(name).ok_or_else(no_such)?, start, out)?),
             Container::Hf(folder) => {
@@ -344,8 +374,7 @@ impl Checkpoint {
                 Ok(shard.read_at(tensor, start, out)?)
             }
             Container::Packed(_) | Container::Graphs(_) => {
-                let (file, tensor) = (self.name.clone(), info.name().to_owned());
-                Err(LoadError::PackedTensor { file, tensor })
+                Err(LoadError::PackedTensor { file: self.name.clone(), tensor: name.to_owned() })
             }
         }
     }

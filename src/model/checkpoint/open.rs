@@ -114,7 +114,7 @@ fn packed_tensors(file: &PackedFile) -> impl Iterator<Item = (WeightId, TensorIn
         };
         let (names, ty) = (vec![tensor.name.clone()], tensor.ty);
         let (order, change) = (RowOrder::All, tensors::Change::Keep);
-        (tensor.id, TensorInfo { names, ty, n_rows, n_cols, order, change })
+        (tensor.id, TensorInfo { names, ty, n_rows, n_cols, order, change, scales: None })
     })
 }
 
@@ -160,7 +160,11 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let mut weights = HashMap::new();
     for slot in slots(&config) {
         let mut place = place(&config, &slot, tensors::Container::Json);
-        place.names.iter_mut().for_each(|name| *name = rooted(name, root));
+        let is_empty = |place: &Place| folder.tensor(&rooted(&place.names[0], root)).is_none();
+        if let Some(other) = place.or.take().filter(|other| is_empty(&place) && !is_empty(other)) {
+            place = *other;
+        }
+        place.names.iter_mut().chain(&mut place.scales).for_each(|name| *name = rooted(name, root));
         let info = check(&slot, place, |name| {
             let Some((shard, tensor)) = folder.tensor(&name) else {
                 return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
@@ -215,11 +219,14 @@ fn check<'a>(
     place: Place,
     find: impl Fn(String) -> Result<Found<'a>, LoadError>,
 ) -> Result<TensorInfo, LoadError> {
-    let Place { names, shape: expected, rows: order, change } = place;
+    let Place { names, shape: expected, rows: order, change, scales, or: _ } = place;
     let is_vector = slot.shape.len() == 1;
     // Each factor is bounded by the limits of `ModelConfig`, so both fit in usize.
     let n_cols = slot.shape[slot.shape.len() - 1] as usize;
     let n_rows = if is_vector { 1 } else { slot.shape[0] as usize };
+    if let Some(scales) = scales {
+        return check_mxfp4(n_cols, (n_rows, order, change), (names, expected, scales), find);
+    }
     let mut first: Option<BlockType> = None;
     for name in &names {
         let Found { file, name, shape, ty, ty_name } = find(name.clone())?;
@@ -241,7 +248,34 @@ fn check<'a>(
         first = Some(ty);
     }
     let ty = first.expect("every tensor is stored under a name");
-    Ok(TensorInfo { names, ty, n_rows, n_cols, order, change })
+    Ok(TensorInfo { names, ty, n_rows, n_cols, order, change, scales: None })
+}
+
+/// The codes of MXFP4, and their exponents: bytes, whose shapes end with the blocks of a row.
+fn check_mxfp4<'a>(
+    n_cols: usize,
+    (n_rows, order, change): (usize, RowOrder, tensors::Change),
+    (names, expected, scales): (Vec<String>, Vec<u64>, String),
+    find: impl Fn(String) -> Result<Found<'a>, LoadError>,
+) -> Result<TensorInfo, LoadError> {
+    let ty = BlockType::Mxfp4;
+    let (block_len, n_blocks) = (ty.block_len(), (n_cols / ty.block_len()) as u64);
+    let rows = &expected[..expected.len() - 1];
+    let parts = [(&names[0], [rows, &[n_blocks, 16]].concat()), (&scales, [rows, &[n_blocks]].concat())];
+    for (name, expected) in parts {
+        let Found { file, name, shape, ty_name, .. } = find(name.clone())?;
+        let file = file.to_owned();
+        if ty_name != "U8" {
+            return Err(LoadError::UnsupportedType { file, tensor: name, ty: ty_name });
+        }
+        if !n_cols.is_multiple_of(block_len) {
+            return Err(LoadError::PartialBlock { file, tensor: name, n_cols, block_len, ty: ty.name() });
+        }
+        if trimmed(&shape) != trimmed(&expected) {
+            return Err(LoadError::WrongShape { file, tensor: name, expected, found: shape });
+        }
+    }
+    Ok(TensorInfo { names, ty, n_rows, n_cols, order, change, scales: Some(scales) })
 }
 
 fn refuse_unexpected<'a>(
@@ -249,7 +283,8 @@ fn refuse_unexpected<'a>(
     weights: &HashMap<WeightId, TensorInfo>,
     stored: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), LoadError> {
-    let used: HashSet<&str> = weights.values().flat_map(|info| &info.names).map(String::as_str).collect();
+    let names = weights.values().flat_map(|info| info.names.iter().chain(&info.scales));
+    let used: HashSet<&str> = names.map(String::as_str).collect();
     for (file, name) in stored {
         if !used.contains(name) && !is_redundant(name, config) {
             return Err(LoadError::UnexpectedTensor {

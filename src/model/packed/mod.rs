@@ -12,8 +12,8 @@
 //!
 //! All numbers are little endian. The tokenizer and every other *section* begin on a page (4096 bytes),
 //! without gaps between them. The tensors of a section begin on lines of 64 bytes, in the order of the
-//! header's table. So one read, also with direct I/O, returns a whole layer. A matrix is stored as
-//! [`PackedMatrix::panel_bytes`], a vector as f32.
+//! header's table. So one read, also with direct I/O, returns a whole layer. The matrices of a layer's experts come last, so
+//! that one read returns the layer without them. A matrix is stored as [`PackedMatrix::panel_bytes`], a vector as f32.
 //!
 //! **Checks.** Opening verifies the checksum of the prelude, which covers every byte before the data. It then
 //! compares each offset, length, shape and type of the header with those that follow from the

@@ -41,7 +41,7 @@ pub(in crate::model) fn write_pieces(
         return Err(WritePackedError::BigEndianHost);
     }
     let mut loader = Loader::new(checkpoint, options)?;
-    let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(info));
+    let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(id, info));
     let overflow = || WritePackedError::SizeOverflow { file: checkpoint.name().to_owned() };
     let whole = plan(checkpoint.config(), &Scope::All, 0, &ty_of).ok_or_else(overflow)?;
     let tokenizer = tokenizer_files(checkpoint)?;

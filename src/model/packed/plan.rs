@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{LINE_BYTES, PAGE_BYTES};
 use crate::kernels::{BlockType, PackedMatrix};
-use crate::model::arch::tensors::{Slot, slots, standard_name};
+use crate::model::arch::tensors::{Slot, is_expert_matrix, slots, standard_name};
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 
@@ -74,6 +74,8 @@ pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>
         };
         parts[at].1.push(slot);
     }
+    // A streamed layer is read without its experts, so they come last in its section.
+    parts.iter_mut().for_each(|(_, slots)| slots.sort_by_key(|slot| is_expert_matrix(slot.id)));
     parts.retain(|(part, _)| scope.holds(*part));
     parts
 }

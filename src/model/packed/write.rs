@@ -149,7 +149,7 @@ impl<'a> Packing<'a> {
         let loader = Loader::new(checkpoint, options)?;
         let config = checkpoint.config();
         let tokenizer_json = tokenizer_json(&tokenizer);
-        let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(info));
+        let ty_of = |id| checkpoint.tensor(id).map_or(BlockType::F32, |info| loader.target_type(id, info));
         let overflow = || WritePackedError::SizeOverflow { file: checkpoint.name().to_owned() };
         let sections = plan(config, &Scope::All, tokenizer_json.len, &ty_of).ok_or_else(overflow)?;
         let header = Header {

@@ -71,6 +71,7 @@ impl Checkpoints {
         Ok(Self { policy, held: Vec::with_capacity(policy.n_max), free: free? })
     }
 
+    #[cfg(test)]
     pub(super) fn policy(&self) -> &CheckpointPolicy {
         &self.policy
     }

@@ -7,6 +7,8 @@
 //! only the rows of its tokens. Norms and biases are stored with the matrices of their layer. The operations
 //! and their order are those of a model in memory, so all bits are equal.
 //!
+//! The experts of a layer are not read with it: behind its router, a pass reads those that its rows choose (`experts.rs`).
+//!
 //! Passes take turns in the order of their arrival, since the ring has room for one pass. Between two passes,
 //! pinned layers can be released under memory pressure
 //! ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)). When the pressure has
@@ -17,6 +19,7 @@
 //! an error; damaged bytes give wrong output.
 
 mod error;
+mod experts;
 mod head;
 mod open;
 mod plan;
@@ -39,6 +42,7 @@ use crate::stream::{
 use crate::token::TokenId;
 
 pub use error::StreamedError;
+pub(in crate::model) use experts::{ExpertCache, LoadedExperts};
 use head::Piece;
 use plan::{Plan, SLOTS_MIN};
 use rows::RowReader;
@@ -68,6 +72,8 @@ pub struct Streamed {
     embedding_rows: Option<RowReader>,
     /// `None` if everything is pinned.
     ring: Option<Ring>,
+    /// The experts that are read on request, if there are any.
+    experts: Option<ExpertCache>,
     turns: Turns,
     plan: Plan,
     /// Pinned bytes of embedding and output matrix.
@@ -107,6 +113,8 @@ pub struct StreamMemory {
     pub pinned_bytes: u64,
     /// Bytes of the ring's buffers.
     pub ring_bytes: u64,
+    /// Bytes of the slots of experts that are read on request.
+    pub experts_bytes: u64,
     /// The number of pinned layers.
     pub n_pinned_layers: usize,
     /// Whether the output matrix is pinned.
@@ -118,7 +126,7 @@ pub struct StreamMemory {
 impl StreamMemory {
     /// All memory for weights, in bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.pinned_bytes + self.ring_bytes
+        self.pinned_bytes + self.ring_bytes + self.experts_bytes
     }
 }
 
@@ -182,6 +190,7 @@ impl Streamed {
         StreamMemory {
             pinned_bytes: self.ends_bytes + layers_bytes,
             ring_bytes: self.ring_bytes(),
+            experts_bytes: self.experts.as_ref().map_or(0, ExpertCache::bytes),
             n_pinned_layers,
             head_pinned: self.plan.head,
             embedding_pinned: self.plan.embedding,
@@ -206,11 +215,11 @@ impl Streamed {
     /// Applies the newest `lean_wanted`. The caller must have the turn.
     fn settle(&self) {
         let wanted = self.lean_wanted.load(Ordering::Relaxed);
-        let Some(ring) =
-            self.ring.as_ref().filter(|_| self.is_lean.swap(wanted, Ordering::Relaxed) != wanted)
-        else {
+        if self.is_lean.swap(wanted, Ordering::Relaxed) == wanted {
             return;
-        };
+        }
+        self.experts.iter().for_each(|experts| experts.set_lean(wanted));
+        let Some(ring) = &self.ring else { return };
         if wanted {
             self.layers.iter().for_each(|layer| *layer.pinned() = None);
             ring.shrink(SLOTS_MIN);
@@ -233,6 +242,25 @@ impl Streamed {
         let turn = self.turns.wait(cancel)?;
         self.settle();
         Some(Pass { streamed: self, _turn: turn })
+    }
+
+    /// The experts that are read on request, if there are any.
+    pub(in crate::model) fn experts(&self) -> Option<&ExpertCache> {
+        self.experts.as_ref()
+    }
+
+    /// Waits for experts of a layer, at most as many as there are slots. The caller must have the turn.
+    ///
+    /// # Errors
+    /// As [`Pass::layer`].
+    pub(in crate::model) fn load_experts(
+        &self,
+        layer_idx: usize,
+        experts: &[u32],
+        cancel: &AtomicBool,
+    ) -> Result<LoadedExperts, ForwardError> {
+        let cache = self.experts.as_ref().expect("the layer's experts are read on request");
+        cache.load(layer_idx, experts, cancel).map_err(|error| self.take_error(error))
     }
 
     /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is
@@ -282,10 +310,14 @@ impl Streamed {
     /// Waits for an extent; reads `cancel` before and every few milliseconds.
     fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, ForwardError> {
         let ring = self.ring.as_ref().expect("what is streamed has a ring");
-        ring.take(extent_idx, cancel).map_err(|error| match error {
+        ring.take(extent_idx, cancel).map_err(|error| self.take_error(error))
+    }
+
+    fn take_error(&self, error: TakeError) -> ForwardError {
+        match error {
             TakeError::Cancelled => ForwardError::Cancelled,
             TakeError::Failed(failure) => ForwardError::Layers(self.error(failure)),
-        })
+        }
     }
 
     fn error(&self, failure: ReadFailure) -> LayersError {

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use super::experts::{ExpertCache, ExpertPlaces, ExpertSizes, without_experts};
 use super::plan::{Plan, Sizes};
 use super::rows::RowReader;
 use super::{BLOCK_BYTES, N_READS, Streamed, StreamedError, StreamedLayer, head};
@@ -27,22 +28,27 @@ pub(super) fn open(
     };
     let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
     let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
-    let plan = Plan::new(&sizes(file), options.pinned, taken)?;
+    let places = ExpertPlaces::of(file);
+    let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, taken)?;
     let reader = options.reader(Arc::new(direct));
-    Opening { file, plan, reader, meter: Arc::default(), progress }.open(options)
+    // Without slots, all experts are pinned with their layers.
+    let places = places.filter(|_| plan.n_experts > 0);
+    Opening { file, plan, places, reader, meter: Arc::default(), progress }.open(options)
 }
 
 /// A streamed model while it is set up.
 struct Opening<'a> {
     file: &'a PackedFile,
     plan: Plan,
+    /// The experts, if they are read on request.
+    places: Option<ExpertPlaces>,
     reader: Arc<dyn ReadAt>,
     meter: Arc<Meter>,
     progress: Option<&'a dyn Fn(u64, u64)>,
 }
 
 impl Opening<'_> {
-    fn open(self, options: &StreamOptions) -> Result<(Streamed, Weights), StreamedError> {
+    fn open(mut self, options: &StreamOptions) -> Result<(Streamed, Weights), StreamedError> {
         let tied = self.file.config().tied_head;
         let mut pinned = PinnedBytes { done: 0, total: self.pinned_bytes(), vectors: 0 };
         let mut extents = Vec::new();
@@ -60,8 +66,17 @@ impl Opening<'_> {
         let is_read =
             |extent_idx: usize| !layers.get(extent_idx).is_some_and(|layer: &StreamedLayer| layer.is_planned);
         let read = extents.iter().enumerate().filter(|(extent_idx, _)| is_read(*extent_idx));
-        let pass_bytes = read.map(|(_, extent)| extent.len as u64).sum();
-        let ring = if pass_bytes > 0 { Some(self.ring(extents, options)?) } else { None };
+        let ring_pass_bytes: u64 = read.map(|(_, extent)| extent.len as u64).sum();
+        let row_bytes = self.places.as_ref().map_or(0, |places| places.row_bytes);
+        let pass_bytes = ring_pass_bytes + row_bytes;
+        let experts = match self.places.take() {
+            Some(places) => {
+                let (file, meter) = (Arc::clone(&self.reader), Arc::clone(&self.meter));
+                Some(ExpertCache::new(places, self.plan.n_experts, file, meter, options)?)
+            }
+            None => None,
+        };
+        let ring = if ring_pass_bytes > 0 { Some(self.ring(extents, options)?) } else { None };
         for (extent_idx, _) in layers.iter().enumerate().filter(|(_, layer)| layer.is_planned) {
             ring.iter().for_each(|ring| ring.skip(extent_idx));
         }
@@ -78,6 +93,7 @@ impl Opening<'_> {
             head_rows,
             embedding_rows,
             ring,
+            experts,
             turns,
             plan,
             ends_bytes,
@@ -97,6 +113,7 @@ impl Opening<'_> {
         for section in self.file.sections() {
             let Part::Layer(layer_idx) = section.part else { continue };
             let is_planned = self.plan.layers[layer_idx];
+            let section = &self.section(section);
             let mut layer = None;
             if is_planned {
                 let pages = self.read(section, pinned)?;
@@ -111,6 +128,11 @@ impl Opening<'_> {
             extents.push(Extent { offset: section.offset, len: section.len as usize });
         }
         Ok(layers)
+    }
+
+    /// The part of a section that is read as a whole.
+    fn section(&self, section: &PackedSection) -> PackedSection {
+        if self.places.is_some() { without_experts(section) } else { section.clone() }
     }
 
     /// Reads the output norm, and embedding and output matrix if they are pinned.
@@ -183,7 +205,7 @@ impl Opening<'_> {
 
     fn pinned_bytes(&self) -> u64 {
         let sections = self.file.sections().iter().filter(|section| self.is_pinned(section));
-        sections.map(|section| section.len).sum()
+        sections.map(|section| self.section(section).len).sum()
     }
 }
 
@@ -207,14 +229,15 @@ fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
     (&section.tensors[at], section.offset + section.tensors[at].offset)
 }
 
-fn sizes(file: &PackedFile) -> Sizes {
+fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
     let tied = file.config().tied_head;
     let (layers, copies) = (Vec::new(), Vec::new());
-    let mut sizes = Sizes { layers, copies, head: 0, embedding: None, head_panel: 0 };
+    let experts = places.map_or_else(ExpertSizes::default, ExpertPlaces::sizes);
+    let mut sizes = Sizes { layers, copies, head: 0, embedding: None, head_panel: 0, experts };
     for section in file.sections() {
         match section.part {
             Part::Layer(_) => {
-                sizes.layers.push(section.len);
+                sizes.layers.push(without_experts(section).len);
                 sizes.copies.push(vectors_bytes(std::slice::from_ref(section)));
             }
             Part::Embedding if tied => sizes.head = section.len,

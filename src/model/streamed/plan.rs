@@ -1,6 +1,7 @@
 //! Decides, from sizes alone, which weights are pinned and which are streamed.
 
 use super::StreamedError;
+use super::experts::ExpertSizes;
 use crate::kernels::PageBuf;
 use crate::stream::{DIRECT_ALIGN, Pinned};
 
@@ -16,6 +17,8 @@ pub(super) struct Sizes {
     pub(super) embedding: Option<u64>,
     /// One panel of the output matrix, which is its smallest piece.
     pub(super) head_panel: u64,
+    /// The experts, which `layers` leaves out.
+    pub(super) experts: ExpertSizes,
 }
 
 /// The choice of pinned weights, and the size of the ring for the others.
@@ -28,6 +31,8 @@ pub(super) struct Plan {
     /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
     pub(super) n_slots: usize,
+    /// Experts that can be in memory at a time; 0 if all are pinned with their layers, or there are none.
+    pub(super) n_experts: usize,
 }
 
 /// The fewest buffers of a ring: one to compute with, one to read into.
@@ -43,7 +48,10 @@ const RING_BYTES_FREE: u64 = 16 << 20;
 
 impl Sizes {
     fn total(&self) -> u64 {
-        self.layers.iter().chain(&self.copies).sum::<u64>() + self.head + self.embedding.unwrap_or(0)
+        self.layers.iter().chain(&self.copies).sum::<u64>()
+            + self.head
+            + self.embedding.unwrap_or(0)
+            + self.experts.bytes
     }
 
     /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and
@@ -74,11 +82,21 @@ impl Plan {
             return Self::resident(n_layers);
         }
         let layers = spread(n_layers, n_pinned);
-        Self { layers, head: false, embedding: false, slot_len: sizes.slot_len(), n_slots: SLOTS }
+        // A few rows' experts.
+        let n_experts = (4 * sizes.experts.n_min).min(sizes.experts.n_total);
+        let slot_len = sizes.slot_len();
+        Self { layers, head: false, embedding: false, slot_len, n_slots: SLOTS, n_experts }
     }
 
     fn resident(n_layers: usize) -> Self {
-        Self { layers: vec![true; n_layers], head: true, embedding: true, slot_len: 0, n_slots: 0 }
+        Self {
+            layers: vec![true; n_layers],
+            head: true,
+            embedding: true,
+            slot_len: 0,
+            n_slots: 0,
+            n_experts: 0,
+        }
     }
 
     fn within(sizes: &Sizes, limit: u64, taken: u64) -> Result<Self, StreamedError> {
@@ -88,9 +106,13 @@ impl Plan {
         }
         let slot_len = sizes.slot_len();
         let ring = |n_slots: usize| PageBuf::size_bytes(slot_len).saturating_mul(n_slots as u64);
-        if ring(SLOTS_MIN) > left.max(RING_BYTES_FREE) {
-            return Err(StreamedError::MemoryLimit { needed: ring(SLOTS_MIN), limit, taken });
+        let ExpertSizes { slot_bytes, n_min, n_total, .. } = sizes.experts;
+        let experts_min = slot_bytes.saturating_mul(n_min as u64);
+        let needed = ring(SLOTS_MIN).saturating_add(experts_min);
+        if needed > left.max(RING_BYTES_FREE) {
+            return Err(StreamedError::MemoryLimit { needed, limit, taken });
         }
+        left = left.saturating_sub(experts_min);
         // If memory is scarce, a pinned layer is worth more than a third buffer.
         let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
         left = left.saturating_sub(ring(n_slots));
@@ -119,7 +141,10 @@ impl Plan {
             // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
-        Ok(Self { layers, head, embedding, slot_len, n_slots })
+        // The rest holds experts: what a pass reads of them depends on its rows, so they come behind all that it reads anyway.
+        let n_more = left.checked_div(slot_bytes).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        let n_experts = n_min.saturating_add(n_more).min(n_total);
+        Ok(Self { layers, head, embedding, slot_len, n_slots, n_experts })
     }
 
     /// Bytes of memory of a buffer.
@@ -144,7 +169,14 @@ mod tests {
 
     fn sizes(n_layers: usize, embedding: Option<u64>) -> Sizes {
         let (layers, copies) = (vec![LAYER; n_layers], vec![COPIES; n_layers]);
-        Sizes { layers, copies, head: 120 * MIB, embedding, head_panel: 16 << 10 }
+        Sizes {
+            layers,
+            copies,
+            head: 120 * MIB,
+            embedding,
+            head_panel: 16 << 10,
+            experts: ExpertSizes::default(),
+        }
     }
 
     fn ring_bytes(plan: &Plan) -> u64 {
@@ -196,6 +228,31 @@ mod tests {
     }
 
     #[test]
+    fn experts_take_what_is_left() {
+        let experts = ExpertSizes { slot_bytes: 3 * MIB, n_min: 8, n_total: 28 * 128, bytes: 10_000 * MIB };
+        let sizes = Sizes { experts, ..sizes(28, None) };
+        let fixed = sizes.total() - experts.bytes;
+        for limit in [200, 500, 1000, 4000, 9000].map(|mib| mib * MIB) {
+            let plan = Plan::new(&sizes, Pinned::Memory(limit), 0).unwrap();
+            let used = n_pinned(&plan) as u64 * (LAYER + COPIES)
+                + ring_bytes(&plan)
+                + if plan.head { 120 * MIB } else { 0 }
+                + plan.n_experts as u64 * experts.slot_bytes;
+            assert!(plan.n_experts >= 8 && used <= limit, "{used} of {limit}: {plan:?}");
+            assert!(limit - used < LAYER + COPIES || plan.n_experts == experts.n_total, "{plan:?}");
+            assert_eq!(n_pinned(&plan) == 28, limit > fixed + 200 * MIB, "{plan:?}");
+        }
+        match Plan::new(&sizes, Pinned::Memory(0), 0) {
+            Err(StreamedError::MemoryLimit { needed, .. }) => {
+                assert_eq!(needed, 2 * PageBuf::size_bytes(24 * MIB) + 24 * MIB);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(Plan::new(&sizes, Pinned::Memory(sizes.total()), 0).unwrap(), Plan::resident(28));
+        assert_eq!(Plan::new(&sizes, Pinned::Layers(3), 0).unwrap().n_experts, 32);
+    }
+
+    #[test]
     fn what_fits_is_resident_and_what_cannot_be_streamed_is_refused() {
         let sizes = sizes(28, Some(130 * MIB));
         let plan = |limit| Plan::new(&sizes, Pinned::Memory(limit), 7);
@@ -213,7 +270,8 @@ mod tests {
     #[test]
     fn a_small_model_streams_with_no_budget_at_all() {
         let (layers, copies) = (vec![MIB / 2; 6], vec![0; 6]);
-        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10 };
+        let experts = ExpertSizes::default();
+        let sizes = Sizes { layers, copies, head: 300 << 10, embedding: None, head_panel: 5 << 10, experts };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
@@ -221,7 +279,8 @@ mod tests {
     #[test]
     fn a_buffer_holds_a_panel_wherever_its_pages_begin() {
         let (layers, copies) = (vec![4096], vec![0]);
-        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10 };
+        let experts = ExpertSizes::default();
+        let sizes = Sizes { layers, copies, head: 64 << 10, embedding: None, head_panel: 16 << 10, experts };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }

@@ -506,8 +506,14 @@ fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
     Ok(value)
 }
 
+/// The items of a value, none for a value that counts as false. (Jinja's `map` and `select` do not look further at such
+/// a value, so `tools | selectattr(…)` works for `tools` that are `none`.)
+fn items_if_true(eval: &Eval<'_>, value: &Value) -> Outcome<Vec<Value>> {
+    if value.is_true() { value.items(&eval.meter) } else { Ok(Vec::new()) }
+}
+
 fn map<'t>(eval: &mut Eval<'t>, value: &Value, mut args: Taken<'t>) -> Outcome<Value> {
-    let items = value.items(&eval.meter)?;
+    let items = items_if_true(eval, value)?;
     let attribute = args.named("attribute");
     if let Some(attribute) = attribute {
         let default = args.named("default");
@@ -549,7 +555,7 @@ fn select(
     wanted: bool,
 ) -> Outcome<Value> {
     let mut kept = Vec::new();
-    for item in value.items(&eval.meter)? {
+    for item in items_if_true(eval, value)? {
         let subject = match attribute {
             Some(attribute) => path(eval, &item, attribute)?,
             None => item.clone(),

@@ -57,6 +57,10 @@ fn expressions() {
             "b,a,C ['a', 'b', 'C']",
         ),
         (
+            "{{ none | map('upper') | list }} {{ none | selectattr('n') | list }} {{ u | rejectattr('n', 'equalto', 1) | list | length }} {{ 0 | select | list }}",
+            "[] [] 0 []",
+        ),
+        (
             "{{ items | selectattr('n', 'equalto', 1) | map(attribute='name') | join }} {{ a | select('odd') | list }}",
             "aC [1, 3]",
         ),

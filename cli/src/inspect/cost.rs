@@ -1,0 +1,154 @@
+//! The memory that a model needs, and its measured speed.
+
+use refrain::internals::model::KvCache;
+use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::profile::cpu_name;
+use refrain::{
+    CONTEXT_LEN_DEFAULT_MAX, Checkpoint, KvType, MachineProfile, ModelConfig, Quantize, SessionOptions,
+};
+use serde::Serialize;
+
+/// The memory that a model needs.
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    /// By `--quantize`. Streaming needs less.
+    pub(super) weights: Vec<WeightsMemory>,
+    /// The context of a session that names none.
+    pub(super) context_len_default: usize,
+    /// By `--kv`; types that cannot hold the model's heads are left out.
+    pub(super) kv_cache: Vec<KvMemory>,
+    /// The recurrent layers' state of a sequence at any length, with its checkpoints; 0 if all layers attend.
+    pub(super) state_bytes: u64,
+    /// At most, all of a session with default options: the above with `f16`, and the buffers of its passes.
+    pub(super) session_bytes: u64,
+}
+
+/// The weights of a model in memory.
+#[derive(Debug, Serialize)]
+pub(super) struct WeightsMemory {
+    /// The option's name.
+    pub(super) quantize: &'static str,
+    pub(super) bytes: u64,
+    /// Without norms and biases.
+    #[serde(skip)]
+    matrices_bytes: u64,
+}
+
+/// Keys and values of a sequence.
+#[derive(Debug, Serialize)]
+pub(super) struct KvMemory {
+    pub(super) kv_type: &'static str,
+    pub(super) bytes_per_token: u64,
+    /// With the default context.
+    pub(super) bytes: u64,
+}
+
+impl Memory {
+    pub(super) fn new(checkpoint: &Checkpoint) -> Self {
+        let config = checkpoint.config();
+        let context_len_default = config.context_len.min(CONTEXT_LEN_DEFAULT_MAX);
+        let session = SessionOptions::default();
+        let vectors_bytes = vectors_bytes(checkpoint);
+        let weights = |(quantize, name): (Quantize, &'static str)| {
+            let bytes = quantize.weights_bytes(checkpoint);
+            let matrices_bytes = bytes.saturating_sub(vectors_bytes);
+            WeightsMemory { quantize: name, bytes, matrices_bytes }
+        };
+        let kv = |kv_type: KvType| {
+            let bytes_per_token = KvCache::bytes_per_slot(config, kv_type);
+            let bytes = bytes_per_token.saturating_mul(context_len_default as u64);
+            KvMemory { kv_type: kv_type.name(), bytes_per_token, bytes }
+        };
+        let holds = |kv_type: &KvType| {
+            (0..config.n_layers())
+                .filter_map(|layer_idx| config.attention(layer_idx))
+                .all(|attention| kv_type.holds(attention.head_dim))
+        };
+        Self {
+            weights: [(Quantize::Q8_0, "q8_0"), (Quantize::Q4_0, "q4_0"), (Quantize::Keep, "none")]
+                .map(weights)
+                .into(),
+            context_len_default,
+            kv_cache: KvType::ALL.into_iter().filter(holds).map(kv).collect(),
+            state_bytes: KvCache::recurrent_bytes(config, session.verify_rows_max),
+            session_bytes: session.memory_bytes(config),
+        }
+    }
+}
+
+/// Bytes of norms, biases and other vectors, which the weights of a profile leave out.
+fn vectors_bytes(checkpoint: &Checkpoint) -> u64 {
+    let of_layers = (0..checkpoint.config().n_layers())
+        .flat_map(|layer_idx| LayerWeight::ALL.iter().map(move |&weight| WeightId::Layer(layer_idx, weight)));
+    of_layers
+        .chain([WeightId::OutputNorm])
+        .filter_map(|id| checkpoint.tensor(id))
+        .filter(|info| info.n_rows == 1)
+        .map(|info| 4 * info.n_cols as u64)
+        .sum()
+}
+
+/// The speed of plain decoding on this machine.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Speed {
+    /// From the profile beside the model.
+    Measured(MeasuredSpeed),
+    /// The reason why it is not known.
+    Unknown(String),
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct MeasuredSpeed {
+    /// The option that the weights of the profile had.
+    pub(super) quantize: &'static str,
+    pub(super) kv_type: &'static str,
+    pub(super) isa: String,
+    pub(super) n_threads: usize,
+    /// Steps of one row, ascending by context.
+    pub(super) decode: Vec<DecodeSpeed>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct DecodeSpeed {
+    pub(super) context: usize,
+    pub(super) tokens_per_s: f32,
+}
+
+impl Speed {
+    /// The speed of the model with this memory by its stored profile.
+    pub(super) fn new(profile: Option<&MachineProfile>, config: &ModelConfig, memory: &Memory) -> Self {
+        let Some(profile) = profile else {
+            return Self::Unknown("not measured here; `refrain profile MODEL` measures it".to_owned());
+        };
+        let (key, here) = (profile.key(), cpu_name());
+        let again = "`refrain profile MODEL` measures again";
+        if key.cpu != here {
+            return Self::Unknown(format!(
+                "the profile was measured on {}, this is {here}; {again}",
+                key.cpu
+            ));
+        }
+        let is_measured = |weights: &&WeightsMemory| weights.matrices_bytes == key.weights_bytes as u64;
+        let measured = memory.weights.iter().find(is_measured);
+        let shape = (key.n_layers, key.hidden_dim, key.vocab_size);
+        let Some(weights) =
+            measured.filter(|_| shape == (config.n_layers(), config.hidden_dim, config.vocab_size))
+        else {
+            return Self::Unknown(format!("the profile was measured with other weights; {again}"));
+        };
+        let mut contexts: Vec<usize> = profile.verify().iter().map(|cost| cost.context).collect();
+        contexts.dedup();
+        let decode = |context: usize| DecodeSpeed {
+            context,
+            tokens_per_s: 1e6 / profile.costs(context, 1).verify_us(1, 1),
+        };
+        Self::Measured(MeasuredSpeed {
+            quantize: weights.quantize,
+            kv_type: key.kv_type.name(),
+            isa: key.isa.clone(),
+            n_threads: key.n_threads,
+            decode: contexts.into_iter().map(decode).collect(),
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads of blocks on request: for weights whose need is known only during a pass, so that nothing is read ahead.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::ReadFailure;
+use super::file::ReadAt;
+use super::meter::Meter;
+use super::ring::{read_block, spawn};
+use super::turn::CANCEL_INTERVAL;
+use crate::kernels::PageBlock;
+
+/// A block to read.
+pub(crate) struct BlockRead {
+    /// The caller's number of the read.
+    pub(crate) tag: usize,
+    pub(crate) offset: u64,
+    pub(crate) block: PageBlock,
+}
+
+/// Threads that read blocks in the order of their requests.
+pub(crate) struct BlockReads {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    file: Arc<dyn ReadAt>,
+    meter: Arc<Meter>,
+    state: Mutex<State>,
+    /// Signals that a read has ended.
+    ended: Condvar,
+    /// Signals that there are blocks to read, or that the threads should end.
+    work: Condvar,
+}
+
+struct State {
+    todo: VecDeque<BlockRead>,
+    ended: Vec<(BlockRead, Result<(), ReadFailure>)>,
+    /// Time of the end of the newest read.
+    read_at: Instant,
+    closed: bool,
+}
+
+impl BlockReads {
+    /// Starts `n_reads` threads.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub(crate) fn new(file: Arc<dyn ReadAt>, meter: Arc<Meter>, n_reads: usize) -> std::io::Result<Self> {
+        let (todo, ended, read_at) = (VecDeque::new(), Vec::new(), Instant::now());
+        let state = Mutex::new(State { todo, ended, read_at, closed: false });
+        let shared = Arc::new(Shared { file, meter, state, ended: Condvar::new(), work: Condvar::new() });
+        let mut reads = Self { shared, threads: Vec::new() };
+        for _ in 0..n_reads {
+            let shared = Arc::clone(&reads.shared);
+            reads.threads.push(spawn(move || shared.read())?);
+        }
+        Ok(reads)
+    }
+
+    /// Requests reads.
+    pub(crate) fn request(&self, reads: impl IntoIterator<Item = BlockRead>) {
+        self.shared.lock().todo.extend(reads);
+        self.shared.work.notify_all();
+    }
+
+    /// Takes the reads that have ended. If there are none, waits for one, a few milliseconds at most.
+    pub(crate) fn ended(&self) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
+        let mut state = self.shared.lock();
+        if state.ended.is_empty() {
+            let waited = self.shared.ended.wait_timeout(state, CANCEL_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        std::mem::take(&mut state.ended)
+    }
+
+    /// Takes the reads that have ended.
+    pub(crate) fn ended_already(&self) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
+        std::mem::take(&mut self.shared.lock().ended)
+    }
+
+    /// Time of the end of the newest read.
+    pub(crate) fn read_at(&self) -> Instant {
+        self.shared.lock().read_at
+    }
+}
+
+impl Drop for BlockReads {
+    /// Waits for the reads in progress, of one block each.
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic would be a bug, and the panic hook has reported it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code between changes of the state panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let Some(mut read) = state.todo.pop_front() else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let result = read_block(&*self.file, &self.meter, read.offset, read.block.bytes_mut());
+            state = self.lock();
+            state.read_at = Instant::now();
+            state.ended.push((read, result));
+            self.ended.notify_all();
+        }
+    }
+}
