@@ -1,15 +1,14 @@
 //! Small models made in memory, and the golden models of `tests/golden`.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod converted;
 pub mod families;
 pub mod hf;
 
 use std::fmt::{Debug, Display};
 use std::path::{Path, PathBuf};
 
-use refrain::Checkpoint;
 use refrain::internals::kernels::BlockType;
-use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 
 /// The architectures with a golden model.
@@ -145,95 +144,6 @@ impl Gguf {
         out.finish().unwrap()
     }
 
-    /// A golden Hugging Face folder in GGUF as ggml's converter writes it, tokenizer included.
-    pub fn from_golden(path: &Path) -> Self {
-        let checkpoint = Checkpoint::open(path).unwrap();
-        let config = checkpoint.config();
-        let arch = config.architecture.name();
-        let attention = config.attention(0).unwrap();
-        let mut gguf = Self::default();
-        gguf.set("general.architecture", arch);
-        gguf.set("general.name", checkpoint.name());
-        for (key, value) in [
-            ("embedding_length", config.hidden_dim),
-            ("feed_forward_length", config.widths().ffn_dim),
-            ("block_count", config.n_layers()),
-            ("context_length", config.context_len),
-            ("attention.head_count", attention.n_heads),
-            ("attention.head_count_kv", attention.n_kv_heads),
-            ("attention.key_length", attention.head_dim),
-            ("attention.value_length", attention.head_dim),
-            ("rope.dimension_count", attention.head_dim),
-        ] {
-            gguf.set(&format!("{arch}.{key}"), value as u32);
-        }
-        gguf.set(&format!("{arch}.attention.layer_norm_rms_epsilon"), config.norm_eps);
-        gguf.set(&format!("{arch}.rope.freq_base"), config.ropes[0].theta as f32);
-        gguf.add_golden_tokenizer(path);
-        gguf.add_golden_weights(&checkpoint);
-        let json: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
-        let rope = &json["rope_parameters"];
-        if rope["rope_type"] == "llama3" {
-            let factors = llama3_factors(rope, attention.head_dim);
-            gguf.add_tensor("rope_freqs.weight", BlockType::F32, &[attention.head_dim as u64 / 2]);
-            gguf.tensors.last_mut().unwrap().3 = factors.iter().flat_map(|f| f.to_le_bytes()).collect();
-        }
-        gguf
-    }
-
-    fn add_golden_weights(&mut self, checkpoint: &Checkpoint) {
-        use LayerWeight::*;
-        let config = checkpoint.config();
-        let attention = config.attention(0).unwrap();
-        let mut names = vec![
-            (WeightId::Embedding, "token_embd.weight".to_owned()),
-            (WeightId::OutputNorm, "output_norm.weight".to_owned()),
-            (WeightId::Head, "output.weight".to_owned()),
-        ];
-        let layer = [
-            (AttnNorm, "attn_norm.weight"),
-            (Q, "attn_q.weight"),
-            (K, "attn_k.weight"),
-            (V, "attn_v.weight"),
-            (O, "attn_output.weight"),
-            (QBias, "attn_q.bias"),
-            (KBias, "attn_k.bias"),
-            (VBias, "attn_v.bias"),
-            (QNorm, "attn_q_norm.weight"),
-            (KNorm, "attn_k_norm.weight"),
-            (FfnNorm, "ffn_norm.weight"),
-            (Gate, "ffn_gate.weight"),
-            (Up, "ffn_up.weight"),
-            (Down, "ffn_down.weight"),
-        ];
-        for layer_idx in 0..config.n_layers() {
-            names.extend(
-                layer.map(|(w, name)| (WeightId::Layer(layer_idx, w), format!("blk.{layer_idx}.{name}"))),
-            );
-        }
-        for (id, name) in names {
-            let Some(info) = checkpoint.tensor(id) else { continue };
-            let mut data = checkpoint.read(id).unwrap();
-            let n_heads = match id {
-                WeightId::Layer(_, Q) => attention.n_heads,
-                WeightId::Layer(_, K) => attention.n_kv_heads,
-                _ => 0,
-            };
-            if config.architecture.name() == "llama" && n_heads > 0 {
-                data = interleave_rows(&data, n_heads, attention.head_dim);
-            }
-            let (cols, rows) = (info.n_cols as u64, info.n_rows as u64);
-            if info.n_rows == 1 {
-                // Converters keep vectors in f32; the golden files have bf16.
-                let wide = data.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
-                self.tensors.push((name, BlockType::F32.into(), vec![cols], wide));
-            } else {
-                self.tensors.push((name, info.ty.into(), vec![cols, rows], data));
-            }
-        }
-    }
-
     /// The tokenizer of a golden folder (they have GPT-2's pre-tokenizer) in GGUF's metadata.
     pub fn add_golden_tokenizer(&mut self, path: &Path) {
         let text = std::fs::read_to_string(path.join("tokenizer.json")).unwrap();
@@ -262,28 +172,6 @@ impl Gguf {
     }
 }
 
-/// The divisor of each frequency under llama3 scaling, as converters store it.
-fn llama3_factors(rope: &serde_json::Value, head_dim: usize) -> Vec<f32> {
-    let get = |key: &str| rope[key].as_f64().unwrap();
-    let (theta, factor, low, high) =
-        (get("rope_theta"), get("factor"), get("low_freq_factor"), get("high_freq_factor"));
-    let original = get("original_max_position_embeddings");
-    (0..head_dim / 2)
-        .map(|i| {
-            let wave_len = 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / head_dim as f64);
-            let divisor = if wave_len < original / high {
-                1.0
-            } else if wave_len > original / low {
-                factor
-            } else {
-                let smooth = (original / wave_len - low) / (high - low);
-                1.0 / ((1.0 - smooth) / factor + smooth)
-            };
-            divisor as f32
-        })
-        .collect()
-}
-
 /// The byte-level alphabet: the character that stands for each byte.
 pub fn byte_alphabet() -> Vec<char> {
     let mut next = 0x100;
@@ -296,21 +184,6 @@ pub fn byte_alphabet() -> Vec<char> {
             }
         })
         .collect()
-}
-
-/// Reorders the rows of llama's Q and K as converters to GGUF do: in each head, from halves to pairs.
-pub fn interleave_rows(data: &[u8], n_heads: usize, head_dim: usize) -> Vec<u8> {
-    let row_bytes = data.len() / (n_heads * head_dim);
-    let mut out = Vec::with_capacity(data.len());
-    for head in 0..n_heads {
-        for pair in 0..head_dim / 2 {
-            for half in 0..2 {
-                let row = head * head_dim + half * head_dim / 2 + pair;
-                out.extend_from_slice(&data[row * row_bytes..][..row_bytes]);
-            }
-        }
-    }
-    out
 }
 
 /// A small llama-style vocabulary: control tokens, all bytes, pieces with scores.

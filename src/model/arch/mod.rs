@@ -25,7 +25,7 @@ mod qwen3_moe;
 mod read;
 mod rope;
 mod smollm3;
-pub(in crate::model) mod tensors;
+pub mod tensors;
 
 use std::fmt;
 

@@ -166,34 +166,37 @@ layer_weights! {
 
 /// A tensor that a model has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::model) struct Slot {
-    pub(in crate::model) id: WeightId,
+pub struct Slot {
+    /// Its role.
+    pub id: WeightId,
     /// `[rows, columns]`, or `[length]` of a vector.
-    pub(in crate::model) shape: Vec<u64>,
+    pub shape: Vec<u64>,
 }
 
 /// A kind of container with names of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::model) enum Container {
+pub enum Container {
+    /// A GGUF file.
     Gguf,
+    /// A Hugging Face folder.
     Json,
 }
 
 /// Where a container stores a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::model) struct Place {
+pub struct Place {
     /// The stored tensors that hold it, one behind the other; one for most.
-    pub(in crate::model) names: Vec<String>,
+    pub names: Vec<String>,
     /// The shape of each stored tensor, rows first; dimensions of length 1 count for nothing.
-    pub(in crate::model) shape: Vec<u64>,
+    pub shape: Vec<u64>,
     /// Its rows in a stored tensor.
-    pub(in crate::model) rows: RowOrder,
+    pub rows: RowOrder,
     /// The change of the stored values.
-    pub(in crate::model) change: Change,
+    pub change: Change,
     /// The stored tensor with the exponents of blocks of MXFP4, if they lie apart from the codes.
-    pub(in crate::model) scales: Option<String>,
+    pub scales: Option<String>,
     /// Where the tensor is if this place is empty.
-    pub(in crate::model) or: Option<Box<Place>>,
+    pub or: Option<Box<Place>>,
 }
 
 /// Which rows of a stored tensor a tensor has.
@@ -219,7 +222,7 @@ pub enum RowOrder {
 
 impl RowOrder {
     /// The stored row of a row.
-    pub(in crate::model) fn stored(self, row: usize) -> usize {
+    pub fn stored(self, row: usize) -> usize {
         match self {
             Self::All => row,
             Self::Interleaved { head_dim } => {
@@ -412,7 +415,7 @@ pub(in crate::model) fn standard_name(id: WeightId) -> String {
 }
 
 /// All tensors of a model.
-pub(in crate::model) fn slots(config: &ModelConfig) -> Vec<Slot> {
+pub fn slots(config: &ModelConfig) -> Vec<Slot> {
     let (hidden, vocab) = (config.hidden_dim as u64, config.vocab_size as u64);
     let mut slots = vec![
         Slot { id: WeightId::Embedding, shape: vec![vocab, hidden] },
@@ -597,7 +600,7 @@ impl Slots {
 }
 
 /// Where a container stores the tensor.
-pub(in crate::model) fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
+pub fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
     let family = config.architecture.family();
     let mut place = (family.place)(config, slot, container);
     let interleaves = family.interleaves && container == Container::Gguf;

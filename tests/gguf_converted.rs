@@ -1,0 +1,227 @@
+//! The golden models as llama.cpp's converter writes them: this project's names, shapes and changes of values give the
+//! converter's tensors, byte for byte, and the file gives the folder's logits. `gguf.json` of a golden folder lists what the
+//! converter wrote.
+
+mod common;
+mod model_files;
+
+use std::collections::BTreeSet;
+
+use common::plain;
+use model_files::converted::{converted, factors};
+use model_files::{Gguf, golden};
+use refrain::internals::model::arch::Architecture;
+use refrain::internals::model::arch::tensors::{Container, place, slots};
+use refrain::internals::model::checkpoint::Change;
+use refrain::internals::model::config::{Mixer, ModelConfig, RopeScaling};
+use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, TokenId};
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+
+/// Distance of logits from the reference that its own rounding explains.
+const TOLERANCE: f32 = 2e-4;
+
+/// What a converted file has in common with its folder beside names and values.
+#[derive(Clone, Copy, PartialEq)]
+enum Common {
+    /// The bits of the logits.
+    Bits,
+    /// Logits near the reference: the file states a number in f32, or sums run in another order.
+    Logits,
+    /// Nothing more, for the reason given.
+    Tensors(&'static str),
+}
+
+/// Golden folder, longest context, and what the file has in common with it.
+const CONVERTED: &[(&str, Option<usize>, Common)] = &[
+    ("gemma3", None, Common::Tensors("the converter drops an uneven plan of layers")),
+    ("gemma3-multimodal", None, Common::Bits),
+    ("gpt_oss", None, Common::Bits),
+    ("granite", None, Common::Bits),
+    ("granitemoehybrid-dense", None, Common::Bits),
+    ("lfm2", None, Common::Bits),
+    ("llama", None, Common::Bits),
+    // The converter drops dynamic scaling, which begins behind the original context.
+    ("llama-dynamic", Some(64), Common::Bits),
+    ("ministral3", None, Common::Bits),
+    ("mistral", None, Common::Tensors("the converter drops the window")),
+    ("olmo2", None, Common::Bits),
+    ("phi3", Some(64), Common::Bits),
+    // The columns of the output projection are in another order, and so are its sums.
+    ("qwen3_5", None, Common::Logits),
+    ("qwen3_moe", None, Common::Bits),
+    ("smollm3", None, Common::Bits),
+];
+
+/// Golden folders of families that are not supported yet.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("gemma3n", "embeddings per layer"),
+    ("gemma4", "embeddings per layer"),
+    ("granitemoehybrid", "a mixture of experts"),
+];
+
+/// Families without a golden model that the converter read.
+const NOT_CONVERTED: &[(&str, &str)] = &[
+    ("minicpm", "the reference implementation does not have it"),
+    ("qwen2", "its names are the standard ones"),
+    ("qwen3", "its names are the standard ones"),
+];
+
+#[test]
+fn every_family_is_listed() {
+    let folders = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().path());
+    let found: BTreeSet<String> = folders
+        .filter(|path| path.join("gguf.json").exists())
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    let listed = CONVERTED.iter().map(|case| case.0).chain(UNSUPPORTED.iter().map(|case| case.0));
+    assert_eq!(found, listed.map(str::to_owned).collect());
+    for (family, reason) in UNSUPPORTED {
+        assert!(Checkpoint::open(golden(family)).is_err(), "{family} opens, but is listed with {reason}");
+    }
+    let mut families: BTreeSet<&str> = NOT_CONVERTED.iter().map(|family| family.0).collect();
+    let open = |family| Checkpoint::open(golden(family)).unwrap().config().architecture.name();
+    families.extend(CONVERTED.iter().map(|case| open(case.0)));
+    assert_eq!(Architecture::names().collect::<BTreeSet<_>>(), families);
+}
+
+#[test]
+fn tensors_are_those_of_the_converter() {
+    for (family, ..) in CONVERTED {
+        let list = converted(&golden(family)).unwrap();
+        let listed = list["tensors"].as_object().unwrap();
+        let gguf = file(family);
+        let names: BTreeSet<&str> = gguf.tensors.iter().map(|tensor| tensor.0.as_str()).collect();
+        assert_eq!(names, listed.keys().map(String::as_str).collect(), "{family}");
+        let exponentials = exponentials(family);
+        for (name, ty, _, data) in &gguf.tensors {
+            let listed = &listed[name];
+            assert_eq!(Some(&*ty.to_string()), listed["type"].as_str(), "{family} {name}");
+            let expected = listed["sha256"].as_str().unwrap();
+            let equal = match exponentials.contains(name) {
+                true => neighbours(data).any(|data| sha256(&data) == expected),
+                false => sha256(data) == expected,
+            };
+            assert!(equal, "{family}: the values of {name} are not the converter's");
+        }
+    }
+}
+
+/// The file of a golden folder with its tensors in f32 and in the shapes that the converter gives them.
+fn file(family: &str) -> Gguf {
+    let path = golden(family);
+    let list = converted(&path).unwrap();
+    let mut gguf = Gguf::from_golden(&path).widened();
+    for (name, _, dims, _) in &mut gguf.tensors {
+        let shape =
+            list["tensors"][name.as_str()]["shape"].as_array().unwrap_or_else(|| panic!("{family} {name}"));
+        let shape: Vec<u64> = shape.iter().map(|dim| dim.as_u64().unwrap()).collect();
+        // Dimensions of length 1 count for nothing.
+        let long = |dims: &[u64]| dims.iter().copied().filter(|dim| *dim != 1).collect::<Vec<_>>();
+        assert_eq!(long(dims), long(&shape), "{family} {name}");
+        *dims = shape;
+    }
+    gguf
+}
+
+/// The names of tensors that the converter writes as exponentials.
+fn exponentials(family: &str) -> BTreeSet<String> {
+    let checkpoint = Checkpoint::open(golden(family)).unwrap();
+    let config = checkpoint.config();
+    let changed = |id| checkpoint.tensor(id).unwrap().change == Change::MinusExp;
+    let of_gguf = |slot| place(config, &slot, Container::Gguf).names.remove(0);
+    slots(config).into_iter().filter(|slot| changed(slot.id)).map(of_gguf).collect()
+}
+
+/// All vectors whose numbers are at most one unit in the last place off: f32 libraries round exponentials so.
+fn neighbours(data: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let bits: Vec<u32> = data.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    assert!(bits.len() <= 8, "{} numbers have too many neighbours", bits.len());
+    (0..3usize.pow(bits.len() as u32)).map(move |choice| {
+        let off = |i: usize| (choice / 3usize.pow(i as u32) % 3) as u32;
+        bits.iter().enumerate().flat_map(|(i, bits)| (bits + off(i) - 1).to_le_bytes()).collect()
+    })
+}
+
+fn sha256(data: &[u8]) -> String {
+    Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn files_have_the_configuration_of_their_folders() {
+    for (family, _, common) in CONVERTED {
+        let (folder, file) = both(family);
+        let (folder, mut file) = (stated(folder.config()), file.config().clone());
+        for layer in &mut file.layers {
+            if let Mixer::DeltaNet(delta) = &mut layer.mixer {
+                // The order of the value heads, which the converter changes.
+                assert_eq!(delta.strided, delta.n_key_heads != delta.n_value_heads, "{family}");
+                delta.strided = false;
+            }
+        }
+        match common {
+            Common::Tensors(_) => assert_ne!(folder.layers, file.layers, "{family}"),
+            _ => assert_eq!(folder, file, "{family}"),
+        }
+    }
+}
+
+/// A folder's configuration in the form of GGUF files.
+fn stated(folder: &ModelConfig) -> ModelConfig {
+    let mut config = folder.clone();
+    for rope in &mut config.ropes {
+        let factors = factors(rope);
+        match &mut rope.scaling {
+            scaling @ RopeScaling::Llama3 { .. } => *scaling = RopeScaling::Factors(factors[0].1.clone()),
+            scaling @ RopeScaling::Dynamic { .. } => *scaling = RopeScaling::None,
+            RopeScaling::LongRope { attention_factor, .. } => {
+                *attention_factor = f64::from(*attention_factor as f32);
+            }
+            _ => {}
+        }
+    }
+    config
+}
+
+fn both(family: &str) -> (Checkpoint, Checkpoint) {
+    let file = Checkpoint::from_gguf_bytes(file(family).bytes().into(), family);
+    (Checkpoint::open(golden(family)).unwrap(), file.unwrap_or_else(|error| panic!("{family}: {error}")))
+}
+
+#[test]
+fn files_have_the_logits_of_their_folders() {
+    for &(family, context_len, common) in CONVERTED {
+        if let Common::Tensors(_) = common {
+            continue;
+        }
+        let bytes = std::fs::read(golden(family).join("golden.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let words = |name: &str| tensors.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
+        let prompt: Vec<TokenId> =
+            words("prompt").into_iter().map(|word| TokenId(u32::from_le_bytes(word))).collect();
+        let reference: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+        let (folder, file) = both(family);
+        let (folder, file) = (logits(&folder, &prompt, context_len), logits(&file, &prompt, context_len));
+        assert_eq!(file.len(), reference.len());
+        let off = file.iter().zip(&reference).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < TOLERANCE, "{family}: off by {off}");
+        let same = file.iter().zip(&folder).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert_eq!(same, common == Common::Bits, "{family}: the bits of the logits");
+    }
+}
+
+fn logits(checkpoint: &Checkpoint, prompt: &[TokenId], context_len: Option<usize>) -> Vec<f32> {
+    let options = EngineOptions {
+        n_threads: Some(1),
+        quantize: Quantize::F32,
+        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::load(checkpoint, options, None).unwrap();
+    let mut session =
+        engine.session(SessionOptions { kv_type: KvType::F32, context_len, ..plain() }).unwrap();
+    session.append_tokens(prompt).unwrap();
+    let mut logits = Vec::new();
+    session.score(&CancelToken::new(), Some(&mut |row: &[f32]| logits.extend_from_slice(row))).unwrap();
+    logits
+}
