@@ -523,11 +523,11 @@ fn shared_keys_and_inputs_of_layers_that_do_not_fit() {
         refused(|c| c["num_kv_shared_layers"] = n_shared.into(), "Inconsistent", &["5 layers"]);
     }
     refused(
-        |c| c["layer_types"] = json!(["full_attention"; 4]),
+        |c| c["layer_types"] = json!(vec!["full_attention"; 4]),
         "Inconsistent",
         &["layer_types with 4 values"],
     );
-    refused(|c| c["layer_types"] = json!(["conv"; 5]), "Unsupported", &["layer_types", "conv"]);
+    refused(|c| c["layer_types"] = json!(vec!["conv"; 5]), "Unsupported", &["layer_types", "conv"]);
     refused(
         |c| c["intermediate_size"] = json!([32, 32]),
         "Inconsistent",

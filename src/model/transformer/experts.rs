@@ -563,14 +563,14 @@ mod tests {
     }
 
     struct Random<'a> {
-        plan: &'a LayerPlan,
+        config: &'a ModelConfig,
         ty: BlockType,
     }
 
     impl Random<'_> {
         fn shape(&self, id: WeightId) -> (LayerWeight, Vec<usize>) {
             let WeightId::Layer(_, weight) = id else { panic!("of a layer") };
-            let slots = layer_slots(HIDDEN, self.plan);
+            let slots = layer_slots(self.config, &self.config.layers[0]);
             let slot = slots.into_iter().find(|slot| slot.0 == weight).unwrap();
             (weight, slot.1.into_iter().map(|n| n as usize).collect())
         }
@@ -604,6 +604,7 @@ mod tests {
             feed: FeedForward::Experts(experts),
             norms: Norms::Pre,
             residual_scale: 1.0,
+            output_scaled: false,
         };
         let config = ModelConfig {
             architecture: Architecture::from_name("qwen3moe").unwrap(),
@@ -615,11 +616,13 @@ mod tests {
             embedding_scale: 1.0,
             logit_scale: 1.0,
             logit_softcap: None,
+            per_layer: None,
             ropes: Vec::new(),
             layers: vec![layer],
         };
         config.validate("test").unwrap();
-        let weights = Weights { embedding: None, layers: Vec::new(), output_norm: Vec::new(), head: None };
+        let (layers, output_norm) = (Vec::new(), Vec::new());
+        let weights = Weights { embedding: None, layers, output_norm, head: None, per_layer: None };
         Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
     }
 
@@ -727,7 +730,7 @@ mod tests {
             let expected: Vec<f64> =
                 x[..33 * HIDDEN].chunks(HIDDEN).flat_map(|x| plainly(&experts, x)).collect();
             for ty in [BlockType::F32, BlockType::F16, BlockType::Q8_0, BlockType::Q4_0] {
-                let mut source = Random { plan: &model.config.layers[0], ty };
+                let mut source = Random { config: &model.config, ty };
                 let layer = Layer::build(&model.config, 0, &mut source).unwrap_or_else(|e| match e {});
                 let mut first: Option<Vec<f32>> = None;
                 for n_threads in [1, 3] {
@@ -765,7 +768,7 @@ mod tests {
         let experts = plan(40, 3, Routing::Softmax);
         let model = model(Experts { ffn_dim: FFN, ..experts });
         let plan = &model.config.layers[0];
-        let mut source = Random { plan, ty: BlockType::F32 };
+        let mut source = Random { config: &model.config, ty: BlockType::F32 };
         let layer = Layer::build(&model.config, 0, &mut source).unwrap_or_else(|e| match e {});
         let pool = Pool::new(1);
         for n_rows in [1, 33, 400] {
