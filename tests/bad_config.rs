@@ -519,7 +519,7 @@ fn shared_keys_and_inputs_of_layers_that_do_not_fit() {
         "Inconsistent",
         &["num_kv_shared_layers = 2", "before layer 3"],
     );
-    for n_shared in [5, 6, 1 << 40] {
+    for n_shared in [5u64, 6, 1 << 40] {
         refused(|c| c["num_kv_shared_layers"] = n_shared.into(), "Inconsistent", &["5 layers"]);
     }
     refused(
