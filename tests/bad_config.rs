@@ -75,10 +75,10 @@ fn features_that_are_not_computed_are_refused_by_name() {
         ("final_logit_softcapping", json!(30.0)),
         ("attention_multiplier", json!(0.1)),
         ("layer_types", json!(["linear_attention"])),
-        ("layer_types", json!("all")),
     ] {
         config_refused(|c| c[field] = value.clone(), "Unsupported", &[field]);
     }
+    config_refused(|c| c["layer_types"] = "all".into(), "WrongType", &["layer_types", "\"all\""]);
     for kind in ["su", "mrope"] {
         let scaling = json!({"rope_type": kind, "factor": 4.0});
         config_refused(

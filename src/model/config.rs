@@ -626,7 +626,6 @@ impl ModelConfig {
         if self.ropes.len() > ROPES_MAX {
             return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
         }
-        self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
         if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
             check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
             check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
@@ -636,6 +635,8 @@ impl ModelConfig {
             }
         }
         self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
+        // Behind the layers: a rotation of no dimensions follows from heads without any.
+        self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
         (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
     }
 

@@ -162,7 +162,7 @@ pub fn safetensors_bytes(tensors: &[HfTensor]) -> Vec<u8> {
     for tensor in tensors {
         let bytes = match tensor.dtype {
             "F32" | "I32" => 4,
-            "F8_E4M3" | "U8" => 1,
+            "F8_E4M3" | "U8" | "I8" => 1,
             _ => 2,
         };
         let begin = end;
