@@ -189,6 +189,10 @@ pub fn factors(rope: &RopeConfig) -> Vec<(&'static str, Vec<f32>)> {
             };
             vec![("rope_freqs.weight", (0..rope.rotary_dim / 2).map(divisor).collect())]
         }
+        RopeScaling::Proportional { n_pairs } => {
+            let divisor = |pair: usize| if pair < *n_pairs { 1.0 } else { 1e30 };
+            vec![("rope_freqs.weight", (0..rope.rotary_dim / 2).map(divisor).collect())]
+        }
         RopeScaling::LongRope { short, long, .. } => {
             vec![("rope_factors_short.weight", short.clone()), ("rope_factors_long.weight", long.clone())]
         }
