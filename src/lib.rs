@@ -90,8 +90,8 @@ pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, Sampling
 /// What the layers of a model compute: the types inside [`ModelConfig`].
 pub mod architecture {
     pub use crate::model::config::{
-        Activation, Attention, DeltaNet, Dense, Experts, FeedForward, LayerPlan, Mamba2, Mixer, Norms,
-        QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Widths,
+        Activation, Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer,
+        Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Widths,
     };
 }
 
