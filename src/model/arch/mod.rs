@@ -1,10 +1,10 @@
 //! Model families: how containers state the hyper-parameters of a model and name its tensors.
 //!
-//! A family is a value ([`Family`]) in a file of its own. It reads fields into a [`ModelConfig`], which says what every
+//! A family is a value (`Family`) in a file of its own. It reads fields into a [`ModelConfig`], which says what every
 //! layer computes, and names the tensors that are not under their standard names. Nothing else knows families: the
 //! forward pass and everything that loads, packs, streams or inspects a model reads the configuration.
 //!
-//! A new family is a file here, a line in [`FAMILIES`], and its golden model.
+//! A new family is a file here, a line in `FAMILIES`, and its golden model.
 
 mod gemma3;
 mod gemma4;
