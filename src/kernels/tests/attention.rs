@@ -529,7 +529,7 @@ fn windows_do_not_depend_on_the_batch_or_on_commits() {
                 .map(|row| match row {
                     20 => Visible { prefix_len: 290, extra: &path },
                     _ if row % 3 == 0 => Visible { prefix_len: 290, extra: &path[..row % 25] },
-                    _ if row % 3 == 1 => Visible { prefix_len: 20 * row - 20, extra: &path[row % 25..] },
+                    _ if row % 3 == 1 => Visible { prefix_len: 12 * row, extra: &path[row % 25..] },
                     _ => Visible { prefix_len: 400 - row, extra: &[] },
                 })
                 .collect();

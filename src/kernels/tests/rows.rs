@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Random, assert_bits, tree};
-use crate::kernels::math::exp_lanes;
+use crate::kernels::math::{exp_lanes, tanh_lanes};
 use crate::kernels::scalar::Scalar;
 use crate::kernels::simd::{Simd, Work};
 use crate::kernels::*;
@@ -24,12 +24,32 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     let mut probabilities = x.to_vec();
     softmax(k, &mut probabilities);
     out.extend(sum.into_iter().chain(gate).chain(probabilities));
+    let each: [&dyn Fn(&mut [f32]); 10] = [
+        &|x| rms_norm_gated(k, x, y, 1e-5, y),
+        &|x| l2_norm_in_place(k, x, 1e-6),
+        &|x| silu_mul_by(k, x, y),
+        &|x| silu(k, x),
+        &|x| gelu_mul(k, x, y),
+        &|x| swiglu_clamped_mul(k, x, y, 1.702, 0.7),
+        &|x| sigmoid_mul(k, x, y),
+        &|x| scale(k, x, 0.3),
+        &|x| add_scaled(k, x, y, 0.3),
+        &|x| softcap(k, x, 0.5),
+    ];
+    for function in each {
+        let mut result = x.to_vec();
+        function(&mut result);
+        out.extend(result);
+    }
     out.push(log_sum_exp(k, x));
     out.push(dot(k, x, y));
     if n > 0 {
         out.push(argmax(k, x) as f32);
         let mut heads = [x, x, y, y].concat();
         rope(k, &mut heads, 2 * n, x, y);
+        out.extend(heads);
+        let mut heads = [x, x, y, y, y, x].concat();
+        rope(k, &mut heads, 3 * n, x, y);
         out.extend(heads);
     }
     out
@@ -154,6 +174,115 @@ fn exp_saturates() {
     assert!(exp(-103.0) > 0.0);
 }
 
+struct Tanh<'a>(&'a [f32; 16]);
+
+impl Work for Tanh<'_> {
+    type Output = [f32; 16];
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        s.store(tanh_lanes(s, s.load(self.0)), &mut out);
+        out
+    }
+}
+
+/// `tanh` is within a few ULP from the smallest arguments to saturation, and the same on every instruction set.
+#[test]
+fn tanh_is_accurate_and_the_same_everywhere() {
+    let mut worst = 0;
+    let n = 400_000;
+    for chunk in 0..n / 16 {
+        // Arguments of both signs, evenly in −12..12 and in all orders of magnitude from 10⁻³⁰.
+        let x: [f32; 16] = std::array::from_fn(|i| {
+            let share = (chunk * 16 + i) as f32 / n as f32;
+            let sign = if i % 4 < 2 { 1.0 } else { -1.0 };
+            if i % 2 == 0 { 24.0 * share - 12.0 } else { sign * 10f32.powf(-30.0 + 31.0 * share) }
+        });
+        let expected = Tanh(&x).run(Scalar);
+        for k in Kernels::available() {
+            assert_bits(&k.run(Tanh(&x)), &expected, k.isa().name());
+        }
+        for (x, tanh) in x.into_iter().zip(expected) {
+            assert!(tanh.abs() <= 1.0, "tanh({x}) = {tanh}");
+            let exact = f64::from(x).tanh();
+            assert!((f64::from(tanh) - exact).abs() < 2e-7, "tanh({x}) = {tanh}");
+            worst = worst.max(if x == 0.0 { 0 } else { ulps(tanh, exact as f32) });
+        }
+    }
+    assert!(worst <= 4, "{worst} ULP");
+    let x = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, 1e-45];
+    let got = tanh_lanes(Scalar, std::array::from_fn(|i| x[i % 8]));
+    assert_eq!(got[..4], [0.0, 0.0, 1.0, -1.0]);
+    assert!(got[4].is_nan());
+    assert_eq!(got[5..7], [1.0, -1.0]);
+}
+
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Element-wise functions are their formulas in f64, within the rounding of f32.
+#[test]
+fn activations_are_close_to_the_formulas() {
+    let mut random = Random::new(6);
+    let gate: Vec<f32> = (-120..=120).map(|x| x as f32 * 0.1).chain(random.floats(64)).collect();
+    let up: Vec<f32> = random.floats(gate.len()).iter().map(|x| 12.0 * x).collect();
+    let gelu =
+        |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
+    let k = Kernels::detect();
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut [f32], &[f32]), &'a dyn Fn(f64, f64) -> f64);
+    let cases: [Case<'_>; 9] = [
+        ("silu", &|x, _| silu(k, x), &|x, _| x * sigmoid(x)),
+        ("silu_mul", &|x, y| silu_mul(k, x, y), &|x, y| x * sigmoid(x) * y),
+        ("silu_mul_by", &|x, y| silu_mul_by(k, x, y), &|x, y| x * y * sigmoid(y)),
+        ("gelu_mul", &|x, y| gelu_mul(k, x, y), &|x, y| gelu(x) * y),
+        ("swiglu_clamped_mul", &|x, y| swiglu_clamped_mul(k, x, y, 1.702, 7.0), &|x, y| {
+            let (x, y) = (x.min(7.0), y.clamp(-7.0, 7.0));
+            (y + 1.0) * x * sigmoid(f64::from(1.702f32) * x)
+        }),
+        ("sigmoid_mul", &|x, y| sigmoid_mul(k, x, y), &|x, y| x * sigmoid(y)),
+        ("scale", &|x, _| scale(k, x, 0.3), &|x, _| x * f64::from(0.3f32)),
+        ("add_scaled", &|x, y| add_scaled(k, x, y, 0.3), &|x, y| x + y * f64::from(0.3f32)),
+        ("softcap", &|x, _| softcap(k, x, 5.0), &|x, _| 5.0 * (x / 5.0).tanh()),
+    ];
+    for (name, function, formula) in cases {
+        let mut got = gate.clone();
+        function(&mut got, &up);
+        for ((x, y), got) in gate.iter().zip(&up).zip(got) {
+            let exact = formula(f64::from(*x), f64::from(*y));
+            let error = (f64::from(got) - exact).abs();
+            assert!(error <= 1e-6 + 1e-6 * exact.abs(), "{name}({x}, {y}) = {got}, not {exact}");
+        }
+    }
+}
+
+#[test]
+fn norms_are_close_to_the_formulas() {
+    let mut random = Random::new(2);
+    for n in [1, 15, 16, 33, 128] {
+        let (x, w, gate) = (random.floats(n), random.floats(n), random.floats(n));
+        let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+        let (mut normed, mut gated) = (x.clone(), x.clone());
+        l2_norm_in_place(Kernels::detect(), &mut normed, 1e-6);
+        rms_norm_gated(Kernels::detect(), &mut gated, &w, 1e-6, &gate);
+        for i in 0..n {
+            let x = f64::from(x[i]);
+            let exact = x / (squares + 1e-6).sqrt();
+            assert!((f64::from(normed[i]) - exact).abs() < 1e-6, "{}, not {exact}", normed[i]);
+            let gate = f64::from(gate[i]) * sigmoid(f64::from(gate[i]));
+            let exact = x / (squares / n as f64 + 1e-6).sqrt() * f64::from(w[i]) * gate;
+            assert!((f64::from(gated[i]) - exact).abs() < 1e-6, "{}, not {exact}", gated[i]);
+        }
+        let mut lanes = [0.0f32; 16];
+        for (i, x) in x.iter().enumerate() {
+            lanes[i % 16] = x.mul_add(*x, lanes[i % 16]);
+        }
+        let factor = 1.0 / (tree(lanes) + 1e-6).sqrt();
+        let expected: Vec<f32> = x.iter().map(|x| x * factor).collect();
+        assert_bits(&normed, &expected, "l2_norm_in_place");
+    }
+}
+
 #[test]
 fn rms_norm_is_the_formula_in_its_order() {
     let mut random = Random::new(1);
@@ -219,4 +348,40 @@ fn rope_turns_pairs() {
     assert_bits(&x[..4], &expected, "head 0: element 0 turns with 2, element 1 with 3");
     let a = 0.5f32.mul_add(angle.cos(), 0.5 * angle.sin());
     assert_bits(&x[4..5], &[a], "head 1");
+}
+
+/// Partial rotation turns the first elements of each head as a rotation of heads of that length, and leaves the rest.
+#[test]
+fn rope_turns_the_first_elements() {
+    let mut random = Random::new(5);
+    for (head_dim, half) in [(1, 0), (7, 3), (8, 2), (40, 20), (64, 16), (80, 17), (128, 48)] {
+        let (x, cos, sin) = (random.floats(3 * head_dim), random.floats(half), random.floats(half));
+        for k in Kernels::available() {
+            let mut got = x.clone();
+            rope(k, &mut got, head_dim, &cos, &sin);
+            let mut expected = x.clone();
+            for head in expected.chunks_mut(head_dim).filter(|_| half > 0) {
+                rope(scalar(), &mut head[..2 * half], 2 * half, &cos, &sin);
+            }
+            assert_bits(&got, &expected, &format!("{half} pairs of {head_dim}, {}", k.isa()));
+        }
+        for (head, before) in got_heads(&x, head_dim, &cos, &sin).chunks(head_dim).zip(x.chunks(head_dim)) {
+            for i in 0..half {
+                let (a, b) = (before[i], before[i + half]);
+                assert_bits(&head[i..=i], &[a.mul_add(cos[i], -(b * sin[i]))], "first of the pair");
+                assert_bits(
+                    &head[i + half..=i + half],
+                    &[b.mul_add(cos[i], a * sin[i])],
+                    "second of the pair",
+                );
+            }
+            assert_bits(&head[2 * half..], &before[2 * half..], "the rest");
+        }
+    }
+}
+
+fn got_heads(x: &[f32], head_dim: usize, cos: &[f32], sin: &[f32]) -> Vec<f32> {
+    let mut out = x.to_vec();
+    rope(Kernels::detect(), &mut out, head_dim, cos, sin);
+    out
 }
