@@ -39,7 +39,7 @@ fn a_packed_model_works_wherever_its_source_does() {
         serde_json::from_str(&refrain(&args).done()).unwrap()
     };
     let (packed, source) = (inspect(arg(&out), &["--verify"]), inspect(arg(&model()), &[]));
-    assert!(packed["format"].as_str().unwrap().starts_with("packed v1"), "{packed}");
+    assert!(packed["format"].as_str().unwrap().starts_with("packed v2"), "{packed}");
     for field in ["name", "architecture", "config", "parameters", "tokenizer", "unsupported"] {
         assert_eq!(packed[field], source[field], "{field}");
     }

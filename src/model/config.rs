@@ -54,8 +54,10 @@ pub struct ModelConfig {
     /// Logits are multiplied by this number.
     pub logit_scale: f32,
     /// Logits become `cap · tanh(logit / cap)`, after their scale.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub logit_softcap: Option<f32>,
     /// Inputs that each layer receives of its own, beside the residual stream.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub per_layer: Option<PerLayerInputs>,
     /// The rotary position embeddings that layers name by index.
     pub ropes: Vec<RopeConfig>,
@@ -78,6 +80,12 @@ pub struct PerLayerInputs {
     pub activation: Activation,
 }
 
+/// Whether a field has the value of a model without the feature. Such fields are not written, so that a new feature changes
+/// neither the packed files of models without it nor their identities.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// What a layer computes: `x += scale · mix(x)`, then `x += scale · feed(x)`, with norms around them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -91,6 +99,7 @@ pub struct LayerPlan {
     /// The results of mixer and feed-forward part are multiplied by this number before they are added.
     pub residual_scale: f32,
     /// The residual stream behind the layer is multiplied by a number among the weights.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub output_scaled: bool,
 }
 
@@ -146,34 +155,45 @@ pub struct Attention {
     /// The rotation of queries and keys, by index in [`ModelConfig::ropes`]; `None`: no position embedding.
     pub rope: Option<usize>,
     /// A position sees this number of positions, its own included; `None`: all before it.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub window: Option<usize>,
     /// Scores are multiplied by this number.
     pub scale: f32,
     /// Scores become `cap · tanh(score / cap)`, after their scale.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub softcap: Option<f32>,
     /// Each query head has a learned score that takes part in the softmax without a value.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub sinks: bool,
     /// RMS norm of queries and keys before their rotation.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub qk_norm: Option<QkNorm>,
     /// Q, K and V have a bias.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub qkv_bias: bool,
     /// The output projection has a bias.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub o_bias: bool,
     /// Queries grow with their position.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub query_growth: Option<QueryGrowth>,
     /// The result is multiplied by the sigmoid of a gate, which is projected beside the queries (Qwen3.5).
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// Where keys and values come from.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub kv: KvSource,
     /// RMS norm of the values of each head, without a weight.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub v_norm: bool,
 }
 
 /// Where the keys and values of a layer come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvSource {
     /// A projection of the input for each.
+    #[default]
     Own,
     /// One projection of the input: values are keys before their norm and rotation.
     OneProjection,
@@ -269,6 +289,7 @@ pub struct DeltaNet {
     /// Positions that the convolution sees, its own included.
     pub conv_len: usize,
     /// Value head `h` reads key head `h % n_key_heads` (GGUF files), not `h / (n_value_heads / n_key_heads)`.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub strided: bool,
 }
 

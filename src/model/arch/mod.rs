@@ -230,7 +230,11 @@ pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> 
     let Some(architecture) = Architecture::of_json(name) else {
         return Err(Architecture::unknown(file, name));
     };
-    let object = object.object("text_config")?.unwrap_or(object);
+    // Some families have models for several media, whose text part has a configuration of its own.
+    let object = match architecture.0.roots {
+        [_] => object,
+        _ => object.object("text_config")?.unwrap_or(object),
+    };
     finish(Keys::of_json(object, name), architecture)
 }
 

@@ -466,6 +466,9 @@ pub(in crate::model) fn layer_slots(config: &ModelConfig, layer: &LayerPlan) -> 
         }
         FeedForward::Experts(experts) => slots.experts(hidden_dim, experts),
     }
+    if let Mixer::Attention(attention) = &layer.mixer {
+        slots.attention_vectors(hidden_dim, attention);
+    }
     if layer.feed != FeedForward::None && layer.norms.has_post() {
         slots.vector(PostFfnNorm, hidden_dim);
     }
@@ -508,6 +511,14 @@ impl Slots {
             self.matrix(AttnGate, q_dim, hidden_dim);
         }
         self.matrix(O, hidden_dim, q_dim);
+    }
+
+    /// Biases, norms and sinks of attention. They lie behind the matrices of the layer, where packed files always had them:
+    /// identities follow from the order.
+    fn attention_vectors(&mut self, hidden_dim: usize, attention: &Attention) {
+        use LayerWeight::*;
+        let (q_dim, kv_dim) = (attention.q_dim(), attention.kv_dim());
+        let (has_k, has_v) = (attention.kv_layer().is_none(), attention.kv == KvSource::Own);
         if attention.qkv_bias {
             self.vector(QBias, q_dim);
             if has_k {

@@ -2,12 +2,16 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::plan::{PlannedSection, Scope, plan};
 use super::sum::SectionSum;
 use crate::kernels::PANEL_LAYOUT_VERSION;
-use crate::model::config::ModelConfig;
+use crate::model::config::{
+    Activation, Architecture, Attention, Dense, FeedForward, LayerPlan, Mixer, ModelConfig, Norms, QkNorm,
+    RopeScaling,
+};
 use crate::model::weights::{StoredTensor, Weights};
 
 /// A hash of hyper-parameters and packed weights. It is equal for equal models from any container, if they
@@ -48,6 +52,80 @@ impl std::str::FromStr for ModelIdentity {
     }
 }
 
+/// The hyper-parameters of a Llama, Qwen2 or Qwen3 of equal layers, in the form that identities of such models have had
+/// since the first version. Predictors, histories and measurements of a model stay valid.
+#[derive(Serialize)]
+struct Uniform<'a> {
+    architecture: Architecture,
+    n_layers: usize,
+    hidden_dim: usize,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    ffn_dim: usize,
+    vocab_size: usize,
+    context_len: usize,
+    norm_eps: f32,
+    rope_theta: f64,
+    rotary_dim: usize,
+    rope_scaling: &'a RopeScaling,
+    tied_head: bool,
+    qkv_bias: bool,
+    o_bias: bool,
+}
+
+impl<'a> Uniform<'a> {
+    /// `None` if the model has anything that these fields do not state.
+    fn of(config: &'a ModelConfig) -> Option<Self> {
+        use RopeScaling::{Factors, Linear, Llama3, None as Unscaled};
+        let ([rope], [first, ..]) = (&config.ropes[..], &config.layers[..]) else { return None };
+        let (Mixer::Attention(attention), FeedForward::Dense(dense)) = (&first.mixer, &first.feed) else {
+            return None;
+        };
+        let qk_norm = match config.architecture.name() {
+            "llama" | "qwen2" => None,
+            "qwen3" => Some(QkNorm::Head),
+            _ => return None,
+        };
+        let Attention { n_heads, n_kv_heads, head_dim, qkv_bias, o_bias, .. } = *attention;
+        let stated = LayerPlan {
+            mixer: Mixer::Attention(Attention {
+                qkv_bias,
+                o_bias,
+                qk_norm,
+                ..Attention::plain(n_heads, n_kv_heads, head_dim)
+            }),
+            feed: FeedForward::Dense(Dense { ffn_dim: dense.ffn_dim, activation: Activation::Silu }),
+            norms: Norms::Pre,
+            residual_scale: 1.0,
+            output_scaled: false,
+        };
+        let is_stated = config.layers.iter().all(|layer| *layer == stated)
+            && matches!(rope.scaling, Unscaled | Linear { .. } | Llama3 { .. } | Factors(_))
+            && (config.embedding_scale, config.logit_scale) == (1.0, 1.0)
+            && config.logit_softcap.is_none()
+            && config.per_layer.is_none();
+        is_stated.then(|| Self {
+            architecture: config.architecture,
+            n_layers: config.layers.len(),
+            hidden_dim: config.hidden_dim,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ffn_dim: dense.ffn_dim,
+            vocab_size: config.vocab_size,
+            context_len: config.context_len,
+            norm_eps: config.norm_eps,
+            rope_theta: rope.theta,
+            rotary_dim: rope.rotary_dim,
+            rope_scaling: &rope.scaling,
+            tied_head: config.tied_head,
+            qkv_bias,
+            o_bias,
+        })
+    }
+}
+
 /// The identity, from the checksums of all sections, in order.
 pub(super) fn identity(
     config: &ModelConfig,
@@ -56,7 +134,11 @@ pub(super) fn identity(
 ) -> ModelIdentity {
     let mut hash = Xxh3::new();
     hash.update(&PANEL_LAYOUT_VERSION.to_le_bytes());
-    let config = serde_json::to_vec(config).expect("numbers and names have a JSON form");
+    let config = match Uniform::of(config) {
+        Some(uniform) => serde_json::to_vec(&uniform),
+        None => serde_json::to_vec(config),
+    };
+    let config = config.expect("numbers and names have a JSON form");
     hash.update(&(config.len() as u64).to_le_bytes());
     hash.update(&config);
     for (section, checksum) in sections.iter().zip(checksums) {

@@ -600,7 +600,7 @@ mod tests {
 
     fn model(experts: Experts) -> Model {
         let layer = LayerPlan {
-            mixer: Mixer::Attention(Attention { rope: None, ..Attention::plain(1, 1, 16) }),
+            mixer: Mixer::Attention(Attention { rope: None, ..Attention::plain(1, 1, 32) }),
             feed: FeedForward::Experts(experts),
             norms: Norms::Pre,
             residual_scale: 1.0,

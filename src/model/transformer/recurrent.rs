@@ -70,7 +70,7 @@ impl Model {
         parts: &mut [Part<'_>],
         ws: &mut Buffers,
     ) {
-        let &At { compute, layer, layer_idx, .. } = at;
+        let &At { compute, layer, .. } = at;
         let (k, n_rows) = (compute.kernels, rows.positions.len());
         let DeltaNet { n_key_heads, n_value_heads: n_heads, key_dim, value_dim, .. } = *delta;
         let (conv_dim, keys_len, inner) = (delta.conv_dim(), n_key_heads * key_dim, n_heads * value_dim);
@@ -108,23 +108,7 @@ impl Model {
                 }
             }
         });
-        for (part, (range, _)) in parts.iter_mut().zip(rows.by_part()) {
-            let of = |start: usize| {
-                let rows = &ws.convolved[range.start * conv_dim..range.end * conv_dim];
-                RowPart::from(rows, conv_dim, start)
-            };
-            let per_head = range.start * n_heads..range.end * n_heads;
-            let inputs = StateInputs {
-                queries: of(0),
-                keys: of(keys_len),
-                values: of(2 * keys_len),
-                decay: RowPart::all(&ws.decay[per_head.clone()], n_heads),
-                gain: RowPart::all(&ws.gain[per_head], n_heads),
-            };
-            let out = &mut ws.attended[range.start * inner..range.end * inner];
-            let (state, rows, scratch) = part.recurrent(layer_idx);
-            state.advance(compute, rows, inputs, scratch, out);
-        }
+        self.advance(at, (conv_dim, n_heads, inner), [0, keys_len, 2 * keys_len], rows, parts, ws);
         let (norm, gate, eps) = (vector(at, LayerWeight::StateNorm), &ws.gate, self.config.norm_eps);
         for_rows(compute, &mut ws.attended, inner, &|i, row| {
             let gate = &gate[i * inner..][..inner];
@@ -145,7 +129,7 @@ impl Model {
         parts: &mut [Part<'_>],
         ws: &mut Buffers,
     ) {
-        let &At { compute, layer, layer_idx, .. } = at;
+        let &At { compute, layer, .. } = at;
         let (k, n_rows) = (compute.kernels, rows.positions.len());
         let Mamba2 { n_heads, head_dim, n_groups, state_dim, .. } = *mamba;
         let (inner, conv_dim, keys_len) = (mamba.inner_dim(), mamba.conv_dim(), n_groups * state_dim);
@@ -171,23 +155,7 @@ impl Model {
         }
         self.convolve(at, (width, inner, conv_dim), rows, parts, ws);
         for_rows(compute, &mut ws.convolved, conv_dim, &|_, row| kernels::silu(k, row));
-        for (part, (range, _)) in parts.iter_mut().zip(rows.by_part()) {
-            let of = |start: usize| {
-                let rows = &ws.convolved[range.start * conv_dim..range.end * conv_dim];
-                RowPart::from(rows, conv_dim, start)
-            };
-            let per_head = range.start * n_heads..range.end * n_heads;
-            let inputs = StateInputs {
-                queries: of(inner + keys_len),
-                keys: of(inner),
-                values: of(0),
-                decay: RowPart::all(&ws.decay[per_head.clone()], n_heads),
-                gain: RowPart::all(&ws.gain[per_head], n_heads),
-            };
-            let out = &mut ws.attended[range.start * inner..range.end * inner];
-            let (state, rows, scratch) = part.recurrent(layer_idx);
-            state.advance(compute, rows, inputs, scratch, out);
-        }
+        self.advance(at, (conv_dim, n_heads, inner), [inner + keys_len, inner, 0], rows, parts, ws);
         let (skip, norm) = (vector(at, LayerWeight::StateSkip), vector(at, LayerWeight::StateNorm));
         let (mixed, convolved, eps) = (&ws.mixed, &ws.convolved, self.config.norm_eps);
         for_rows(compute, &mut ws.attended, inner, &|i, row| {
@@ -201,6 +169,34 @@ impl Model {
         });
         let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::MambaOut), out: &mut ws.projected }];
         project(compute, &mut ws.activations, &ws.attended, inner, jobs);
+    }
+
+    /// Applies the rows to the states; `attended` becomes the result, `[n_rows, inner]`. `columns` are those where queries, keys and
+    /// values begin in rows of `conv_dim` in `convolved`.
+    fn advance(
+        &self,
+        at: &At<'_>,
+        (conv_dim, n_heads, inner): (usize, usize, usize),
+        columns: [usize; 3],
+        rows: &Rows<'_>,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
+    ) {
+        for (part, (range, _)) in parts.iter_mut().zip(rows.by_part()) {
+            let convolved = &ws.convolved[range.start * conv_dim..range.end * conv_dim];
+            let [queries, keys, values] = columns.map(|start| RowPart::from(convolved, conv_dim, start));
+            let per_head = range.start * n_heads..range.end * n_heads;
+            let inputs = StateInputs {
+                queries,
+                keys,
+                values,
+                decay: RowPart::all(&ws.decay[per_head.clone()], n_heads),
+                gain: RowPart::all(&ws.gain[per_head], n_heads),
+            };
+            let out = &mut ws.attended[range.start * inner..range.end * inner];
+            let (state, rows, scratch) = part.recurrent(at.layer_idx);
+            state.advance(at.compute, rows, inputs, scratch, out);
+        }
     }
 
     /// The convolution before a state: of columns `start..start + conv_dim` of rows of `width` in `mixed`.
