@@ -37,7 +37,7 @@ pub struct KvCache {
 
 /// The state of one layer.
 enum LayerState {
-    Kv(KvLayer),
+    Kv(Box<KvLayer>),
     /// The keys and values of this earlier layer.
     Shared(usize),
     Recurrent(Box<RecurrentLayer>),
@@ -105,7 +105,8 @@ impl KvCache {
                     if !kv_type.holds(head_dim) {
                         return Err(KvCacheError::HeadDim { kv_type, head_dim });
                     }
-                    LayerState::Kv(KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim).map_err(too_large)?)
+                    let layer = KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim);
+                    LayerState::Kv(Box::new(layer.map_err(too_large)?))
                 }
                 mixer => {
                     let shape = recurrent_shape(mixer).expect("every other mixer is recurrent");
@@ -207,14 +208,14 @@ impl KvCache {
 
     fn kv(&self) -> impl Iterator<Item = &KvLayer> {
         self.layers.iter().filter_map(|layer| match layer {
-            LayerState::Kv(layer) => Some(layer),
+            LayerState::Kv(layer) => Some(&**layer),
             LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }
 
     fn kv_mut(&mut self) -> impl Iterator<Item = &mut KvLayer> {
         self.layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Kv(layer) => Some(layer),
+            LayerState::Kv(layer) => Some(&mut **layer),
             LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }

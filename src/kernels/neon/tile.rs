@@ -475,8 +475,8 @@ fn quad_codes<L: IntLayout>(block: &[Line], quad: usize, group: usize) -> uint8x
         3 => with_upper_bits(two_bits(line(group / 4), group), line(2), 2 - group_shift, 4),
         4 => {
             let nibbles = nibbles(line(group % 4), group);
-            // SAFETY: registers only; the table is a whole register.
             if L::TABLE.is_some() {
+                // SAFETY: registers only; the table is a whole register.
                 unsafe { vqtbl1q_u8(vld1q_u8(L::LEVELS.as_ptr()), nibbles) }
             } else {
                 nibbles

@@ -12,6 +12,9 @@ fn scalar() -> Kernels {
     Kernels::with_isa(IsaKind::Scalar).unwrap()
 }
 
+/// A function that replaces a row.
+type InPlace<'a> = &'a dyn Fn(&mut [f32]);
+
 /// The results of all functions of this module on one input, concatenated.
 fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     let n = x.len();
@@ -24,7 +27,7 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     let mut probabilities = x.to_vec();
     softmax(k, &mut probabilities);
     out.extend(sum.into_iter().chain(gate).chain(probabilities));
-    let each: [&dyn Fn(&mut [f32]); 10] = [
+    let each: &[InPlace] = &[
         &|x| rms_norm_gated(k, x, y, 1e-5, y),
         &|x| l2_norm_in_place(k, x, 1e-6),
         &|x| silu_mul_by(k, x, y),

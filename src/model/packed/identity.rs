@@ -105,7 +105,7 @@ impl<'a> Uniform<'a> {
             && (config.embedding_scale, config.logit_scale) == (1.0, 1.0)
             && config.logit_softcap.is_none()
             && config.per_layer.is_none();
-        is_stated.then(|| Self {
+        is_stated.then_some(Self {
             architecture: config.architecture,
             n_layers: config.layers.len(),
             hidden_dim: config.hidden_dim,
