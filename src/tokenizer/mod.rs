@@ -194,7 +194,9 @@ impl Tokenizer {
             String::from_utf8_lossy(bytes).into_owned()
         };
         let special_texts = SpecialTexts { bos: text_of(spec.bos), eos: text_of(eos.first().copied()) };
-        let reasoning = ReasoningMarkers::find(|text| vocab.id(text).is_some(), spec.template.as_deref());
+        let template = spec.template.as_deref();
+        let reasoning =
+            ReasoningMarkers::find(|text| vocab.id(text).is_some(), |text| control(text).is_some(), template);
         let fingerprint = vocab.fingerprint();
         let mut control_starts: Vec<char> = controls.iter().filter_map(|text| text.chars().next()).collect();
         control_starts.sort_unstable();

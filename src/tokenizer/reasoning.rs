@@ -1,8 +1,10 @@
 //! Separates the model's reasoning from its answer while the text arrives.
 //!
-//! A reasoning model writes its reasoning between two markers before it answers. In some vocabularies the markers are
+//! Most reasoning models write their reasoning between two markers before they answer. In some vocabularies the markers are
 //! ordinary text or user-defined tokens, which reach the output as text. In others they are control tokens, which do
 //! not. This module handles both.
+//!
+//! gpt-oss and Gemma 4 write *channels*: a control token, the channel's name, the end of this header, and the text.
 
 use serde::Serialize;
 
@@ -26,9 +28,44 @@ pub enum TextKind {
 pub struct ReasoningMarkers {
     /// Begins the reasoning.
     pub open: String,
-    /// Ends it.
+    /// Ends it; in a model of channels, begins the answer.
     pub close: String,
+    /// How a model of channels names them.
+    channels: Option<&'static Channels>,
 }
+
+/// The headers of a model's channels.
+#[derive(PartialEq, Eq, Debug)]
+struct Channels {
+    /// Control tokens that begin a header. The last one is followed by the channel's name.
+    begin: &'static [&'static str],
+    /// Ends a header: a control token or text.
+    end: &'static str,
+    /// Control tokens that end a channel's text.
+    close: &'static [&'static str],
+    /// The channel of the reasoning.
+    reasoning: &'static str,
+    /// The markers as they are named outside.
+    markers: (&'static str, &'static str),
+}
+
+/// The channels of published models.
+const CHANNELS: [Channels; 2] = [
+    Channels {
+        begin: &["<|start|>", "<|channel|>"],
+        end: "<|message|>",
+        close: &["<|end|>", "<|return|>", "<|call|>"],
+        reasoning: "analysis",
+        markers: ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    },
+    Channels {
+        begin: &["<|channel>"],
+        end: "\n",
+        close: &["<channel|>"],
+        reasoning: "thought",
+        markers: ("<|channel>thought\n", "<channel|>"),
+    },
+];
 
 /// The markers of published models.
 const MARKERS: [(&str, &str); 5] = [
@@ -40,14 +77,40 @@ const MARKERS: [(&str, &str); 5] = [
 ];
 
 impl ReasoningMarkers {
-    /// The pair whose markers are tokens of the vocabulary, else the pair written by the template.
-    pub(super) fn find(is_token: impl Fn(&str) -> bool, template: Option<&str>) -> Option<Self> {
+    /// Markers around the reasoning of a model without channels.
+    pub fn pair(open: impl Into<String>, close: impl Into<String>) -> Self {
+        Self { open: open.into(), close: close.into(), channels: None }
+    }
+
+    /// The channels or the pair whose markers are tokens of the vocabulary, else the pair written by the template.
+    pub(super) fn find(
+        is_token: impl Fn(&str) -> bool,
+        is_control: impl Fn(&str) -> bool,
+        template: Option<&str>,
+    ) -> Option<Self> {
+        let has = |channels: &&Channels| {
+            let mut controls = channels.begin.iter().chain(channels.close);
+            controls.all(|token| is_control(token)) && (is_control(channels.end) || channels.end == "\n")
+        };
+        if let Some(channels) = CHANNELS.iter().find(has) {
+            let (open, close) = channels.markers;
+            return Some(Self { channels: Some(channels), ..Self::pair(open, close) });
+        }
         let in_vocab = MARKERS.into_iter().find(|(open, close)| is_token(open) && is_token(close));
         let in_template = |template: &str| {
             MARKERS.into_iter().find(|(open, close)| template.contains(open) && template.contains(close))
         };
         let (open, close) = in_vocab.or_else(|| template.and_then(in_template))?;
-        Some(Self { open: open.to_owned(), close: close.to_owned() })
+        Some(Self::pair(open, close))
+    }
+
+    fn has_channels(&self) -> bool {
+        self.channels.is_some()
+    }
+
+    /// Whether every output begins with the header of a channel, also an answer without reasoning.
+    pub fn writes_header(&self) -> bool {
+        self.channels.is_some_and(|channels| self.close.starts_with(channels.begin[channels.begin.len() - 1]))
     }
 }
 
@@ -81,6 +144,8 @@ enum State {
     Start,
     Reasoning,
     Answer,
+    /// In the header of a channel.
+    Header,
 }
 
 /// Splits an output into reasoning and answer as it arrives. The markers are removed; all other text is kept, in
@@ -91,9 +156,12 @@ enum State {
 /// first closing marker. An opening marker later in an answer is text, because an answer may mention markers. A
 /// control token is the exception: text cannot spell it, so it always begins reasoning.
 ///
+/// Of a model with channels, the text of the channel `analysis` (gpt-oss) or `thought` (Gemma 4) is reasoning, and that of all others is
+/// answer: of gpt-oss also the arguments of a call of a tool. Headers are removed.
+///
 /// ```
 /// # use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
-/// let markers = ReasoningMarkers { open: "<think>".to_owned(), close: "</think>".to_owned() };
+/// let markers = ReasoningMarkers::pair("<think>", "</think>");
 /// let mut splitter = ReasoningSplitter::new(Some(markers), "");
 /// let mut out = Vec::new();
 /// for piece in ["<th", "ink>Ten", " or one?</thi", "nk>At ten."] {
@@ -115,13 +183,17 @@ pub struct ReasoningSplitter {
 /// an answer.
 const SPACE_BYTES_MAX: usize = 64;
 
+/// Maximum length of the header of a channel, in bytes. A longer one is an answer, so that no text is lost.
+const HEADER_BYTES_MAX: usize = 128;
+
 impl ReasoningSplitter {
     /// A splitter for a model with these markers, after a prompt that ends with `prompt_end`. Without markers, all
     /// text is answer.
     pub fn new(markers: Option<ReasoningMarkers>, prompt_end: &str) -> Self {
         let state = match &markers {
             None => State::Answer,
-            Some(markers) if prompt_end.trim_end().ends_with(&markers.open) => State::Reasoning,
+            Some(markers) if prompt_end.trim_end().ends_with(markers.open.trim_end()) => State::Reasoning,
+            Some(markers) if markers.has_channels() => State::Answer,
             Some(_) => State::Start,
         };
         Self { markers, state, held: String::new() }
@@ -136,6 +208,9 @@ impl ReasoningSplitter {
     pub fn push(&mut self, piece: &str, out: &mut Vec<(TextKind, String)>) {
         self.held.push_str(piece);
         let Some(markers) = &self.markers else { return emit(&mut self.held, TextKind::Answer, out) };
+        if let Some(channels) = markers.channels {
+            return self.push_channel(channels, out);
+        }
         if self.state == State::Start {
             let text = self.held.trim_start();
             let n_spaces = self.held.len() - text.len();
@@ -173,10 +248,50 @@ impl ReasoningSplitter {
         }
     }
 
+    /// The held text in a model of channels.
+    fn push_channel(&mut self, channels: &Channels, out: &mut Vec<(TextKind, String)>) {
+        if self.state == State::Header {
+            if let Some(at) = self.held.find(channels.end) {
+                let text = self.held.split_off(at + channels.end.len());
+                self.end_header(channels);
+                self.held = text;
+            } else if self.held.len() > HEADER_BYTES_MAX {
+                self.state = State::Answer;
+            } else {
+                return;
+            }
+        }
+        let kind = self.kind();
+        emit(&mut self.held, kind, out);
+    }
+
+    /// Removes the held header. Its first word is the channel's name.
+    fn end_header(&mut self, channels: &Channels) {
+        let is_reasoning = self.held.split_whitespace().next() == Some(channels.reasoning);
+        self.state = if is_reasoning { State::Reasoning } else { State::Answer };
+        self.held.clear();
+    }
+
+    fn push_channel_control(&mut self, channels: &Channels, token: &str) {
+        // Only a header is held back between two pushes.
+        if channels.begin.contains(&token) {
+            self.held.clear();
+            self.state = State::Header;
+        } else if channels.close.contains(&token) {
+            self.held.clear();
+            self.state = State::Answer;
+        } else if token == channels.end && self.state == State::Header {
+            self.end_header(channels);
+        }
+    }
+
     /// Accepts a control token by its text. Markers change the kind of the following text; other control tokens have
     /// no effect.
     pub fn push_control(&mut self, token: &str, out: &mut Vec<(TextKind, String)>) {
         let Some(markers) = &self.markers else { return };
+        if let Some(channels) = markers.channels {
+            return self.push_channel_control(channels, token);
+        }
         let next = match token {
             _ if token == markers.open => State::Reasoning,
             _ if token == markers.close => State::Answer,
@@ -214,7 +329,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn markers() -> ReasoningMarkers {
-        ReasoningMarkers { open: "<think>".to_owned(), close: "</think>".to_owned() }
+        ReasoningMarkers::pair("<think>", "</think>")
     }
 
     /// The texts of both kinds.
@@ -307,11 +422,81 @@ mod tests {
 
     #[test]
     fn markers_come_from_the_vocabulary_or_the_template() {
-        let find =
-            |tokens: &[&str], template| ReasoningMarkers::find(|text| tokens.contains(&text), template);
+        let find = |tokens: &[&str], template| {
+            ReasoningMarkers::find(|text| tokens.contains(&text), |_| false, template)
+        };
         assert_eq!(find(&["<think>", "</think>"], None), Some(markers()));
         assert_eq!(find(&["<think>"], Some("{{ m }}")), None);
         assert_eq!(find(&[], Some("<think>{{ m }}</think>")), Some(markers()));
         assert_eq!(find(&["[THINK]", "[/THINK]"], Some("<think></think>")).unwrap().open, "[THINK]");
+    }
+
+    /// The texts of both kinds of an output of gpt-oss or Gemma 4. Control tokens stand apart.
+    fn split_channels(pieces: &[&str], prompt_end: &str) -> (String, String) {
+        let is_control = |text: &str| text != "\n" && (text.starts_with("<|") || text.ends_with("|>"));
+        let of_gpt = pieces.iter().all(|piece| *piece != "<|channel>");
+        let tokens: Vec<&str> = CHANNELS[usize::from(!of_gpt)..][..1]
+            .iter()
+            .flat_map(|channels| channels.begin.iter().chain(channels.close).copied().chain([channels.end]))
+            .collect();
+        let is_known = |text: &str| is_control(text) && tokens.contains(&text);
+        let markers = ReasoningMarkers::find(is_known, is_known, None);
+        assert!(markers.as_ref().is_some_and(ReasoningMarkers::has_channels));
+        let mut splitter = ReasoningSplitter::new(markers, prompt_end);
+        let mut out = Vec::new();
+        for piece in pieces {
+            match is_control(piece) {
+                true => splitter.push_control(piece, &mut out),
+                false => piece.chars().for_each(|c| splitter.push(c.encode_utf8(&mut [0; 4]), &mut out)),
+            }
+            assert!(splitter.held.len() <= HEADER_BYTES_MAX);
+        }
+        splitter.finish(&mut out);
+        joined(&out)
+    }
+
+    #[test]
+    fn channels_are_reasoning_or_answer() {
+        let split = |pieces: &[&str]| split_channels(pieces, "<|start|>assistant");
+        let texts = |reasoning: &str, answer: &str| (reasoning.to_owned(), answer.to_owned());
+        let analysis =
+            ["<|channel|>", "analysis", "<|message|>", "When?\n", "<|end|>", "<|start|>", "assistant"];
+        let answer = ["<|channel|>", "final", "<|message|>", "At ten.", "<|return|>"];
+        assert_eq!(split(&[&analysis[..], &answer[..]].concat()), texts("When?\n", "At ten."));
+        assert_eq!(split(&answer), texts("", "At ten."));
+        let call = [
+            "<|channel|>",
+            "commentary to=functions.find ",
+            "<|constrain|>",
+            "json",
+            "<|message|>",
+            "{}",
+            "<|call|>",
+        ];
+        assert_eq!(split(&[&analysis[..], &call[..]].concat()), texts("When?\n", "{}"));
+        assert_eq!(split(&["At ten."]), texts("", "At ten."), "a model that writes no header");
+        assert_eq!(split(&["<|channel|>", "fin"]), texts("", "fin"), "an output that ends in a header");
+        let endless = "x".repeat(HEADER_BYTES_MAX + 9);
+        assert_eq!(split(&["<|channel|>", &endless]), texts("", &endless));
+        let begun = split_channels(&["When?", "<|end|>"], "<|start|>assistant<|channel|>analysis<|message|>");
+        assert_eq!(begun, texts("When?", ""));
+
+        let gemma = ["<|channel>", "thought\nWhen?\nNow", "<channel|>", "At\nten."];
+        assert_eq!(split_channels(&gemma, "<|turn>model\n"), texts("When?\nNow", "At\nten."));
+        let begun = split_channels(&["When?", "<channel|>", "At ten.", "<|channel>"], "<|channel>thought\n");
+        assert_eq!(begun, texts("When?", "At ten."));
+    }
+
+    #[test]
+    fn channels_need_control_tokens() {
+        let tokens = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"];
+        let find = |controls: &[&str]| {
+            ReasoningMarkers::find(|text| tokens.contains(&text), |text| controls.contains(&text), None)
+        };
+        assert_eq!(
+            find(&tokens).map(|markers| markers.close),
+            Some("<|channel|>final<|message|>".to_owned())
+        );
+        assert_eq!(find(&tokens[1..]), None);
     }
 }

@@ -297,8 +297,9 @@ fn constraint(
     let markers = tokenizer.reasoning_markers();
     match markers.filter(|_| reasons(tokenizer, request, prompt)) {
         None => Ok(Constraint::Grammar(grammar)),
-        Some(ReasoningMarkers { close, .. }) => {
-            let after = grammar.after(close).map_err(|error| ApiError::of_grammar(&error, request.param))?;
+        Some(markers) => {
+            let after =
+                grammar.after(&markers.close).map_err(|error| ApiError::of_grammar(&error, request.param))?;
             Ok(Constraint::Grammar(after))
         }
     }
@@ -309,7 +310,9 @@ fn constraint(
 fn reasons(tokenizer: &Tokenizer, request: &Request, prompt: &[TokenId]) -> bool {
     let is_chat = matches!(request.input, Input::Chat(_));
     let is_open = tokenizer.reasoning_splitter(prompt).kind() == TextKind::Reasoning;
-    is_open || is_chat && request.thinking == Some(true)
+    // gpt-oss writes the header of its answer itself.
+    let always = tokenizer.reasoning_markers().is_some_and(ReasoningMarkers::writes_header);
+    is_open || is_chat && (always || request.thinking == Some(true))
 }
 
 impl Prepared {

@@ -1,7 +1,5 @@
 //! Compares steps of matrix states and short convolutions with plain loops, bit for bit, on every instruction set.
 
-use std::time::Instant;
-
 use proptest::prelude::*;
 
 use super::{Random, assert_bits};
@@ -361,65 +359,4 @@ fn a_level_that_does_not_exist_panics() {
         scratch,
         &mut [0.0; 4],
     );
-}
-
-/// Prints times: `cargo test --release -p refrain --lib recurrent -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn times() {
-    let shapes = [
-        ("delta 16 × 128 × 128", shape(StateRule::Delta, [16, 16], 128, 128)),
-        ("ssd 48 × 128 × 64", shape(StateRule::Ssd, [48, 1], 128, 64)),
-    ];
-    let pool = Pool::new(1);
-    for (name, shape) in shapes {
-        for k in Kernels::available() {
-            for (n_rows, is_tree) in [(1, true), (2, true), (8, true), (16, true), (64, false)] {
-                let inputs = Inputs::new(1, shape, n_rows);
-                let numbers: Vec<u32> = (0..n_rows as u32).collect();
-                // A comb: every second row is a leaf.
-                let level = |row: u32| if row == 0 { StatePlace::Result } else { StatePlace::Level(0) };
-                let steps: Vec<StateStep> = (0..n_rows as u32)
-                    .map(|row| match is_tree {
-                        true if row % 2 == 1 => StateStep { row, from: level(row - 1), to: StatePlace::None },
-                        true => StateStep { row, from: level(row.saturating_sub(2)), to: level(row) },
-                        false => StateStep { row, from: StatePlace::Result, to: StatePlace::Result },
-                    })
-                    .collect();
-                let walk = StateWalk { steps: &steps, n_levels: 1, numbers: &numbers, skipped: n_rows };
-                // As many layers as a model has, so that states come from memory.
-                let mut states: Vec<[StateBuf; 2]> =
-                    (0..18).map(|_| [(); 2].map(|()| StateBuf::zeroed(shape).unwrap())).collect();
-                let (records, scratch) = (&mut RowRing::zeroed(0, 0).unwrap(), &mut StateScratch::new());
-                let mut out = vec![0.0; n_rows * shape.value_len()];
-                let mut best = f64::INFINITY;
-                for _ in 0..5 {
-                    let start = Instant::now();
-                    for [from, to] in &mut states {
-                        advance_states(
-                            k,
-                            &pool,
-                            from,
-                            to,
-                            records,
-                            0,
-                            inputs.rows(),
-                            walk,
-                            scratch,
-                            &mut out,
-                        );
-                        std::mem::swap(from, to);
-                    }
-                    best = best.min(start.elapsed().as_secs_f64() / states.len() as f64);
-                }
-                let bytes = shape.bytes() as f64 * n_rows as f64;
-                println!(
-                    "{name}, {}, {n_rows} rows: {:.1} µs a layer, {:.1} GB/s of state a row",
-                    k.isa(),
-                    best * 1e6,
-                    bytes / best * 1e-9
-                );
-            }
-        }
-    }
 }
