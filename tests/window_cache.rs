@@ -20,7 +20,7 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, Model, Workspace};
 use refrain::{
     CancelToken, Checkpoint, Engine, EngineOptions, ForwardError, GenerateOptions, KvType, Pinned, Quantize,
-    Session, SessionError, SessionOptions, StreamOptions, TokenId, WINDOW_RESERVE, WindowCache,
+    Role, Session, SessionError, SessionOptions, StreamOptions, TokenId, WINDOW_RESERVE, WindowCache,
 };
 
 /// Golden models with layers with a window: of 10 to 16 positions, some beside layers without one, one with layers that
@@ -144,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
     fn any_steps_have_the_bits_of_a_full_cache(
@@ -384,6 +384,37 @@ fn sessions_go_back_and_fork_as_if_new() {
             assert_eq!(continuation(&mut long, 5), expected, "{family}: truncated to {len}");
         }
     }
+}
+
+/// A chat that grows, and answers that are taken back and given again, never compute the text before them again.
+#[test]
+fn a_chat_computes_its_new_turns_only() {
+    let engine = TINY.engine(2);
+    let options = SessionOptions { context_len: Some(8192), ..plain() };
+    let mut sessions = [options.clone(), bounded(options)].map(|options| engine.session(options).unwrap());
+    let answer = |session: &mut Session| {
+        let options = GenerateOptions { max_tokens: 60, ignore_eos: true, ..GenerateOptions::default() };
+        let mut generation = session.generate(options).unwrap();
+        generation.by_ref().for_each(|event| drop(event.unwrap()));
+        let stats = generation.stats();
+        (stats.prompt_tokens, stats.prefilled_tokens)
+    };
+    for turn in 0..14 {
+        let question = format!("{turn}, ").repeat(90);
+        // The newest answer is read again if its bytes are no text: a replacement character has three bytes.
+        let prefilled_max = question.len() + 4 * 60;
+        let answers = sessions.each_mut().map(|session| {
+            session.append_turn(Role::User, question.as_str()).unwrap();
+            let first = answer(session);
+            session.pop_turn();
+            (first, answer(session))
+        });
+        assert_eq!(sessions[0].tokens(), sessions[1].tokens(), "turn {turn}");
+        assert_eq!(answers[0], answers[1], "turn {turn}");
+        let ((_, first), (_, again)) = answers[1];
+        assert!(first <= prefilled_max && again <= 4 * 60, "turn {turn}: {first} and {again} tokens");
+    }
+    assert!(sessions[1].tokens().len() > 3 * 1536, "{} tokens", sessions[1].tokens().len());
 }
 
 #[test]
