@@ -72,6 +72,7 @@ pub use kernels::{IsaKind, KernelsNotice, KvType};
 pub use model::checkpoint::{Checkpoint, LoadError};
 pub use model::config::{Architecture, ModelConfig};
 pub use model::graphs::Switching;
+pub use model::kv_cache::{WINDOW_RESERVE, WindowCache};
 pub use model::packed::ModelIdentity;
 pub use model::streamed::StreamMemory;
 pub use model::transformer::ForwardError;

@@ -8,11 +8,11 @@ use std::{fs, panic};
 
 use model_files::families::configs;
 use peak_alloc::PeakAlloc;
-use refrain::internals::model::KvCache;
 use refrain::internals::model::config::ConfigError;
 use refrain::internals::model::hf::parse_config;
+use refrain::internals::model::kv_cache::{CacheSize, KvCache, WindowBound};
 use refrain::internals::model::rope::RopeTable;
-use refrain::{Architecture, Checkpoint, KvType, ModelConfig, SessionOptions};
+use refrain::{Architecture, Checkpoint, KvType, ModelConfig, SessionOptions, WINDOW_RESERVE};
 use serde_json::{Value, json};
 
 #[global_allocator]
@@ -142,7 +142,10 @@ fn check_accepted(config: &ModelConfig) {
         assert!(attention.n_heads <= widths.n_heads && attention.kv_dim() <= widths.kv_dim);
         assert!(attention.rope.is_none_or(|rope| rope < config.ropes.len()));
     }
-    let _ = KvCache::bytes(config, KvType::F16, config.context_len, 64);
+    let size = CacheSize::full(KvType::F16, config.context_len);
+    let bytes = KvCache::bytes(config, size);
+    let windows = Some(WindowBound { pass_rows_max: 512, reserve: WINDOW_RESERVE });
+    assert!(KvCache::bytes(config, CacheSize { windows, ..size }) <= bytes);
     let _ = SessionOptions::default().memory_bytes(config);
     for rope in config.ropes.iter().filter(|rope| rope.rotary_dim <= 64) {
         RopeTable::new(rope).grow(2, config.context_len);

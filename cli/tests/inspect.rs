@@ -89,7 +89,8 @@ fn layers_and_memory_are_shown() {
         "              1 × attention, 4 heads (2 for keys and values) of 8, window 16, rope 5000;",
         "              1 × attention, 4 heads (2 for keys and values) of 8, all positions, no position embedding;",
         " with --quantize q4_0",
-        "KV cache f16   384 B a token, 1.50 MiB for 4096",
+        // One of four layers has a window, of 16 positions: 16 + 768 + 255 slots, rounded up to 1280.
+        "KV cache f16   384 B a token, 1.50 MiB for 4096, 1.24 MiB with --window-cache bounded\n",
         "speed         not measured here; `refrain profile MODEL` measures it",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
@@ -113,6 +114,8 @@ fn layers_and_memory_are_shown() {
     assert_eq!(kv, ["f16", "f32"]);
     // In 4 layers, 2 heads: a key of 8 elements in 16 bits, and a value, padded to 16.
     assert_eq!(memory["kv_cache"][0]["bytes_per_token"], 4 * 2 * (8 + 16) * 2);
+    assert_eq!(memory["kv_cache"][0]["bytes"], 4096 * 384);
+    assert_eq!(memory["kv_cache"][0]["bounded_bytes"], 4096 * 384 - (4096 - 1280) * 384 / 4);
     let weights = memory["weights"].as_array().unwrap();
     let bytes = |i: usize| weights[i]["bytes"].as_u64().unwrap();
     assert_eq!(weights[1]["quantize"], "q4_0");

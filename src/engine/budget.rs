@@ -5,7 +5,9 @@ use crate::engine::options::{
     CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, SessionOptions,
 };
 use crate::engine::reader::Reader;
-use crate::model::{Checkpoint, KvCache, ModelConfig, Workspace};
+use crate::face::internals;
+use crate::model::kv_cache::{CacheSize, KvCache, WINDOW_RESERVE, WindowBound, WindowCache};
+use crate::model::{Checkpoint, ModelConfig, Workspace};
 
 /// Maximum bytes of one wave's logits if the output matrix is streamed.
 pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
@@ -15,6 +17,21 @@ pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 const DRAFT_TOKEN_BYTES: u64 = 400;
 
 impl SessionOptions {
+    internals! {
+        /// The size of a session's KV cache.
+        fn cache_size(&self, config: &ModelConfig) -> CacheSize {
+            let tree_rows_max = self.rows_max();
+            // A full context is followed by the scratch slots of a verification batch.
+            let n_slots = self.context_len(config).saturating_add(tree_rows_max);
+            let pass_rows_max = self.prefill_chunk.max(tree_rows_max);
+            let windows = match self.window_cache {
+                WindowCache::Full => None,
+                WindowCache::Bounded => Some(WindowBound { pass_rows_max, reserve: WINDOW_RESERVE }),
+            };
+            CacheSize { kv_type: self.kv_type, n_slots, tree_rows_max, windows }
+        }
+    }
+
     /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context,
     /// the activations, rotations and attention scores of a pass, logits, draft sources, and the projection
     /// rows of [`calibration`](Self::calibration) and [`reuse`](Self::reuse). Not included: sources of the
@@ -22,8 +39,8 @@ impl SessionOptions {
     /// processors (32 bytes per slot and thread). An app that streams the model within a budget
     /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
-        let n_slots = self.context_len(config).saturating_add(self.rows_max());
-        let kv_bytes = KvCache::bytes(config, self.kv_type, n_slots, self.rows_max());
+        let size = self.cache_size(config);
+        let (n_slots, kv_bytes) = (size.n_slots, KvCache::bytes(config, size));
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);

@@ -190,6 +190,11 @@ pub enum SessionError {
     /// The model has recurrent layers, whose state cannot be taken apart by positions.
     #[error("the state of a model with recurrent layers cannot be kept by positions")]
     RecurrentState,
+    /// The caches of layers with a window are [bounded](crate::WindowCache::Bounded), so earlier positions are gone.
+    #[error(
+        "the state of a session with `window_cache: bounded` cannot be kept: layers with a window keep the newest tokens only"
+    )]
+    BoundedWindows,
     /// A state has a wrong length.
     #[error("a state has {given} bytes, its tokens need {expected}")]
     StateLength {

@@ -34,6 +34,9 @@
 //! sums of values, some positions at a time. Keys and values of 16 bits are widened once for all queries, into memory that
 //! stays in the first-level cache; a single tile of queries widens them in registers. Scores are computed for whole panels
 //! of 16 slots; scores of masked slots are ignored.
+//!
+//! A layer that is a ring holds whole blocks, each at the place of its first slot. The slots of a block that were overwritten are
+//! before every row's window, and masked.
 
 mod fold;
 mod keys;
@@ -187,7 +190,7 @@ fn reserve<T: Clone>(buf: &mut Vec<T>, len: usize, empty: T) -> &mut [T] {
 }
 
 /// Logical positions of a block. A change of it changes the bits of results.
-const BLOCK_LEN: usize = 256;
+pub(super) const BLOCK_LEN: usize = 256;
 
 /// Panels of a block.
 const BLOCK_PANELS: usize = BLOCK_LEN / PANEL_ROWS;
@@ -212,7 +215,8 @@ const GROUP_VALUES: usize = 32;
 /// sees no slot is zero.
 ///
 /// # Panics
-/// If a shape does not fit the layer, a part of the rule is out of its range, or a row's slot does not exist.
+/// If a shape does not fit the layer, a part of the rule is out of its range, a row's slot does not exist, or the layer is a ring
+/// that is shorter than the window.
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     k: Kernels,
@@ -236,13 +240,15 @@ pub fn attention(
     assert_eq!(out.len(), q.len());
     rule.check(n_heads);
     let window = rule.window_len();
+    assert!(!kv.is_ring() || window <= kv.n_slots(), "a window of {window} in {} slots", kv.n_slots());
+    let n_slots = if kv.is_ring() { usize::MAX } else { kv.n_slots() };
     let mut seen = 0;
     let (mut extra_start, mut extra_end) = (usize::MAX, 0);
     for row in visible {
-        assert!(row.prefix_len <= kv.n_slots(), "prefix {} of {} slots", row.prefix_len, kv.n_slots());
+        assert!(row.prefix_len <= n_slots, "prefix {} of {n_slots} slots", row.prefix_len);
         for &slot in row.extra {
             let slot = slot as usize;
-            assert!(slot < kv.n_slots(), "slot {slot} of {}", kv.n_slots());
+            assert!(slot < n_slots, "slot {slot} of {n_slots}");
             (extra_start, extra_end) = (extra_start.min(slot), extra_end.max(slot + 1));
         }
         seen += row.len().min(window);
@@ -572,6 +578,12 @@ impl<'a> Chunk<'a> {
         self.score_panels::<S, K>(s, panels, self.input.extra_panel, BLOCK_PANELS, own);
     }
 
+    /// The place of the block's first slot.
+    #[inline(always)]
+    fn first_place(&self) -> usize {
+        self.input.kv.place(self.block * BLOCK_LEN)
+    }
+
     /// The scores of some panels. Those of panel `base` are in line `base_line` of a query's scores.
     #[inline(always)]
     fn score_panels<S: Simd, K: KeyPanels>(
@@ -586,9 +598,14 @@ impl<'a> Chunk<'a> {
         let keys = self.input.kv.head_keys(self.kv_head);
         let mut panel = panels.start;
         while panel < panels.end {
-            let end = panels.end.min(panel + GROUP_PANELS);
-            let group = &keys[panel * panel_lines..end * panel_lines];
-            let next = &keys[end * panel_lines..keys.len().min((end + GROUP_PANELS) * panel_lines)];
+            let place = self.input.kv.place(panel * PANEL_ROWS) / PANEL_ROWS;
+            // A group ends where a ring does.
+            let n_panels = (panels.end - panel).min(GROUP_PANELS).min(keys.len() / panel_lines - place);
+            let end = panel + n_panels;
+            let place_end = place + n_panels;
+            let group = &keys[place * panel_lines..place_end * panel_lines];
+            let next =
+                &keys[place_end * panel_lines..keys.len().min((place_end + GROUP_PANELS) * panel_lines)];
             let line = base_line + panel - base;
             let Own { scores, keys: wide, blocks, .. } = own;
             if K::WIDENS && (self.n_tiles > 1 || !S::CONVERTS_AGAIN) {
@@ -703,7 +720,7 @@ impl<'a> Chunk<'a> {
             clear(s, partial_of(sums, query, self.input.shape.head_dim));
         }
         let source = self.input.kv.head_values::<V>(self.kv_head);
-        let first_slot = self.block * BLOCK_LEN;
+        let first_place = self.first_place();
         let (mut start, mut shared_end) = (BLOCK_LEN, 0);
         for tile in 0..self.n_tiles {
             let tile = self.tile(tile);
@@ -718,8 +735,8 @@ impl<'a> Chunk<'a> {
         }
         while start < shared_end {
             let end = shared_end.min(start + GROUP_VALUES);
-            let rows = &source[(first_slot + start) * n_chunks..(first_slot + end) * n_chunks];
-            let next = (first_slot + end) * n_chunks;
+            let rows = &source[(first_place + start) * n_chunks..(first_place + end) * n_chunks];
+            let next = (first_place + end) * n_chunks;
             let next = &source[next..source.len().min(next + GROUP_VALUES * n_chunks)];
             let mut group = ValueGroup { positions: start..end, next, scores, weights, sums };
             if V::SCALED || V::WIDENS && (self.n_tiles > 1 || !S::CONVERTS_AGAIN) {
@@ -764,7 +781,7 @@ impl<'a> Chunk<'a> {
     ) {
         if V::SCALED {
             let n_scales = self.input.shape.head_dim / 32;
-            let first = (self.block * BLOCK_LEN + group.positions.start) * n_scales;
+            let first = (self.first_place() + group.positions.start) * n_scales;
             let scales =
                 &self.input.kv.head_scales(self.kv_head)[first..][..group.positions.len() * n_scales];
             let columns = &mut Line::floats_of_mut(group.weights)[QUERIES_MAX * n_scales * GROUP_VALUES..];
@@ -873,6 +890,7 @@ impl<'a> Chunk<'a> {
             return;
         }
         let (seen, n_chunks) = (self.seen(query), self.input.kv.head_chunks());
+        let first_place = self.first_place();
         let values = self.input.kv.head_values::<V>(self.kv_head);
         let scales = self.input.kv.head_scales(self.kv_head);
         let weights = Line::floats_of(&scores[query * self.input.score_lines..][..BLOCK_PANELS]);
@@ -880,16 +898,16 @@ impl<'a> Chunk<'a> {
         for chunk in 0..n_chunks {
             let mut acc = s.load(sums[chunk].floats());
             for position in positions.clone() {
-                let slot = if position < seen.prefix_end {
-                    self.block * BLOCK_LEN + position
+                let place = if position < seen.prefix_end {
+                    first_place + position
                 } else {
-                    seen.extra[position - seen.prefix_end] as usize
+                    self.input.kv.place(seen.extra[position - seen.prefix_end] as usize)
                 };
                 let mut weight = weights[position];
                 if V::SCALED {
-                    weight *= scales[slot * (n_chunks / 2) + chunk / 2];
+                    weight *= scales[place * (n_chunks / 2) + chunk / 2];
                 }
-                acc = s.fma(s.splat(weight), V::load(s, &values[slot * n_chunks + chunk]), acc);
+                acc = s.fma(s.splat(weight), V::load(s, &values[place * n_chunks + chunk]), acc);
             }
             s.store(acc, sums[chunk].floats_mut());
         }

@@ -10,6 +10,9 @@
 //! ```
 //!
 //! Values in 4 bits have chunks of 8 bytes: the low nibbles are the first 8 of 16 elements, the high nibbles the others.
+//!
+//! A layer holds all slots of a sequence, or the newest ones in a ring of whole blocks of attention. Slot `s` of a ring is at
+//! place `s % n_slots`, so that the slots of a block stay together and have the same lanes as in a layer of all slots.
 
 use std::ops::Range;
 
@@ -18,6 +21,7 @@ use half::f16;
 use super::Kernels;
 use super::activations::quantize_block;
 use super::aligned::{AlignedBuf, AllocError, Line};
+use super::attention::BLOCK_LEN;
 use super::block::BlockType;
 use super::layout::{PANEL_ROWS, panel_lines};
 use super::quantize::q4_0_codes;
@@ -95,6 +99,8 @@ pub struct KvLayer {
     n_kv_heads: usize,
     n_slots: usize,
     head_dim: usize,
+    /// Whether slots behind the last place go on at the first.
+    is_ring: bool,
     key_panel_lines: usize,
     keys: AlignedBuf,
     values: AlignedBuf,
@@ -102,7 +108,7 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
-    /// A layer of zeros.
+    /// A layer of zeros that holds the slots `0..n_slots`.
     ///
     /// # Errors
     /// [`AllocError`]: the memory could not be allocated.
@@ -125,6 +131,7 @@ impl KvLayer {
             n_kv_heads,
             n_slots,
             head_dim,
+            is_ring: false,
             key_panel_lines: key_panel_lines.ok_or_else(too_large)?,
             keys: AlignedBuf::zeroed(keys.ok_or_else(too_large)?)?,
             values: AlignedBuf::zeroed(values.ok_or_else(too_large)?)?,
@@ -132,12 +139,35 @@ impl KvLayer {
         })
     }
 
+    /// A layer of zeros that holds the newest [`ring_len(n_slots)`](Self::ring_len) slots of a sequence of any length: each slot
+    /// that is written overwrites the one that many slots before it.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn ring(ty: KvType, n_kv_heads: usize, n_slots: usize, head_dim: usize) -> Result<Self, AllocError> {
+        let layer = Self::new(ty, n_kv_heads, Self::ring_len(n_slots), head_dim)?;
+        Ok(KvLayer { is_ring: true, ..layer })
+    }
+
+    /// Slots of a ring for `n_slots` slots: whole blocks of attention, at least one. Saturates at whole blocks.
+    pub fn ring_len(n_slots: usize) -> usize {
+        n_slots.div_ceil(BLOCK_LEN).clamp(1, usize::MAX / BLOCK_LEN) * BLOCK_LEN
+    }
+
+    /// Whether the layer is a [ring](Self::ring).
+    pub fn is_ring(&self) -> bool {
+        self.is_ring
+    }
+
     /// Element type.
     pub fn kv_type(&self) -> KvType {
         self.ty
     }
 
-    /// Slots.
+    /// Slots that are held at a time.
     pub fn n_slots(&self) -> usize {
         self.n_slots
     }
@@ -152,6 +182,7 @@ impl KvLayer {
     /// # Panics
     /// If there is no such slot, or a length is wrong.
     pub fn write(&mut self, k: Kernels, slot: usize, key: &[f32], value: &[f32]) {
+        let slot = self.place(slot);
         assert!(slot < self.n_slots, "slot {slot} of {}", self.n_slots);
         assert_eq!(key.len(), self.n_kv_heads * self.head_dim);
         assert_eq!(value.len(), self.n_kv_heads * self.head_dim);
@@ -163,6 +194,7 @@ impl KvLayer {
     /// # Panics
     /// If there is no such slot.
     pub fn copy_slot(&mut self, from: usize, to: usize) {
+        let (from, to) = (self.place(from), self.place(to));
         assert!(from < self.n_slots && to < self.n_slots, "slots {from}, {to} of {}", self.n_slots);
         for head in 0..self.n_kv_heads {
             let (from_line, to_line) = (self.key_line(head, from), self.key_line(head, to));
@@ -182,11 +214,14 @@ impl KvLayer {
     }
 
     /// Copies the first `n_slots` slots of a layer of the same shape. The layers may have different numbers
-    /// of slots: a fork, or a larger cache.
+    /// of slots: a fork, or a larger cache. Of a ring, copies the slots that it still holds.
     ///
     /// # Panics
-    /// If the shapes differ, or either layer has fewer slots.
+    /// If the shapes differ, either layer has fewer slots, or one layer is a ring and the other is none of the same length.
     pub fn copy_prefix(&mut self, from: &KvLayer, n_slots: usize) {
+        let ring_len = |layer: &KvLayer| layer.is_ring.then_some(layer.n_slots);
+        assert_eq!(ring_len(self), ring_len(from), "slots of rings");
+        let n_slots = ring_len(self).map_or(n_slots, |ring_len| n_slots.min(ring_len));
         assert!(n_slots <= self.n_slots && n_slots <= from.n_slots, "{n_slots} slots");
         assert_eq!((self.ty, self.n_kv_heads, self.head_dim), (from.ty, from.n_kv_heads, from.head_dim));
         // The last panel may contain slots without committed tokens; they are never read.
@@ -217,8 +252,9 @@ impl KvLayer {
     /// scales.
     ///
     /// # Panics
-    /// If there are no such slots.
+    /// If there are no such slots, or the layer is a ring.
     pub fn write_state(&self, slots: Range<usize>, out: &mut Vec<u8>) {
+        assert!(!self.is_ring, "a ring does not hold every slot");
         assert!(slots.start <= slots.end && slots.end <= self.n_slots, "{slots:?} of {}", self.n_slots);
         let panel_bytes = 64 * self.key_panel_lines;
         for head in 0..self.n_kv_heads {
@@ -254,8 +290,9 @@ impl KvLayer {
     /// overwritten too.
     ///
     /// # Panics
-    /// If there are no such slots, the state does not contain them, or its length is wrong.
+    /// If there are no such slots, the state does not contain them, its length is wrong, or the layer is a ring.
     pub fn read_state(&mut self, slots: Range<usize>, first: usize, n: usize, state: &[u8]) {
+        assert!(!self.is_ring, "a ring does not hold every slot");
         assert!(first <= slots.start && slots.end <= self.n_slots, "{slots:?} of {}", self.n_slots);
         assert!(slots.end <= first + n, "{slots:?} from {n} slots at {first}");
         assert_eq!(state.len() as u64, self.state_bytes(n));
@@ -296,6 +333,12 @@ impl KvLayer {
 
     pub(crate) fn head_dim(&self) -> usize {
         self.head_dim
+    }
+
+    /// Where a slot is: its place among the `n_slots` that are held. A place behind the last one does not exist.
+    #[inline(always)]
+    pub(super) fn place(&self, slot: usize) -> usize {
+        if self.is_ring { slot % self.n_slots } else { slot }
     }
 
     /// 16-element chunks of each slot's value.

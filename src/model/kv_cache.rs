@@ -8,11 +8,21 @@
 //! ```
 //!
 //! A session allocates slots for its context and for its longest verification batch, so that any batch fits
-//! behind any prefix. Every step overwrites the slots behind the prefix. The cache does not wrap around: layers with a
-//! window keep all slots and read those of the window.
+//! behind any prefix. Every step overwrites the slots behind the prefix.
+//!
+//! Layers with a window read its slots only. They hold all slots, or with [`WindowBound`] a ring of the newest ones:
+//!
+//! ```text
+//!                                 │ len − window …… len−1 │ len …… len+rows−1 │
+//!         overwritten   │ reserve │ the window            │ the batch at hand │
+//!                       └──────── the slots of a ring: those before `written_end`
+//! ```
+//!
+//! A truncation within the reserve is exact. After a longer one the window has lost slots, and the cache is empty.
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::kernels::{Kernels, KeySharing, KvLayer, KvType, StateRule, StateShape};
@@ -24,20 +34,27 @@ use crate::model::transformer::Compute;
 /// The state of every layer: keys and values, `[n_kv_heads, n_slots, head_dim]`, or a [`RecurrentLayer`].
 ///
 /// # Invariants
-/// - The slots `0..len()` hold the committed prefix in order of position.
+/// - The slots `0..len()` hold the committed prefix in order of position; in rings, those of the windows of all rows that
+///   a batch behind the prefix may have.
 /// - The slots after it are scratch memory for one batch: a forward pass writes them, and [`KvCache::commit`]
 ///   keeps some of them.
 pub struct KvCache {
     layers: Vec<LayerState>,
     len: usize,
+    /// The end of the slots that passes have written since the cache was empty: a ring holds those before it.
+    written_end: usize,
     n_slots: usize,
     context_len: usize,
     kv_type: KvType,
+    /// Rows of the longest pass, if a layer is a ring.
+    pass_rows_max: Option<usize>,
 }
 
 /// The state of one layer.
 enum LayerState {
     Kv(Box<KvLayer>),
+    /// The newest slots, and the longest window that reads them.
+    Ring(Box<KvLayer>, usize),
     /// The keys and values of this earlier layer.
     Shared(usize),
     Recurrent(Box<RecurrentLayer>),
@@ -45,6 +62,58 @@ enum LayerState {
 
 /// Rows of a verification batch that a cache is made for if nothing else is said.
 const ROWS_DEFAULT: usize = 64;
+
+/// Which keys and values layers with a window keep. No choice changes the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowCache {
+    /// Those of all tokens. A session can be truncated to any length at no cost, and its state can be kept.
+    #[default]
+    Full,
+    /// Those of the window, of the rows of a pass, and of [`WINDOW_RESERVE`] tokens before them. If more tokens than that are
+    /// taken back, the next pass computes the whole text again. The state of a session cannot be kept.
+    Bounded,
+}
+
+/// Tokens that can be taken back from a session with [`WindowCache::Bounded`] at no cost: an answer of 512 tokens, the default
+/// limit, and the turn before it.
+pub const WINDOW_RESERVE: usize = 768;
+
+/// The bound of caches of layers with a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WindowBound {
+    /// Rows of the longest pass: of a prefill chunk or a verification batch.
+    pub pass_rows_max: usize,
+    /// Positions that a truncation may go back without losing a window.
+    pub reserve: usize,
+}
+
+/// The size of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSize {
+    /// Element type of keys and values.
+    pub kv_type: KvType,
+    /// Slots of layers without a window: of the context and of a batch.
+    pub n_slots: usize,
+    /// Rows of the longest batch of which a path is committed.
+    pub tree_rows_max: usize,
+    /// `None`: layers with a window have as many slots as the others.
+    pub windows: Option<WindowBound>,
+}
+
+impl CacheSize {
+    /// `n_slots` slots in every layer, for batches of up to 64 rows.
+    pub fn full(kv_type: KvType, n_slots: usize) -> Self {
+        CacheSize { kv_type, n_slots, tree_rows_max: ROWS_DEFAULT, windows: None }
+    }
+
+    /// Slots of a ring for windows of up to `window` positions; `None` if a layer of all slots is no longer.
+    fn ring_len(&self, window: Option<usize>) -> Option<usize> {
+        let (window, WindowBound { pass_rows_max, reserve }) = (window?, self.windows?);
+        let n_needed = window.saturating_add(reserve).saturating_add(pass_rows_max.max(1) - 1);
+        Some(KvLayer::ring_len(n_needed)).filter(|&ring_len| ring_len < self.n_slots)
+    }
+}
 
 /// A cache could not be allocated.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -73,29 +142,24 @@ pub enum KvCacheError {
 }
 
 impl KvCache {
-    /// A cache of `n_slots` slots, all free.
+    /// A cache of `n_slots` slots in every layer, all free.
+    ///
+    /// # Errors
+    /// As [`sized`](Self::sized).
+    pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
+        Self::sized(config, CacheSize::full(kv_type, n_slots))
+    }
+
+    /// An empty cache.
     ///
     /// # Errors
     /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold
     /// the model's heads; nothing stays allocated.
-    pub fn new(config: &ModelConfig, kv_type: KvType, n_slots: usize) -> Result<Self, KvCacheError> {
-        Self::for_rows(config, kv_type, n_slots, ROWS_DEFAULT)
-    }
-
-    /// As [`new`](Self::new), for batches of up to `n_rows_max` rows of which a path is committed.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn for_rows(
-        config: &ModelConfig,
-        kv_type: KvType,
-        n_slots: usize,
-        n_rows_max: usize,
-    ) -> Result<Self, KvCacheError> {
-        let too_large =
-            |_| KvCacheError::TooLarge { n_slots, bytes: Self::bytes(config, kv_type, n_slots, n_rows_max) };
+    pub fn sized(config: &ModelConfig, size: CacheSize) -> Result<Self, KvCacheError> {
+        let CacheSize { kv_type, n_slots, tree_rows_max, .. } = size;
+        let too_large = |_| KvCacheError::TooLarge { n_slots, bytes: Self::bytes(config, size) };
         let mut layers = Vec::with_capacity(config.layers.len());
-        for layer in &config.layers {
+        for (layer_idx, layer) in config.layers.iter().enumerate() {
             layers.push(match &layer.mixer {
                 Mixer::Attention(Attention { kv: KvSource::Layer(source_idx), .. }) => {
                     LayerState::Shared(*source_idx)
@@ -105,17 +169,28 @@ impl KvCache {
                     if !kv_type.holds(head_dim) {
                         return Err(KvCacheError::HeadDim { kv_type, head_dim });
                     }
-                    let layer = KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim);
-                    LayerState::Kv(Box::new(layer.map_err(too_large)?))
+                    let window = longest_window(config, layer_idx);
+                    match window.zip(size.ring_len(window)) {
+                        Some((window, ring_len)) => {
+                            let layer = KvLayer::ring(kv_type, n_kv_heads, ring_len, head_dim);
+                            LayerState::Ring(Box::new(layer.map_err(too_large)?), window)
+                        }
+                        None => {
+                            let layer = KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim);
+                            LayerState::Kv(Box::new(layer.map_err(too_large)?))
+                        }
+                    }
                 }
                 mixer => {
                     let shape = recurrent_shape(mixer).expect("every other mixer is recurrent");
-                    let state = RecurrentLayer::new(shape, n_rows_max.max(1), CheckpointPolicy::default());
+                    let state = RecurrentLayer::new(shape, tree_rows_max.max(1), CheckpointPolicy::default());
                     LayerState::Recurrent(Box::new(state.map_err(too_large)?))
                 }
             });
         }
-        Ok(Self { layers, len: 0, n_slots, context_len: n_slots, kv_type })
+        let has_ring = layers.iter().any(|layer| matches!(layer, LayerState::Ring(..)));
+        let pass_rows_max = size.windows.filter(|_| has_ring).map(|bound| bound.pass_rows_max.max(1));
+        Ok(Self { layers, len: 0, written_end: 0, n_slots, context_len: n_slots, kv_type, pass_rows_max })
     }
 
     /// States the context that the session may fill, if it is shorter than the slots: it decides between two sets of
@@ -130,15 +205,22 @@ impl KvCache {
         self.context_len
     }
 
-    /// Bytes that one slot takes over all layers.
+    /// Bytes that one slot takes over all layers, each with all slots.
     pub fn bytes_per_slot(config: &ModelConfig, kv_type: KvType) -> u64 {
-        let bytes = |layer: &LayerPlan| match &layer.mixer {
+        Self::kv_bytes(config, CacheSize::full(kv_type, 1))
+    }
+
+    /// Bytes of keys and values.
+    pub fn kv_bytes(config: &ModelConfig, size: CacheSize) -> u64 {
+        let bytes = |(layer_idx, layer): (usize, &LayerPlan)| match &layer.mixer {
             Mixer::Attention(attention) if attention.kv_layer().is_none() => {
-                kv_type.slot_bytes(attention.head_dim).saturating_mul(attention.n_kv_heads as u64)
+                let n_slots = size.ring_len(longest_window(config, layer_idx)).unwrap_or(size.n_slots);
+                let of_head = size.kv_type.slot_bytes(attention.head_dim).saturating_mul(n_slots as u64);
+                of_head.saturating_mul(attention.n_kv_heads as u64)
             }
             _ => 0,
         };
-        config.layers.iter().map(bytes).fold(0, u64::saturating_add)
+        config.layers.iter().enumerate().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of the recurrent layers for batches of up to `n_rows_max` rows, at any length of the sequence.
@@ -151,10 +233,8 @@ impl KvCache {
     }
 
     /// Bytes of a cache.
-    pub fn bytes(config: &ModelConfig, kv_type: KvType, n_slots: usize, n_rows_max: usize) -> u64 {
-        Self::bytes_per_slot(config, kv_type)
-            .saturating_mul(n_slots as u64)
-            .saturating_add(Self::recurrent_bytes(config, n_rows_max))
+    pub fn bytes(config: &ModelConfig, size: CacheSize) -> u64 {
+        Self::kv_bytes(config, size).saturating_add(Self::recurrent_bytes(config, size.tree_rows_max))
     }
 
     /// Committed tokens in the cache.
@@ -167,7 +247,7 @@ impl KvCache {
         self.len == 0
     }
 
-    /// Slots, committed and free.
+    /// Slots of layers without a window, committed and free.
     pub fn n_slots(&self) -> usize {
         self.n_slots
     }
@@ -180,7 +260,7 @@ impl KvCache {
     /// Bytes held by keys and values.
     pub fn memory_usage(&self) -> usize {
         let bytes = |layer: &LayerState| match layer {
-            LayerState::Kv(layer) => layer.size_bytes(),
+            LayerState::Kv(layer) | LayerState::Ring(layer, _) => layer.size_bytes(),
             LayerState::Shared(_) => 0,
             LayerState::Recurrent(layer) => layer.memory_usage(),
         };
@@ -192,30 +272,40 @@ impl KvCache {
         self.recurrent().next().is_some()
     }
 
+    /// Whether a layer holds the newest slots only.
+    pub fn is_bounded(&self) -> bool {
+        self.pass_rows_max.is_some()
+    }
+
+    /// Rows of the longest pass, if they are limited.
+    pub(crate) fn pass_rows_max(&self) -> Option<usize> {
+        self.pass_rows_max
+    }
+
     fn recurrent(&self) -> impl Iterator<Item = &RecurrentLayer> {
         self.layers.iter().filter_map(|layer| match layer {
-            LayerState::Kv(_) | LayerState::Shared(_) => None,
+            LayerState::Kv(_) | LayerState::Ring(..) | LayerState::Shared(_) => None,
             LayerState::Recurrent(layer) => Some(&**layer),
         })
     }
 
     fn recurrent_mut(&mut self) -> impl Iterator<Item = &mut RecurrentLayer> {
         self.layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Kv(_) | LayerState::Shared(_) => None,
+            LayerState::Kv(_) | LayerState::Ring(..) | LayerState::Shared(_) => None,
             LayerState::Recurrent(layer) => Some(&mut **layer),
         })
     }
 
     fn kv(&self) -> impl Iterator<Item = &KvLayer> {
         self.layers.iter().filter_map(|layer| match layer {
-            LayerState::Kv(layer) => Some(&**layer),
+            LayerState::Kv(layer) | LayerState::Ring(layer, _) => Some(&**layer),
             LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }
 
     fn kv_mut(&mut self) -> impl Iterator<Item = &mut KvLayer> {
         self.layers.iter_mut().filter_map(|layer| match layer {
-            LayerState::Kv(layer) => Some(&mut **layer),
+            LayerState::Kv(layer) | LayerState::Ring(layer, _) => Some(&mut **layer),
             LayerState::Shared(_) | LayerState::Recurrent(_) => None,
         })
     }
@@ -225,10 +315,10 @@ impl KvCache {
     pub(crate) fn layer_mut(&mut self, layer_idx: usize) -> &mut KvLayer {
         let layer_idx = match self.layers[layer_idx] {
             LayerState::Shared(source_idx) => source_idx,
-            LayerState::Kv(_) | LayerState::Recurrent(_) => layer_idx,
+            LayerState::Kv(_) | LayerState::Ring(..) | LayerState::Recurrent(_) => layer_idx,
         };
         match &mut self.layers[layer_idx] {
-            LayerState::Kv(layer) => layer,
+            LayerState::Kv(layer) | LayerState::Ring(layer, _) => layer,
             LayerState::Shared(_) => panic!("layer {layer_idx} has no keys and values of its own"),
             LayerState::Recurrent(_) => panic!("layer {layer_idx} is recurrent"),
         }
@@ -238,11 +328,18 @@ impl KvCache {
     pub(crate) fn recurrent_layer_mut(&mut self, layer_idx: usize) -> &mut RecurrentLayer {
         match &mut self.layers[layer_idx] {
             LayerState::Recurrent(layer) => layer,
-            LayerState::Kv(_) | LayerState::Shared(_) => panic!("layer {layer_idx} has keys and values"),
+            LayerState::Kv(_) | LayerState::Ring(..) | LayerState::Shared(_) => {
+                panic!("layer {layer_idx} has keys and values")
+            }
         }
     }
 
-    /// Begins a pass over the rows of a batch behind the committed prefix.
+    /// Notes that a pass writes `n_rows` rows behind the committed prefix.
+    pub(crate) fn note_written(&mut self, n_rows: usize) {
+        self.written_end = self.written_end.max(self.len + n_rows);
+    }
+
+    /// Begins a pass of recurrent layers over the rows of a batch behind the committed prefix.
     ///
     /// # Errors
     /// [`RecurrentError`]: the batch has more rows than recurrent layers were made for; nothing is changed.
@@ -260,7 +357,7 @@ impl KvCache {
     pub(crate) fn assume_len(&mut self, len: usize) {
         assert!(len <= self.n_slots, "{len} of {} slots", self.n_slots);
         self.recurrent_mut().for_each(|layer| layer.assume_len(len));
-        self.len = len;
+        (self.len, self.written_end) = (len, len);
     }
 
     /// Writes `value` to all elements of every slot. For measurements: memory that was never written is one shared page
@@ -271,11 +368,10 @@ impl KvCache {
 
     /// As `fill`, of the first layers only.
     pub(crate) fn fill_layers(&mut self, n_layers: usize, kernels: Kernels, value: f32) {
-        let n_slots = self.n_slots;
         for layer in self.layers.iter_mut().take(n_layers) {
-            let LayerState::Kv(layer) = layer else { continue };
+            let (LayerState::Kv(layer) | LayerState::Ring(layer, _)) = layer else { continue };
             let row = vec![value; layer.n_kv_heads() * layer.head_dim()];
-            (0..n_slots).for_each(|slot| layer.write(kernels, slot, &row, &row));
+            (0..layer.n_slots()).for_each(|slot| layer.write(kernels, slot, &row, &row));
         }
     }
 
@@ -317,17 +413,20 @@ impl KvCache {
     /// Copies the committed prefix of a cache of the same model.
     ///
     /// # Panics
-    /// If it does not fit.
+    /// If it does not fit, or the rings of the caches have different lengths.
     pub fn copy_from(&mut self, other: &Self) {
         for (layer, from) in self.layers.iter_mut().zip(&other.layers) {
             match (layer, from) {
-                (LayerState::Kv(layer), LayerState::Kv(from)) => layer.copy_prefix(from, other.len),
+                (LayerState::Kv(layer), LayerState::Kv(from))
+                | (LayerState::Ring(layer, _), LayerState::Ring(from, _)) => {
+                    layer.copy_prefix(from, other.len);
+                }
                 (LayerState::Recurrent(layer), LayerState::Recurrent(from)) => layer.copy_from(from),
                 (LayerState::Shared(_), LayerState::Shared(_)) => {}
-                _ => panic!("caches of different models"),
+                _ => panic!("caches of different models or sizes"),
             }
         }
-        self.len = other.len;
+        (self.len, self.written_end) = (other.len, other.written_end);
     }
 
     /// Bytes of the [state](Self::write_state) of `n` slots.
@@ -338,7 +437,7 @@ impl KvCache {
     /// Appends the keys and values of committed tokens, layer by layer, to `out`.
     ///
     /// # Panics
-    /// If the range exceeds the committed tokens.
+    /// If the range exceeds the committed tokens, or the cache [is bounded](Self::is_bounded).
     pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) {
         assert!(range.end <= self.len, "{range:?} of {} tokens", self.len);
         self.kv().for_each(|layer| layer.write_state(range.clone(), out));
@@ -348,7 +447,8 @@ impl KvCache {
     /// tokens from position `first` on.
     ///
     /// # Panics
-    /// If the state does not contain these tokens, its length is wrong, or `end` exceeds the slots.
+    /// If the state does not contain these tokens, its length is wrong, `end` exceeds the slots, or the cache
+    /// [is bounded](Self::is_bounded).
     pub fn read_state(&mut self, end: usize, first: usize, n: usize, mut state: &[u8]) {
         let start = self.len;
         for layer in self.kv_mut() {
@@ -361,12 +461,44 @@ impl KvCache {
     }
 
     /// Rolls back to the first `len` tokens. Recurrent layers go back to the newest state that they remember before
-    /// that; [`len`](Self::len) then says how many tokens are left.
+    /// that, and if a ring has lost a slot of the window there, nothing is left; [`len`](Self::len) then says how many
+    /// tokens are left.
     pub fn truncate(&mut self, len: usize) {
-        let len = len.min(self.len);
-        // All recurrent layers remember the same positions.
-        self.len = self.recurrent_mut().map(|layer| layer.truncate(len)).min().unwrap_or(len);
+        let mut left = self.truncate_recurrent(len.min(self.len));
+        if !self.holds_windows(left) {
+            left = self.truncate_recurrent(0);
+        }
+        self.len = left;
+        if left == 0 {
+            self.written_end = 0;
+        }
     }
+
+    /// Rolls recurrent layers back to `len` tokens or fewer, and returns their number.
+    fn truncate_recurrent(&mut self, len: usize) -> usize {
+        // All recurrent layers remember the same positions.
+        self.recurrent_mut().map(|layer| layer.truncate(len)).min().unwrap_or(len)
+    }
+
+    /// Whether all rings hold the slots that a row at position `len` sees.
+    fn holds_windows(&self, len: usize) -> bool {
+        self.layers.iter().all(|layer| match layer {
+            LayerState::Ring(layer, window) => {
+                // The row itself is the last position of its window.
+                let first = (len + 1).saturating_sub(*window);
+                first == len || first + layer.n_slots() >= self.written_end
+            }
+            LayerState::Kv(_) | LayerState::Shared(_) | LayerState::Recurrent(_) => true,
+        })
+    }
+}
+
+/// The longest window that reads the keys and values of a layer; `None` if it or a layer that shares them sees all positions.
+fn longest_window(config: &ModelConfig, layer_idx: usize) -> Option<usize> {
+    let own = config.attention(layer_idx)?.window;
+    let readers = (layer_idx + 1..config.n_layers()).filter_map(|reader| config.attention(reader));
+    let mut readers = readers.filter(|reader| reader.kv_layer() == Some(layer_idx));
+    readers.try_fold(own?, |longest, reader| Some(longest.max(reader.window?)))
 }
 
 /// The state of a recurrent mixer; `None` for attention.

@@ -122,7 +122,8 @@ pub enum ForwardError {
     /// Streamed layers could not be read. The next pass reads again.
     #[error(transparent)]
     Layers(#[from] LayersError),
-    /// The batch has more rows than the recurrent layers of the cache were made for; nothing was read or written.
+    /// The batch has more rows than the recurrent layers or the bounded windows of the cache were made for; nothing was read
+    /// or written.
     #[error("{n_rows} rows exceed the {n_rows_max} that the state of the sequence was made for")]
     TooManyRows {
         /// Rows of the batch.
@@ -510,6 +511,9 @@ impl Model {
         }
         if n_rows > n_slots - base {
             return Err(ForwardError::CacheFull { base, n_rows, n_slots });
+        }
+        if let Some(n_rows_max) = kv.pass_rows_max().filter(|&max| n_rows > max) {
+            return Err(ForwardError::TooManyRows { n_rows, n_rows_max });
         }
         let vocab_size = self.config.vocab_size;
         match batch.tokens().iter().find(|t| t.index() >= vocab_size) {

@@ -46,6 +46,8 @@ pub struct Tiny {
     pub n_layers: usize,
     pub head_dim: usize,
     pub context_len: usize,
+    /// Positions that a row of any layer sees.
+    pub window: Option<usize>,
     pub ty: BlockType,
     pub seed: u64,
     /// The chat template.
@@ -68,6 +70,7 @@ impl Tiny {
         n_layers: 2,
         head_dim: 16,
         context_len: 512,
+        window: None,
         ty: BlockType::F32,
         seed: 1,
         template: "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
@@ -76,7 +79,7 @@ impl Tiny {
 
     /// A random model of the qwen3 family (QK-norm, grouped queries) over single bytes, as a GGUF file in memory.
     pub fn gguf(self) -> Vec<u8> {
-        let Self { hidden_dim: d, n_layers, head_dim, context_len, ty, seed, template } = self;
+        let Self { hidden_dim: d, n_layers, head_dim, context_len, window, ty, seed, template } = self;
         let (n_heads, n_kv_heads, ffn_dim) = (4, 2, 2 * d);
         let mut rng = Rng(seed);
         let mut w = GgufWriter::new();
@@ -99,6 +102,9 @@ impl Tiny {
         }
         meta("qwen3.attention.layer_norm_rms_epsilon", GgufValue::F32(1e-6));
         meta("qwen3.rope.freq_base", GgufValue::F32(10_000.0));
+        if let Some(window) = window {
+            meta("qwen3.attention.sliding_window", GgufValue::U32(window as u32));
+        }
         meta("tokenizer.ggml.model", GgufValue::String("gpt2".into()));
         meta("tokenizer.ggml.pre", GgufValue::String("gpt-2".into()));
         let tokens = byte_tokens().into_iter().chain(["<|end|>".to_owned()]);

@@ -1,7 +1,7 @@
 //! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
-use refrain::{Calibration, ReuseConfig, SessionOptions};
+use refrain::{Calibration, ReuseConfig, SessionOptions, WindowCache};
 
 use super::draft::DraftArgs;
 use super::engine::KvArg;
@@ -27,6 +27,9 @@ pub(crate) struct SessionArgs {
     /// Element type of the KV cache.
     #[arg(long, value_enum, default_value_t = KvArg::F16)]
     pub(crate) kv: KvArg,
+    /// Which keys and values layers with a window keep. Never changes the output.
+    #[arg(long, value_enum, default_value_t = WindowCacheArg::Full)]
+    pub(crate) window_cache: WindowCacheArg,
     /// Maximum rows of a verification batch. Never changes the output.
     #[arg(long, value_name = "N", conflicts_with = "verify_len")]
     pub(crate) verify_rows: Option<usize>,
@@ -56,6 +59,7 @@ impl SessionArgs {
         self.drafts.apply(SessionOptions {
             context_len: self.ctx,
             kv_type: self.kv.kv_type(),
+            window_cache: self.window_cache.window_cache(),
             calibration: self.calibration.calibration(),
             reuse: (!self.no_reuse).then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
@@ -88,6 +92,24 @@ impl CalibrationArg {
             Self::Off => Calibration::Off,
             Self::InContext => Calibration::InContext,
             Self::Full => Calibration::Full,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum WindowCacheArg {
+    /// Those of all tokens.
+    Full,
+    /// Those of the window and of the newest 768 tokens before it: less memory for long contexts. If more tokens change, as when
+    /// a chat goes back by several turns, the whole text is computed again. Prompts are not kept (`--prefixes`, `serve`).
+    Bounded,
+}
+
+impl WindowCacheArg {
+    fn window_cache(self) -> WindowCache {
+        match self {
+            Self::Full => WindowCache::Full,
+            Self::Bounded => WindowCache::Bounded,
         }
     }
 }

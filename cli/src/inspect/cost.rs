@@ -1,10 +1,11 @@
 //! The memory that a model needs, and its measured speed.
 
-use refrain::internals::model::KvCache;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
+use refrain::internals::model::kv_cache::{CacheSize, KvCache};
 use refrain::internals::profile::cpu_name;
 use refrain::{
     CONTEXT_LEN_DEFAULT_MAX, Checkpoint, KvType, MachineProfile, ModelConfig, Quantize, SessionOptions,
+    WindowCache,
 };
 use serde::Serialize;
 
@@ -41,6 +42,8 @@ pub(super) struct KvMemory {
     pub(super) bytes_per_token: u64,
     /// With the default context.
     pub(super) bytes: u64,
+    /// With the default context and `--window-cache bounded`.
+    pub(super) bounded_bytes: u64,
 }
 
 impl Memory {
@@ -56,8 +59,12 @@ impl Memory {
         };
         let kv = |kv_type: KvType| {
             let bytes_per_token = KvCache::bytes_per_slot(config, kv_type);
-            let bytes = bytes_per_token.saturating_mul(context_len_default as u64);
-            KvMemory { kv_type: kv_type.name(), bytes_per_token, bytes }
+            let bytes = |window_cache: WindowCache| {
+                let size = session.clone().with_window_cache(window_cache).cache_size(config);
+                KvCache::kv_bytes(config, CacheSize { kv_type, n_slots: context_len_default, ..size })
+            };
+            let [bytes, bounded_bytes] = [WindowCache::Full, WindowCache::Bounded].map(bytes);
+            KvMemory { kv_type: kv_type.name(), bytes_per_token, bytes, bounded_bytes }
         };
         let holds = |kv_type: &KvType| {
             (0..config.n_layers())

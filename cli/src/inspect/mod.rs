@@ -108,7 +108,11 @@ impl Display for Memory {
         for kv in self.kv_cache.iter().filter(|kv| kv.bytes_per_token > 0) {
             let (a_token, all) = (HumanBytes(kv.bytes_per_token), HumanBytes(kv.bytes));
             let n_tokens = self.context_len_default;
-            writeln!(f, "              KV cache {:<5} {a_token} a token, {all} for {n_tokens}", kv.kv_type)?;
+            write!(f, "              KV cache {:<5} {a_token} a token, {all} for {n_tokens}", kv.kv_type)?;
+            if kv.bounded_bytes < kv.bytes {
+                write!(f, ", {} with --window-cache bounded", HumanBytes(kv.bounded_bytes))?;
+            }
+            writeln!(f)?;
         }
         if self.state_bytes > 0 {
             writeln!(f, "              recurrent state {} a sequence", HumanBytes(self.state_bytes))?;

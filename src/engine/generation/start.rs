@@ -55,6 +55,8 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     let reasoning = shared.tokenizer.reasoning_splitter(&session.conversation.tokens);
     let projection_costs = shared.projection_costs().clone();
     let wave_rows_max = wave_rows_max(&shared.model, options);
+    // As the prefill does, but before the statistics count what is left.
+    session.target.kv.truncate(prompt_len - 1);
     Ok(Run {
         cancel,
         sampler: Sampler::new(shared.kernels, sampling, breakers, prompt_len),
@@ -128,7 +130,7 @@ fn stats(session: &mut Session, prompt_len: usize) -> Stats {
         // Holds the counts of earlier generations until the end.
         computed: source.computing().map(|source| source.computed()),
     });
-    let cached_tokens = session.target.kv.len().min(prompt_len - 1);
+    let cached_tokens = session.target.kv.len();
     Stats {
         prompt_tokens: prompt_len,
         cached_tokens,

@@ -16,6 +16,7 @@ use crate::face::setters;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
 use crate::model::graphs::Switching;
+use crate::model::kv_cache::WindowCache;
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::profile::{MachineProfile, kv_type_name};
 use crate::pruning::PruningConfig;
@@ -153,6 +154,9 @@ pub struct SessionOptions {
     /// Element type of the KV cache.
     #[serde(with = "kv_type_name")]
     pub kv_type: KvType,
+    /// Which keys and values layers with a window keep. Default: all, so that the session can be truncated at no cost and
+    /// its state can be kept.
+    pub window_cache: WindowCache,
     /// Whether the session drafts, and from which draft sources.
     pub drafting: Drafting,
     /// When the session drafts, and how many rows.
@@ -190,6 +194,7 @@ pub struct SessionOptions {
 setters!(SessionOptions {
     with_context_len: context_len: Option<usize>,
     with_kv_type: kv_type: KvType,
+    with_window_cache: window_cache: WindowCache,
     with_drafting: drafting: Drafting,
     with_policy: policy: DraftPolicy,
     with_acceptance: acceptance: Acceptance,
@@ -225,6 +230,7 @@ impl Default for SessionOptions {
         Self {
             context_len: None,
             kv_type: KvType::F16,
+            window_cache: WindowCache::Full,
             drafting: Drafting::Auto,
             policy: DraftPolicy::default(),
             acceptance: Acceptance::Strict,

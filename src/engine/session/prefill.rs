@@ -69,9 +69,9 @@ impl Session {
         let Self { shared, options, conversation, target, drafting, .. } = self;
         let tokens = &conversation.tokens;
         let end = tokens.len().saturating_sub(1);
-        let start = target.kv.len().min(end);
         // The newest token is the root of the next batch, so its slot must be free.
         target.kv.truncate(end);
+        let start = target.kv.len();
         if let Some(reader) = &mut target.reader {
             reader.extend(&shared.model, tokens);
             drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));

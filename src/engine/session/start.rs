@@ -27,9 +27,7 @@ impl Session {
         let Drafters { sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
         let pruner = options.pruning.zip(shared.predictor());
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
-        // A full context is followed by the scratch slots of a verification batch.
-        let n_slots = context_len + options.rows_max();
-        let target = TargetState::new(&shared, options.kv_type, context_len, n_slots, pruner, reader)?;
+        let target = TargetState::new(&shared, options.cache_size(config), context_len, pruner, reader)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
         Ok(Self { shared, options, conversation, target, drafting, pressure })

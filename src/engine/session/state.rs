@@ -80,11 +80,14 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::StateRange`]: the keys and values are not computed; [`SessionError::RecurrentState`]: the model has
-    /// recurrent layers. `out` is unchanged.
+    /// recurrent layers; [`SessionError::BoundedWindows`]: layers with a window do not keep all tokens. `out` is unchanged.
     pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let n_cached = self.n_cached_tokens();
         if self.target.kv.is_recurrent() {
             return Err(SessionError::RecurrentState);
+        }
+        if self.target.kv.is_bounded() {
+            return Err(SessionError::BoundedWindows);
         }
         if range.start > range.end || range.end > n_cached {
             return Err(SessionError::StateRange { start: range.start, end: range.end, n_cached });
@@ -100,7 +103,7 @@ impl Session {
     /// session's tokens, without the newest, which the next step computes. Returns their number, which is 0 if nothing
     /// more agrees. The output is the same as after a prefill. Calibration has no predictions for restored positions,
     /// so drafts may differ; with [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored,
-    /// and neither is the state of recurrent layers.
+    /// and neither is the state of recurrent layers, nor any state with [bounded windows](crate::WindowCache::Bounded).
     ///
     /// # Errors
     /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
@@ -120,7 +123,8 @@ impl Session {
         if given != expected {
             return Err(SessionError::StateLength { given, expected });
         }
-        if self.options.acceptance.is_lossy() || self.target.kv.is_recurrent() {
+        let kv = &self.target.kv;
+        if self.options.acceptance.is_lossy() || kv.is_recurrent() || kv.is_bounded() {
             return Ok(0);
         }
         let own = &self.conversation.tokens;

@@ -5,7 +5,7 @@ use crate::draft::{DraftTree, NodeSet};
 use crate::engine::error::SessionError;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
-use crate::kernels::KvType;
+use crate::model::kv_cache::CacheSize;
 use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, Interlude, KvCache, Workspace};
 use crate::pruning::{Pruned, Pruner};
@@ -32,21 +32,19 @@ pub(in crate::engine) struct Verified {
 }
 
 impl TargetState {
-    /// A KV cache of `n_slots` slots and empty buffers.
+    /// An empty KV cache and empty buffers.
     ///
     /// # Errors
     /// There is no memory for the KV cache.
     pub(super) fn new(
         shared: &Shared,
-        kv_type: KvType,
+        size: CacheSize,
         context_len: usize,
-        n_slots: usize,
         pruner: Option<Pruner>,
         reader: Option<Reader>,
     ) -> Result<Self, SessionError> {
         let config = shared.model.config();
-        let rows_max = n_slots - context_len;
-        let kv = KvCache::for_rows(config, kv_type, n_slots, rows_max)?.with_context(context_len);
+        let kv = KvCache::sized(config, size)?.with_context(context_len);
         Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
     }
 

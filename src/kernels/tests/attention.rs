@@ -364,6 +364,61 @@ fn windows_softcaps_and_sinks_equal_the_plain_loops() {
     }
 }
 
+/// A ring that was written over and over has the bits of a layer of all slots, for windows that it holds: before and behind the
+/// places where it wraps around, with extra slots on both sides of one.
+#[test]
+fn a_ring_equals_a_layer_of_all_slots() {
+    let pools = [1, 3].map(Pool::new);
+    for n_slots in [300usize, 530, 1000, 1030, 1290, 1550] {
+        let extra: Vec<u32> = (n_slots as u32 - 24..n_slots as u32).rev().collect();
+        let rows: Vec<Visible<'_>> = [(24, 1), (24, 24), (30, 3), (25, 0), (31, 7), (40, 0), (39, 2)]
+            .map(|(back, n)| Visible { prefix_len: n_slots - back, extra: &extra[..n] })
+            .to_vec();
+        let sinks: Vec<f32> = Random::new(8).floats(7);
+        for (shape, ty) in [
+            (shape(7, 1, 32), KvType::F16),
+            (shape(1, 1, 32), KvType::Q8_0),
+            (shape(2, 1, 64), KvType::Q4_0),
+            (shape(6, 2, 20), KvType::F32),
+        ] {
+            let cache = Cache::new(n_slots as u64, ty, shape, n_slots);
+            let width = shape.n_kv_heads * shape.head_dim;
+            let mut ring = KvLayer::ring(ty, shape.n_kv_heads, 400, shape.head_dim).unwrap();
+            assert_eq!((ring.n_slots(), ring.is_ring(), cache.layer.is_ring()), (512, true, false));
+            for (slot, (key, value)) in cache.keys.chunks(width).zip(cache.values.chunks(width)).enumerate() {
+                ring.write(Kernels::detect(), slot, key, value);
+            }
+            let q = Random::new(3).floats(rows.len() * shape.n_heads * shape.head_dim);
+            for window in [1, 2, 16, 17, 40, 255, 256, 257, 400, 472] {
+                for rule in windowed(shape.head_dim, window, &sinks[..shape.n_heads]) {
+                    for k in Kernels::available() {
+                        for pool in &pools {
+                            for n_rows in [1, 2, 7] {
+                                let (rows, q) = (&rows[..n_rows], &q[..q.len() / 7 * n_rows]);
+                                let full = run_rule(k, pool, shape, rule, q, &cache.layer, rows);
+                                let case =
+                                    format!("{n_slots} slots, {rule:?}, {ty:?}, {n_rows} rows, {}", k.isa());
+                                assert_bits(&run_rule(k, pool, shape, rule, q, &ring, rows), &full, &case);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a window of 513 in 512 slots")]
+fn a_ring_refuses_longer_windows() {
+    let (shape, mut out) = (shape(1, 1, 32), [0.0; 32]);
+    let ring = KvLayer::ring(KvType::F16, 1, 512, 32).unwrap();
+    let rule = AttentionRule { window: Some(513), ..AttentionRule::plain(32) };
+    let rows = [Visible { prefix_len: 3, extra: &[] }];
+    let scratch = &mut AttentionScratch::new();
+    attention(Kernels::detect(), &Pool::new(1), shape, rule, &[0.0; 32], &ring, &rows, scratch, &mut out);
+}
+
 /// Each part of the rule alone.
 #[test]
 fn each_part_of_a_rule_equals_the_plain_loops() {

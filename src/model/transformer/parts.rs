@@ -102,8 +102,9 @@ impl<'a> Part<'a> {
         (self.kv.recurrent_layer_mut(layer_idx), rows, states)
     }
 
-    /// Begins a pass of recurrent layers over the rows of the batch.
+    /// Begins a pass over the rows of the batch.
     fn begin(&mut self) -> Result<(), ForwardError> {
+        self.kv.note_written(self.batch.len());
         if !self.kv.is_recurrent() {
             return Ok(());
         }
