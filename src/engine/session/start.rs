@@ -32,7 +32,7 @@ impl Session {
         let target = TargetState::new(&shared, options.kv_type, context_len, n_slots, pruner, reader)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
-        Ok(Self { shared, options, conversation, target, drafting, pressure })
+        Ok(Self { shared, options, conversation, target, drafting, pressure, to_remember: None })
     }
 }
 
