@@ -64,9 +64,9 @@ pub use engine::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
     DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,
     GenerateError, GenerateOptions, Generation, LossyStats, MemoryPressure, Origin, OwnedGeneration,
-    PidConfig, PolicyStats, PowerState, PruningStats, RefusedGeneration, RowStats, STOP_BYTES_MAX, Score,
-    Session, SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats, StageTimes, StateKey, Stats,
-    StreamingStats, Summary, ThermalState, TokenEvent, step_together,
+    PidConfig, PolicyStats, PowerState, PruningStats, RefusedGeneration, Restoration, RowStats,
+    STOP_BYTES_MAX, Score, Session, SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats,
+    StageTimes, StateKey, Stats, StreamingStats, Summary, ThermalState, TokenEvent, step_together,
 };
 pub use kernels::{IsaKind, KernelsNotice, KvType};
 pub use model::checkpoint::{Checkpoint, LoadError};

@@ -205,7 +205,7 @@ fn the_bits_of_a_state_have_a_version() {
         found.push((kv_type.name().to_owned(), hash(&fixture, kv_type)));
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    for family in ["llama", "qwen2", "qwen3"] {
+    for family in ["llama", "qwen2", "qwen3", "lfm2", "qwen3_5", "granitemoehybrid"] {
         let engine = Engine::open(golden.join(family), options()).unwrap();
         found.push((family.to_owned(), hash(&engine, KvType::F32)));
     }

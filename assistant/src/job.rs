@@ -148,6 +148,8 @@ pub(crate) trait Step<T>: Send {
 pub(crate) struct Prompt {
     /// The turns.
     pub(crate) messages: Vec<Message>,
+    /// Turns of a prompt that may come instead: the state of recurrent layers is remembered where the two part.
+    pub(crate) alternative: Option<Vec<Message>>,
     /// The task, for the namespace of its history.
     pub(crate) task: &'static str,
     /// A session that has all turns but the last; `None`: a new one.
@@ -287,22 +289,31 @@ impl<T> Job<T> {
     }
 
     fn start(&mut self, prompt: Prompt, step: Box<dyn Step<T>>) -> Result<(), TaskError> {
-        let Prompt { messages, task, session, generate, kept } = prompt;
+        let Prompt { messages, alternative, task, session, generate, kept } = prompt;
         let assistant = &self.assistant;
         let mut session = match session {
             Some(session) => session,
             None => assistant.session(task, kept.is_some())?,
         };
-        if assistant.has_chat_template() {
-            for message in messages {
-                session.append_message(message)?;
+        let mut other = Vec::new();
+        if let Some(turns) = alternative {
+            let n_turns = turns.len();
+            append(assistant, &mut session, turns)?;
+            other = session.encode()?.to_vec();
+            if assistant.has_chat_template() {
+                (0..n_turns).for_each(|_| drop(session.pop_turn()));
+            } else {
+                session.truncate(session.tokens().len() - other.len())?;
             }
-        } else {
-            session.append_text(&plain_text(&messages), SpecialTokens::AsText)?;
         }
+        append(assistant, &mut session, messages)?;
         // Encoded here, so that the KV cache has what it shares with the prompt and no more.
-        session.encode()?;
+        let tokens = session.encode()?;
+        let parting = tokens.iter().zip(&other).take_while(|(a, b)| a == b).count();
         assistant.restore(&mut session);
+        if !other.is_empty() {
+            session.remember_state(parting);
+        }
         let about = About { task, kept };
         let prefilling = Prefilling { session, generate, step, about, n_cached: None, time_us: 0.0 };
         self.state = State::Prefill(Box::new(prefilling));
@@ -459,6 +470,16 @@ fn push<T>(
         _ => reasoning.push_str(&text),
     }
     step.text(TextEvent { text, kind, origin: origin.clone() }, events);
+}
+
+/// Adds turns to a session, as text if the model has no template for them.
+fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> Result<(), TaskError> {
+    if assistant.has_chat_template() {
+        turns.into_iter().try_for_each(|turn| session.append_message(turn))?;
+    } else {
+        session.append_text(&plain_text(&turns), SpecialTokens::AsText)?;
+    }
+    Ok(())
 }
 
 /// Turns as plain text, for a model without a chat template.

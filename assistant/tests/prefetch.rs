@@ -2,8 +2,11 @@
 
 mod support;
 
+use std::path::Path;
+
+use refrain::{Engine, EngineOptions};
 use refrain_assistant::{
-    AnswerRequest, JobEvent, JobOptions, Passage, Prefetch, SummarizeRequest, TaskError,
+    AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, SummarizeRequest, TaskError,
 };
 use support::Place;
 
@@ -35,6 +38,34 @@ fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
         answer.text,
         plain.answer(request(question), JobOptions::default()).unwrap().run().unwrap().text
     );
+}
+
+/// The state of recurrent layers is kept where the question begins.
+#[test]
+fn a_prompt_of_a_recurrent_model_is_prefetched_up_to_the_question() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/lfm2");
+    let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).expect("the golden model");
+    let place = Place::new();
+    let builder = || Assistant::builder(engine.clone()).options(support::options());
+    let assistant = builder().store(place.path("store")).build().expect("builds");
+    let plain = builder().build().expect("builds");
+    let passages = vec![Passage::new("Trip", "The trip begins on Saturday. ".repeat(12))];
+    let request = |question: &str| AnswerRequest::new(question).with_passages(passages.clone());
+    assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default()).unwrap().run().unwrap();
+    for (question, again) in
+        [("When does it begin?", false), ("Who comes along?", false), ("Who comes along?", true)]
+    {
+        let answer =
+            |of: &Assistant| of.answer(request(question), JobOptions::default()).unwrap().run().unwrap();
+        let answered = answer(&assistant);
+        assert_eq!(answered.text, answer(&plain).text);
+        let stats = &answered.report.stats[0];
+        let (min, max) = if again { (0, 1) } else { (question.len() / 2, 120) };
+        assert!(
+            stats.cached_tokens > 200 && (min..max).contains(&stats.prefilled_tokens),
+            "{question}: {stats:?}"
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod support;
 
-use refrain::{DraftPolicy, DraftRows, Event, GenerateOptions, Role, Sampling, SessionOptions};
+use refrain::{
+    DraftPolicy, DraftRows, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, SessionOptions,
+};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, QUESTION, Running, chat, engine, with};
@@ -141,6 +143,47 @@ fn the_next_turn_computes_its_new_part_only() {
     let again = cold.answer("/v1/chat/completions", &request);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     assert_eq!(again["choices"], second["choices"]);
+}
+
+/// The state of recurrent layers is kept behind prompts and answers, and where conversations part.
+#[test]
+fn conversations_with_a_recurrent_model_go_on_where_they_ended_or_parted() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/lfm2");
+    let engine = Engine::open(folder, EngineOptions::default()).unwrap();
+    let start = |warm_bytes: usize| {
+        let engine = engine.clone();
+        let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(engine.clone())))]).unwrap();
+        Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(warm_bytes), models)
+    };
+    let [server, cold] = [512 << 20, 0].map(start);
+    // Without kept prompts, every answer is the same.
+    let ask = |messages: &Value| -> (u64, u64, Value) {
+        let request = json!({ "model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 12 });
+        let [answer, expected] =
+            [&server, &cold].map(|server| server.answer("/v1/chat/completions", &request));
+        assert_eq!(answer["choices"], expected["choices"]);
+        assert_eq!(expected["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+        let usage = &answer["usage"];
+        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        (cached, usage["prompt_tokens"].as_u64().unwrap(), answer["choices"][0]["message"].clone())
+    };
+    let system = "You answer in one sentence, and name the note that says it. Nothing else is known to you, so say so.";
+    let turns =
+        |user: &str| json!([{ "role": "system", "content": system }, { "role": "user", "content": user }]);
+    let mut cached = Vec::new();
+    for user in ["One?", "Two?", "And three?", "Or four?"] {
+        let mut messages = turns(user);
+        let (n_cached, n_prompt, answer) = ask(&messages);
+        cached.push(n_cached);
+        assert_eq!(ask(&messages).0, n_prompt - 1, "the same prompt again");
+        let messages_of = messages.as_array_mut().unwrap();
+        messages_of.extend([answer, json!({ "role": "user", "content": "Why?" })]);
+        let (n_cached, n_next, _) = ask(&messages);
+        assert!((n_prompt - 1..n_next - 1).contains(&n_cached), "{n_cached} of {n_next} after {n_prompt}");
+    }
+    let shared = cached[2];
+    assert!(shared > 64 && shared % 16 == 0, "{cached:?}");
+    assert_eq!(cached, [0, 0, shared, shared]);
 }
 
 #[test]

@@ -187,9 +187,23 @@ pub enum SessionError {
         /// Tokens whose keys and values are computed.
         n_cached: usize,
     },
-    /// The model has recurrent layers, whose state cannot be taken apart by positions.
-    #[error("the state of a model with recurrent layers cannot be kept by positions")]
-    RecurrentState,
+    /// The model has recurrent layers, whose state is known at few positions, and not at this one.
+    #[error(
+        "a state cannot end at position {end}, because recurrent layers know theirs at {known:?} only; end it there, or call \
+         `Session::remember_state` before the prefill"
+    )]
+    StateEnd {
+        /// The position after the last one of the state.
+        end: usize,
+        /// Positions at which a state can end, in rising order.
+        known: Vec<usize>,
+    },
+    /// There is no memory for a copy of the state of recurrent layers.
+    #[error("a copy of the recurrent state needs {bytes} bytes, which could not be allocated")]
+    StateMemory {
+        /// Bytes of the copy.
+        bytes: usize,
+    },
     /// The caches of layers with a window are [bounded](crate::WindowCache::Bounded), so earlier positions are gone.
     #[error(
         "the state of a session with `window_cache: bounded` cannot be kept: layers with a window keep the newest tokens only"

@@ -38,7 +38,7 @@ pub use options::{
     SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
 };
 pub use policy::{MemoryPressure, PowerState, ThermalState};
-pub use session::{LogitsReceiver, Score, Session, StateKey, Traced};
+pub use session::{LogitsReceiver, Restoration, Score, Session, StateKey, Traced};
 pub use stats::{
     DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,
     StreamingStats,

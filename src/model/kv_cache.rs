@@ -25,10 +25,12 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::kernels::{Kernels, KeySharing, KvLayer, KvType, StateRule, StateShape};
+use crate::kernels::{AllocError, Kernels, KeySharing, KvLayer, KvType, StateRule, StateShape};
 use crate::model::batch::Batch;
 use crate::model::config::{Attention, KvSource, LayerPlan, Mixer, ModelConfig};
-use crate::model::state::{CheckpointPolicy, RecurrentError, RecurrentLayer, RecurrentShape, TreeRows};
+use crate::model::state::{
+    CheckpointPolicy, Purpose, RecurrentError, RecurrentLayer, RecurrentShape, TreeRows,
+};
 use crate::model::transformer::Compute;
 
 /// The state of every layer: keys and values, `[n_kv_heads, n_slots, head_dim]`, or a [`RecurrentLayer`].
@@ -348,9 +350,9 @@ impl KvCache {
     }
 
     /// Remembers the state of recurrent layers at the committed length, so that [`truncate`](Self::truncate) to it is
-    /// exact.
-    pub(crate) fn checkpoint(&mut self, compute: Compute<'_>) {
-        self.recurrent_mut().for_each(|layer| layer.checkpoint(compute));
+    /// exact, and that it can be [written](Self::write_recurrent_state) later.
+    pub(crate) fn checkpoint(&mut self, compute: Compute<'_>, purpose: Purpose) {
+        self.recurrent_mut().for_each(|layer| layer.checkpoint(compute, purpose));
     }
 
     /// Takes `len` tokens for committed, whatever the layers hold: for measurements.
@@ -443,21 +445,64 @@ impl KvCache {
         self.kv().for_each(|layer| layer.write_state(range.clone(), out));
     }
 
-    /// Commits the tokens from [`len`](Self::len) to `end` with their keys and values from `state`, the state of `n`
-    /// tokens from position `first` on.
+    /// Takes keys and values for the free slots `slots` from `state`, the state of `n` tokens from position `first` on. They are
+    /// not committed: a pass overwrites them, and [`commit_state`](Self::commit_state) keeps them.
     ///
     /// # Panics
-    /// If the state does not contain these tokens, its length is wrong, `end` exceeds the slots, or the cache
+    /// If the state does not contain these tokens, its length is wrong, the slots are committed or do not exist, or the cache
     /// [is bounded](Self::is_bounded).
-    pub fn read_state(&mut self, end: usize, first: usize, n: usize, mut state: &[u8]) {
-        let start = self.len;
+    pub(crate) fn read_state(&mut self, slots: Range<usize>, first: usize, n: usize, mut state: &[u8]) {
+        assert!(slots.start >= self.len, "{slots:?} after {} tokens", self.len);
         for layer in self.kv_mut() {
             let (of_layer, rest) = state.split_at(layer.state_bytes(n) as usize);
-            layer.read_state(start..end, first, n, of_layer);
+            layer.read_state(slots.clone(), first, n, of_layer);
             state = rest;
         }
         assert!(state.is_empty(), "{} more bytes of state", state.len());
+    }
+
+    /// Commits the tokens before `end`, whose keys and values were [read](Self::read_state), with the state of recurrent
+    /// layers from `recurrent`.
+    ///
+    /// # Panics
+    /// If the number of bytes is wrong, or `end` exceeds the slots.
+    pub(crate) fn commit_state(&mut self, end: usize, mut recurrent: &[u8]) {
+        assert!(self.len <= end && end <= self.n_slots, "{end} of {} slots", self.n_slots);
+        for layer in self.recurrent_mut() {
+            let (of_layer, rest) = recurrent.split_at(layer.state_bytes() as usize);
+            layer.read_state(end, of_layer);
+            recurrent = rest;
+        }
+        assert!(recurrent.is_empty(), "{} more bytes of state", recurrent.len());
         self.len = end;
+    }
+
+    /// Bytes of the [state of recurrent layers](Self::write_recurrent_state), at any position; 0 without such layers.
+    pub(crate) fn recurrent_state_bytes(&self) -> u64 {
+        self.recurrent().fold(0, |bytes, layer| layer.state_bytes().saturating_add(bytes))
+    }
+
+    /// Positions whose recurrent state is known, in rising order: those that were asked for, and the committed length.
+    /// `None` without recurrent layers.
+    pub(crate) fn state_ends(&self) -> Option<Vec<usize>> {
+        // All recurrent layers remember the same positions.
+        self.recurrent().next().map(RecurrentLayer::state_ends)
+    }
+
+    /// Appends the state of the recurrent layers before position `end`, layer by layer, to `out`.
+    ///
+    /// # Errors
+    /// [`AllocError`]: a copy of a state could not be allocated; a part may have been appended.
+    ///
+    /// # Panics
+    /// If `end` is none of the [positions](Self::state_ends).
+    pub(crate) fn write_recurrent_state(
+        &self,
+        compute: Compute<'_>,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), AllocError> {
+        self.recurrent().try_for_each(|layer| layer.write_state(compute, end, out))
     }
 
     /// Rolls back to the first `len` tokens. Recurrent layers go back to the newest state that they remember before

@@ -235,7 +235,8 @@ impl Conversation {
         state.is_busy = true;
         drop(state);
         let session = session.map(|(session, _)| session);
-        let prompt = Prompt { messages, task: "chat", session, generate: Some(generate), kept };
+        let prompt =
+            Prompt { messages, task: "chat", session, generate: Some(generate), alternative: None, kept };
         let seat = Seat(self.clone());
         let (shown, left_out) = (layout.shown, layout.left_out);
         let notes = notes.into_iter().collect();

@@ -86,8 +86,14 @@ impl Assistant {
         let mut generate = self.generate_options(&options).with_max_tokens(n_output);
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
-        let prompt =
-            Prompt { messages: layout.turns, task: "edit", session: None, generate: Some(generate), kept };
+        let prompt = Prompt {
+            messages: layout.turns,
+            task: "edit",
+            session: None,
+            generate: Some(generate),
+            alternative: None,
+            kept,
+        };
         let step = Editing::new(&text);
         Ok(Job::new(self, options.cancel, options.priority, prompt, step))
     }

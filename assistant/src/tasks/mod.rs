@@ -72,7 +72,8 @@ impl Assistant {
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
         generate.processors = std::mem::take(&mut options.processors);
         let generate = Some(generate);
-        let prompt = Prompt { messages: layout.turns, task, session: None, generate, kept };
+        let prompt =
+            Prompt { messages: layout.turns, task, session: None, generate, alternative: None, kept };
         let step = Showing { shown: layout.shown, left_out: layout.left_out, result };
         Job::new(self, options.cancel, options.priority, prompt, step)
     }

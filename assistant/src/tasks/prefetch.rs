@@ -14,7 +14,7 @@ use crate::store::Kept;
 #[non_exhaustive]
 pub enum Prefetch {
     /// A question. If its words are not known yet, give the passages and an empty question: the prompt up to the question is
-    /// shared with every question about them.
+    /// shared with every question about them, and of models with recurrent layers, the state before the question is kept.
     Answer(AnswerRequest),
     /// A summary. Of a text that needs several prompts, the first one is computed.
     Summarize(SummarizeRequest),
@@ -44,14 +44,22 @@ impl Assistant {
             return Err(TaskError::NoStore);
         }
         let n_forgotten = self.n_forgotten();
+        let mut alternative = None;
         let (layout, task) = match request {
-            Prefetch::Answer(request) => (self.answer_layout(request, &options)?.0, "answer"),
+            Prefetch::Answer(request) => {
+                if request.question.is_empty() && request.passages.is_some() {
+                    let other = AnswerRequest { question: "?".to_owned(), ..request.clone() };
+                    alternative = Some(self.answer_layout(other, &options)?.0.turns);
+                }
+                (self.answer_layout(request, &options)?.0, "answer")
+            }
             Prefetch::Summarize(request) => (self.summary_layout(&request, &options)?, "summarize"),
             Prefetch::Reply(request) => (self.reply_layout(request, &options)?.0, "reply"),
         };
         let Some(kept) = self.kept(&options, &layout, n_forgotten) else { return Err(TaskError::NoStore) };
         let step = Prefetching { assistant: self.clone(), kept };
-        let prompt = Prompt { messages: layout.turns, task, session: None, generate: None, kept: None };
+        let messages = layout.turns;
+        let prompt = Prompt { messages, alternative, task, session: None, generate: None, kept: None };
         Ok(Job::new(self, options.cancel, Priority::Background, prompt, step))
     }
 }

@@ -339,7 +339,14 @@ impl Summarizing {
             }
         });
         let generate = Some(generate);
-        let prompt = Prompt { messages: layout.turns, task: "summarize", session: None, generate, kept };
+        let prompt = Prompt {
+            messages: layout.turns,
+            task: "summarize",
+            session: None,
+            generate,
+            alternative: None,
+            kept,
+        };
         Ok(Next::Generate(Box::new(prompt), Box::new(self)))
     }
 

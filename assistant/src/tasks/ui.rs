@@ -402,7 +402,8 @@ impl Assistant {
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
         let generate = Some(grammar.constrain(generate.with_stop(vec!["\n".to_owned()])));
-        let prompt = Prompt { messages: layout.turns, task: "ui", session: None, generate, kept };
+        let prompt =
+            Prompt { messages: layout.turns, task: "ui", session: None, generate, alternative: None, kept };
         Ok(Job::new(self, options.cancel, options.priority, prompt, Choosing { screen }))
     }
 }

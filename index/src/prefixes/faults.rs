@@ -28,6 +28,13 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
         .expect("the fixture loads")
 });
 
+/// With recurrent layers.
+static RECURRENT: LazyLock<Engine> = LazyLock::new(|| {
+    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3_5"), options)
+        .expect("the golden model loads")
+});
+
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(1_000_000) };
 }
@@ -45,14 +52,22 @@ fn options(key: Option<[u8; 32]>) -> PrefixOptions {
 }
 
 fn session(tokens: &[TokenId]) -> Session {
+    session_of(&ENGINE, tokens)
+}
+
+fn session_of(engine: &Engine, tokens: &[TokenId]) -> Session {
     let options = SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() };
-    let mut session = ENGINE.session(SessionOptions { kv_type: KvType::F16, ..options }).expect("a session");
+    let mut session = engine.session(SessionOptions { kv_type: KvType::F16, ..options }).expect("a session");
     session.append_tokens(tokens).expect("fits");
     session
 }
 
 fn prefilled(tokens: &[TokenId]) -> Session {
-    let mut session = session(tokens);
+    prefilled_of(&ENGINE, tokens)
+}
+
+fn prefilled_of(engine: &Engine, tokens: &[TokenId]) -> Session {
+    let mut session = session_of(engine, tokens);
     session.prefill(&CancelToken::new(), |_, _| {}).expect("computes");
     session
 }
@@ -74,11 +89,15 @@ fn label(tokens: std::ops::Range<usize>, name: &str) -> Label {
 
 /// Restores a prompt; what is restored has the computed bits.
 fn restored(store: &PrefixStore, prompt: &[TokenId]) -> usize {
-    let mut session = session(prompt);
+    restored_of(&ENGINE, store, prompt)
+}
+
+fn restored_of(engine: &Engine, store: &PrefixStore, prompt: &[TokenId]) -> usize {
+    let mut session = session_of(engine, prompt);
     let n = store.restore(&mut session, "a").expect("restores");
     assert_eq!(session.n_cached_tokens(), n);
     if n > 0 {
-        let computed = prefilled(&prompt[..n + 1]);
+        let computed = prefilled_of(engine, &prompt[..n + 1]);
         assert!(state(&session) == state(&computed), "{n} tokens have other bits");
     }
     n
@@ -137,6 +156,87 @@ fn a_changed_or_cut_file_is_never_used() {
         assert_eq!(restored(&store, &prompt), 5);
         assert_eq!(store.verify().unwrap().left_aside.len(), 0);
     }
+}
+
+/// Two whole blocks, of which the first has a state at its end, and a shorter one with another. A damaged block gives way to the last
+/// state before it, and what has given way is written again.
+#[test]
+fn a_damaged_block_of_a_recurrent_model_gives_way_to_an_earlier_state() {
+    let prompt = tokens(1, 141);
+    let kept = || {
+        let mut session = session_of(&RECURRENT, &prompt);
+        session.remember_state(64);
+        session.prefill(&CancelToken::new(), |_, _| {}).expect("computes");
+        assert_eq!(session.state_ends(), Some(vec![64, 140]));
+        session
+    };
+    for key in [None, Some([7; 32])] {
+        let disk = MemDisk::default();
+        let store = open(&disk, options(key)).unwrap();
+        assert_eq!(store.keep(&kept(), "a", &[], usize::MAX).unwrap(), 140);
+        let tree = tree(&store, "a");
+        let mut entries: Vec<Entry> = tree.blocks.values().copied().collect();
+        entries.sort_by_key(|entry| entry.index);
+        assert_eq!(entries.iter().map(|entry| entry.n_tokens).collect::<Vec<_>>(), [64, 64, 12]);
+        let whole: Vec<Vec<u8>> = entries.iter().map(|entry| disk.contents(&tree.path(entry))).collect();
+        let states = [true, false, true].map(|has_end| has_end as usize);
+        let recurrent = (kept().state_bytes(64) - kept().keys_values_bytes(64)) as usize;
+        assert_eq!(whole[0].len() - whole[1].len(), recurrent);
+        for (i, left) in [(0, 0), (1, 64), (2, 64)] {
+            let path = tree.path(&entries[i]);
+            let len = whole[i].len();
+            let within = len - 16 - states[i] * recurrent;
+            for at in [0, 8, 16, 40, 56, 70, 100, within - 1, within, (within + len) / 2, len - 17, len - 1] {
+                let mut changed = whole[i].clone();
+                changed[at] ^= 1 << (at % 8);
+                for damaged in [&changed[..], &whole[i][..at], &[&whole[i][..], &[0]].concat()] {
+                    disk.put(&path, damaged);
+                    assert_eq!(
+                        restored_of(&RECURRENT, &store, &prompt),
+                        left,
+                        "block {i}, byte {at} of {len}"
+                    );
+                    store.unusable.lock().unwrap().clear();
+                }
+            }
+            // The state of another prompt, of a block that has none, and none at all.
+            disk.put(&path, &changed_place(&whole, i));
+            assert_eq!(restored_of(&RECURRENT, &store, &prompt), left, "block {i}");
+            assert_eq!(store.keep(&kept(), "a", &[], usize::MAX).unwrap(), 140);
+            assert_eq!(restored_of(&RECURRENT, &store, &prompt), 140);
+            disk.remove_file(&path).unwrap();
+            assert_eq!(restored_of(&RECURRENT, &store, &prompt), left, "without block {i}");
+            store.keep(&kept(), "a", &[], usize::MAX).unwrap();
+            assert!(disk.contents(&path).len() == len && store.verify().unwrap().left_aside.is_empty());
+        }
+    }
+}
+
+/// The file of the block before.
+fn changed_place(whole: &[Vec<u8>], i: usize) -> Vec<u8> {
+    whole[(i + whole.len() - 1) % whole.len()].clone()
+}
+
+/// A block that was kept without a state gets one when a session knows it, and keeps it.
+#[test]
+fn a_state_is_added_to_a_stored_block() {
+    let (disk, prompt) = (MemDisk::default(), tokens(1, 141));
+    let store = open(&disk, options(None)).unwrap();
+    assert_eq!(
+        store.keep(&prefilled_of(&RECURRENT, &prompt), "a", &[label(3..4, "x")], usize::MAX).unwrap(),
+        140
+    );
+    let other = [&prompt[..100], &tokens(2, 9)].concat();
+    let mut session = session_of(&RECURRENT, &other);
+    assert_eq!(store.restore(&mut session, "a").unwrap(), 0);
+    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+    assert_eq!(session.state_ends(), Some(vec![64, 108]), "where the prompts part, in whole blocks");
+    store.keep(&session, "a", &[], usize::MAX).unwrap();
+    assert_eq!(restored_of(&RECURRENT, &store, &[&prompt[..70], &tokens(3, 9)].concat()), 64);
+    // A session that does not know the state leaves it there, as the labels.
+    store.keep(&prefilled_of(&RECURRENT, &prompt), "a", &[], usize::MAX).unwrap();
+    assert_eq!(restored_of(&RECURRENT, &store, &[&prompt[..70], &tokens(3, 9)].concat()), 64);
+    assert_eq!(store.forget("a", "x").unwrap(), 4);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Prefixes of prompts on disk: keys and values that were computed once and are restored bit for bit.
+//! Prefixes of prompts on disk: keys and values, and states of recurrent layers, that were computed once and are restored bit for bit.
 //!
 //! ```no_run
 //! use refrain::{Engine, EngineOptions, GenerateOptions, Role, SessionOptions};
@@ -42,11 +42,13 @@
 //! [`StateKey`](refrain::StateKey). So equal beginnings of prompts are stored once, and what follows from a block is
 //! told by names alone. Keys and values of a position depend on the tokens up to it only, so the first positions of a
 //! block serve a prompt that agrees with them and then differs. All names are hashes (BLAKE3), keyed if there is a key.
+//! Recurrent layers have a state at the end of a block only: `recurrent.rs` describes where it is stored.
 //!
 //! Readers need no lock. Names change under a lock of the folder, which is held for a few files at a time:
 //!
 //! - A block is written under another name, without the lock, and renamed. Its labels exist, durably, before it does, and
-//!   are removed after it. Two processes that write the same block write the same contents.
+//!   are removed after it. Two processes that write the same block write the same contents, except that one may know the state of
+//!   recurrent layers at its end and the other may not: the last one stays.
 //! - A reader that finds a file removed restores less.
 //! - Forgetting states its intent in a file, removes, and then removes the intent. After a crash, the next
 //!   [`open`](PrefixStore::open) finishes it.
@@ -71,6 +73,7 @@ mod error;
 mod faults;
 mod folder;
 mod options;
+mod recurrent;
 mod report;
 mod seal;
 mod store;

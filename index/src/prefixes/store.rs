@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use refrain::{Session, TokenId};
+use refrain::{Session, StateKey, TokenId};
 
 use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
 use super::error::io_error;
@@ -99,7 +99,8 @@ impl PrefixStore {
     /// the next answer count as [`cached`](refrain::Stats::cached_tokens).
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
-    /// restored. A session with [lossy acceptance](refrain::Acceptance) computes everything: drafts decide its output, and
+    /// restored. With recurrent layers, a prefix can be restored where their state was kept, and the prefill is told to remember it for the next
+    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]). A session with [lossy acceptance](refrain::Acceptance) computes everything: drafts decide its output, and
     /// the predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
@@ -113,7 +114,21 @@ impl PrefixStore {
             return Ok(0);
         }
         let tree = Tree::list(&*self.disk, &self.namespace_folder(namespace))?;
-        let mut parent = root_id(&self.seal, namespace, session.state_key());
+        let root = root_id(&self.seal, namespace, session.state_key());
+        let used = match session.state_ends() {
+            None => self.restore_tokens(session, &tree, root, &tokens),
+            Some(_) => self.restore_recurrent(session, &tree, root, &tokens),
+        };
+        // One time for all, so that no block is older than those that follow it.
+        let now = self.now();
+        used.iter().for_each(|entry| self.disk.set_time(&tree.path(entry), now));
+        Ok(session.n_cached_tokens() - n_before)
+    }
+
+    /// Restores blocks as far as they agree with `tokens`. Returns the blocks that were used.
+    fn restore_tokens(&self, session: &mut Session, tree: &Tree, root: Id, tokens: &[TokenId]) -> Vec<Entry> {
+        let n_before = session.n_cached_tokens();
+        let mut parent = root;
         let (mut used, mut buf) = (Vec::new(), Vec::new());
         for (index, start) in (0..tokens.len()).step_by(BLOCK_TOKENS).enumerate() {
             if session.n_cached_tokens() + 1 >= tokens.len() {
@@ -124,12 +139,12 @@ impl PrefixStore {
             if start + BLOCK_TOKENS <= n_before {
                 used.extend(tree.blocks.get(&id).copied());
             } else {
-                let mut candidates = self.candidates(&tree, parent, index as u32, wanted, id);
+                let mut candidates = self.candidates(tree, parent, index as u32, wanted, id);
                 // Only those with more than the session has are worth reading.
                 let last = tokens.len() - 1 - start;
                 candidates.retain(|&(n, _)| start + n.min(last) > session.n_cached_tokens());
                 let restored = candidates.into_iter().map(|(_, entry)| entry).find(|entry| {
-                    let restored = self.restore_block(session, &tree, entry, start, &mut buf);
+                    let restored = self.restore_block(session, tree, entry, start, &mut buf);
                     self.judge(entry, restored).is_some_and(|n| n > 0)
                 });
                 used.extend(restored);
@@ -139,15 +154,15 @@ impl PrefixStore {
             }
             parent = id;
         }
-        // One time for all, so that no block is older than those that follow it.
-        let now = self.now();
-        used.iter().for_each(|entry| self.disk.set_time(&tree.path(entry), now));
-        Ok(session.n_cached_tokens() - n_before)
+        used
     }
 
-    /// Keeps the keys and values of the session's tokens before `up_to`, as far as they are computed, in a namespace.
+    /// Keeps the keys and values of the session's tokens before `up_to`, as far as they are computed, in a namespace. With recurrent
+    /// layers, these are kept up to the last position before `up_to` at which their state is known, and with the state at each such
+    /// position ([`Session::state_ends`]): prompts can be restored to these.
+    ///
     /// Stored parts are not written again; they get the labels too. Returns the number of tokens from the first on
-    /// that are stored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if more than 1,024 labels begin in one
+    /// that can be restored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if more than 1,024 labels begin in one
     /// block, or if another process forgets or removes a part meanwhile.
     ///
     /// A stored block that would get more than 1,024 labels is written again with those of this call, and what followed
@@ -163,7 +178,12 @@ impl PrefixStore {
         labels: &[Label],
         up_to: usize,
     ) -> Result<usize, PrefixError> {
-        let tokens = &session.tokens()[..up_to.min(session.n_cached_tokens())];
+        let n_tokens = up_to.min(session.n_cached_tokens());
+        let n_tokens = match session.state_ends() {
+            None => n_tokens,
+            Some(ends) => ends.into_iter().filter(|&end| end <= n_tokens).max().unwrap_or(0),
+        };
+        let tokens = &session.tokens()[..n_tokens];
         if tokens.is_empty() {
             return Ok(0);
         }
@@ -171,10 +191,8 @@ impl PrefixStore {
         let mut tree = Tree::list(&*self.disk, &folder)?;
         let mut plan = self.plan(&tree, session, namespace, tokens);
         // Later blocks of a label follow its first one, and are forgotten with it.
-        let labels_of = |index: usize| -> HashSet<Id> {
-            let begins = |range: &Range<usize>| {
-                !range.is_empty() && range.start < tokens.len() && range.start / BLOCK_TOKENS == index
-            };
+        let labels_of = |planned: &Planned| -> HashSet<Id> {
+            let begins = |range: &Range<usize>| !range.is_empty() && planned.range.contains(&range.start);
             let begin = labels.iter().filter(|label| begins(&label.tokens));
             begin.map(|label| self.label_id(namespace, &label.name)).collect()
         };
@@ -197,35 +215,39 @@ impl PrefixStore {
             room = self.make_room(needed(&plan), &chain)?;
         }
         let now = self.now();
-        for (index, planned) in plan.iter().enumerate() {
-            let mut ids = labels_of(index);
+        let mut n_kept = 0;
+        for planned in &plan {
+            let mut ids = labels_of(planned);
             if ids.len() > LABELS_MAX || (!planned.is_stored && planned.bytes > room) {
-                return Ok(planned.start);
+                return Ok(n_kept);
             }
             let is_kept = if planned.is_stored {
                 ids.retain(|&id| tree.labels_of(planned.entry.id).all(|known| known != id));
                 self.label_stored(&tree, planned, &ids)
             } else {
                 room -= planned.bytes;
-                let parent = index.checked_sub(1).map(|before| tree.path(&plan[before].entry));
+                let parent = planned.before.map(|before| tree.path(&plan[before].entry));
                 self.write(session, &tree, planned, parent.as_deref(), ids)
             };
             if !unless_gone(is_kept)? {
-                return Ok(planned.start);
+                return Ok(n_kept);
             }
             self.disk.set_time(&tree.path(&planned.entry), now);
+            if planned.has_end {
+                n_kept = planned.range.end;
+            }
         }
-        Ok(tokens.len())
+        Ok(n_kept)
     }
 
     /// A stored block that would get more than [`LABELS_MAX`] labels. It is removed with what follows it and written
     /// again: the session that is being kept has the same tokens, and its labels name them.
-    fn full(&self, tree: &Tree, plan: &[Planned], labels_of: impl Fn(usize) -> HashSet<Id>) -> Option<Id> {
-        let is_full = |(index, planned): &(usize, &Planned)| {
+    fn full(&self, tree: &Tree, plan: &[Planned], labels_of: impl Fn(&Planned) -> HashSet<Id>) -> Option<Id> {
+        let is_full = |planned: &&Planned| {
             let known: HashSet<Id> = tree.labels_of(planned.entry.id).collect();
-            planned.is_stored && known.union(&labels_of(*index)).count() > LABELS_MAX
+            planned.is_stored && known.union(&labels_of(planned)).count() > LABELS_MAX
         };
-        plan.iter().enumerate().find(is_full).map(|(_, planned)| planned.entry.id)
+        plan.iter().find(is_full).map(|planned| planned.entry.id)
     }
 
     /// Adds labels to a stored block. Returns false if it was removed meanwhile.
@@ -309,7 +331,7 @@ impl PrefixStore {
     }
 
     /// Everything of a block except its state; `None` if it is not usable.
-    fn head(&self, tree: &Tree, entry: &Entry) -> Option<Head> {
+    pub(super) fn head(&self, tree: &Tree, entry: &Entry) -> Option<Head> {
         if self.unusable.lock().unwrap_or_else(PoisonError::into_inner).contains(&entry.id) {
             return None;
         }
@@ -318,7 +340,7 @@ impl PrefixStore {
     }
 
     /// Notes a damaged block, so that the next [`keep`](Self::keep) writes it again.
-    fn judge<T>(&self, entry: &Entry, result: Result<T, PrefixProblem>) -> Option<T> {
+    pub(super) fn judge<T>(&self, entry: &Entry, result: Result<T, PrefixProblem>) -> Option<T> {
         if matches!(result, Err(PrefixProblem::Damaged(_) | PrefixProblem::Misplaced)) {
             self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.id);
         }
@@ -334,21 +356,35 @@ impl PrefixStore {
         start: usize,
         buf: &mut Vec<u8>,
     ) -> Result<usize, PrefixProblem> {
-        let file = self.disk.open(&tree.path(entry))?;
-        let head = block::read_head(&self.seal, entry, &*file)?;
-        if head.state_key != session.state_key().to_bits()
-            || head.state_bytes != session.state_bytes(entry.n_tokens)
-        {
-            return Err(PrefixProblem::Misplaced);
-        }
-        let state = block::read_state(&self.seal, &head, &*file, buf)?;
+        let (head, state) = self.read_block(tree, entry, session.state_key(), buf)?;
         session.restore_state(start, &head.tokens, state).map_err(|_| PrefixProblem::Misplaced)
     }
 
-    /// The blocks of a prefix. The last may be a stored block that is longer.
+    /// Reads a block, and its state into `buf`.
+    pub(super) fn read_block<'a>(
+        &self,
+        tree: &Tree,
+        entry: &Entry,
+        key: StateKey,
+        buf: &'a mut Vec<u8>,
+    ) -> Result<(Head, &'a [u8]), PrefixProblem> {
+        let file = self.disk.open(&tree.path(entry))?;
+        let head = block::read_head(&self.seal, entry, &*file)?;
+        if head.state_key != key.to_bits() {
+            return Err(PrefixProblem::Misplaced);
+        }
+        let state = block::read_state(&self.seal, &head, &*file, buf)?;
+        Ok((head, state))
+    }
+
+    /// The blocks of a prefix, in order of their ends. Without recurrent layers, the last may be a stored block that is longer.
     fn plan(&self, tree: &Tree, session: &Session, namespace: &str, tokens: &[TokenId]) -> Vec<Planned> {
-        let mut parent = root_id(&self.seal, namespace, session.state_key());
-        let mut plan = Vec::new();
+        let root = root_id(&self.seal, namespace, session.state_key());
+        if let Some(ends) = session.state_ends() {
+            return self.plan_recurrent(tree, session, root, tokens, &ends);
+        }
+        let mut parent = root;
+        let mut plan: Vec<Planned> = Vec::new();
         for (index, tokens) in tokens.chunks(BLOCK_TOKENS).enumerate() {
             let (id, n_tokens) = (block_id(&self.seal, parent, tokens), tokens.len());
             let entry = Entry { index: index as u32, parent, id, n_tokens };
@@ -358,9 +394,12 @@ impl PrefixStore {
             let longer =
                 || tree.children(parent, entry.index).find(|other| other.n_tokens > n_tokens && has(other));
             let stored = own.or_else(longer);
+            let start = index * BLOCK_TOKENS;
             plan.push(Planned {
                 entry: stored.unwrap_or(entry),
-                start: index * BLOCK_TOKENS,
+                range: start..start + n_tokens,
+                before: index.checked_sub(1),
+                has_end: true,
                 is_stored: stored.is_some(),
                 bytes: file_bytes(n_tokens, session.state_bytes(n_tokens)),
             });
@@ -390,15 +429,24 @@ impl PrefixStore {
         labels: HashSet<Id>,
     ) -> Result<bool, PrefixError> {
         let Entry { parent: parent_id, id, n_tokens, .. } = planned.entry;
-        let range = planned.start..planned.start + n_tokens;
+        let range = planned.range.clone();
         let tokens = &session.tokens()[range.clone()];
-        let state_bytes = session.state_bytes(n_tokens);
+        let state_bytes =
+            if planned.has_end { session.state_bytes(n_tokens) } else { session.keys_values_bytes(n_tokens) };
         let bytes = block::encode(&self.seal, parent_id, session.state_key(), tokens, state_bytes, |out| {
-            Ok(session.write_state(range, out)?)
+            Ok(if planned.has_end {
+                session.write_state(range, out)
+            } else {
+                session.write_keys_values(range, out)
+            }?)
         })?;
         let number = self.n_written.fetch_add(1, Ordering::Relaxed);
         let (path, partial) = (tree.path(&planned.entry), tree.folder.join(partial_name(self.id, number)));
-        let shorter = self.shorter(tree, planned, tokens);
+        // Recurrent layers have another state at the end of a shorter one.
+        let shorter = match session.state_ends() {
+            None => self.shorter(tree, planned, tokens),
+            Some(_) => HashSet::new(),
+        };
         let is_in_place = self.put(&partial, &path, &bytes, || {
             let changing = self.lock_changes()?;
             if parent.is_some_and(|parent| self.disk.stat(parent).is_err()) {
@@ -473,13 +521,17 @@ pub(super) fn unless_gone<T: Default>(result: Result<T, PrefixError>) -> Result<
 }
 
 /// A block of a prefix that is kept.
-struct Planned {
-    entry: Entry,
-    /// Its first position.
-    start: usize,
-    is_stored: bool,
+pub(super) struct Planned {
+    pub(super) entry: Entry,
+    /// Positions of its tokens that are kept.
+    pub(super) range: Range<usize>,
+    /// The place in the plan of the block that it follows.
+    pub(super) before: Option<usize>,
+    /// Whether a prompt can be restored to its end: unless recurrent layers do not know their state there.
+    pub(super) has_end: bool,
+    pub(super) is_stored: bool,
     /// Bytes of its file.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// The name of the file that a store locks as long as it lives.

@@ -28,7 +28,7 @@ const CONTEXT_STEP: usize = 32;
 
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
-pub use state::StateKey;
+pub use state::{Restoration, StateKey};
 pub(in crate::engine) use target::{TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 
@@ -46,6 +46,8 @@ pub struct Session {
     pub(super) drafting: DraftingState,
     /// The newest memory pressure report that this session has handled.
     pub(super) pressure: PressureReport,
+    /// Where the next prefill remembers the state of recurrent layers.
+    to_remember: Option<usize>,
 }
 
 impl fmt::Debug for Session {
@@ -206,6 +208,7 @@ impl Session {
         if len < self.conversation.tokens.len() {
             self.conversation.tokens.truncate(len);
             self.target.kv.truncate(len);
+            self.to_remember = self.to_remember.filter(|&at| at <= len);
         }
         self.drafting.truncate(len);
     }
@@ -218,6 +221,7 @@ impl Session {
         let mut fork = Self::new(Arc::clone(&self.shared), self.options.clone())?;
         fork.conversation.clone_from(&self.conversation);
         fork.target.kv.copy_from(&self.target.kv);
+        fork.to_remember = self.to_remember;
         fork.drafting.copy_sources(&self.drafting);
         fork.drafting.primed = self.drafting.primed;
         fork.drafting.calibrated = self.drafting.calibrated;

@@ -4,6 +4,7 @@ use super::Session;
 use crate::cancel::CancelToken;
 use crate::engine::error::GenerateError;
 use crate::engine::stats::Stopwatch;
+use crate::model::state::Purpose;
 use crate::model::transformer::{ForwardError, PassEnd};
 
 impl Session {
@@ -56,7 +57,7 @@ impl Session {
             progress(self.target.kv.len() - start, end - start);
         }
         // The next turn often changes how this answer is written, and goes on from here.
-        self.target.kv.checkpoint(self.shared.compute());
+        self.target.kv.checkpoint(self.shared.compute(), Purpose::Prompt);
         Ok(())
     }
 
@@ -95,10 +96,17 @@ impl Session {
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
         let done = self.target.kv.len();
-        let chunk_end = end.min(done + self.options.prefill_chunk);
+        let limit = end.min(done + self.options.prefill_chunk);
+        // Recurrent layers have a state only where a pass ends.
+        let remembered = self.to_remember.filter(|at| (done + 1..=limit).contains(at));
+        let chunk_end = remembered.unwrap_or(limit);
         let chunk = &self.conversation.tokens[done..chunk_end];
         self.target.forward_chain(&self.shared, chunk, pass_end, None, cancel)?;
         self.target.kv.commit_all(&self.target.batch);
+        if remembered.is_some() {
+            self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
+            self.to_remember = None;
+        }
         if pass_end == PassEnd::Hidden {
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;

@@ -30,7 +30,7 @@ impl Session {
         let target = TargetState::new(&shared, options.cache_size(config), context_len, pruner, reader)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
-        Ok(Self { shared, options, conversation, target, drafting, pressure })
+        Ok(Self { shared, options, conversation, target, drafting, pressure, to_remember: None })
     }
 }
 

@@ -1,4 +1,14 @@
-//! The state of a session as bytes: keys and values of committed tokens, to be kept and restored bit for bit.
+//! The state of a session as bytes, to be kept and restored bit for bit.
+//!
+//! Keys and values belong to tokens, so those of any range can be written, and any beginning of them can be restored. Recurrent layers have
+//! one state for all tokens before a position. The state of a range is therefore
+//!
+//! ```text
+//! keys and values of the range │ state of recurrent layers at its end
+//! ```
+//!
+//! and it is restored as a whole, behind all tokens before it. Recurrent layers know their state at the newest position, at the end of the
+//! newest prompt, and where [`Session::remember_state`] asked for it.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,12 +17,17 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Session;
 use crate::engine::error::SessionError;
+use crate::kernels::AllocError;
 use crate::model::rope::depends_on_context;
+use crate::model::state::Purpose;
 use crate::token::TokenId;
 
 /// The version of the arithmetic and of the layout of a state. Every change to the bits of keys and values, or to the
 /// order of their bytes, must increase it. (A test detects changes.)
 const STATE_VERSION: u32 = 2;
+
+/// The same for the state of recurrent layers; other models' keys do not depend on it.
+const RECURRENT_STATE_VERSION: u32 = 1;
 
 /// A hash of everything besides the tokens that determines the bits of a session's [state](Session::write_state):
 /// weights and hyper-parameters as loaded, tokenizer, type of the KV cache, and the version of the arithmetic; also the
@@ -67,25 +82,75 @@ impl Session {
         if ropes.iter().any(|rope| depends_on_context(&rope.scaling)) {
             hash.update(&(self.target.kv.context_len() as u64).to_le_bytes());
         }
+        if self.target.kv.state_ends().is_some() {
+            hash.update(&RECURRENT_STATE_VERSION.to_le_bytes());
+        }
         StateKey(hash.digest128())
     }
 
-    /// Bytes of the state of `n_tokens` tokens.
+    /// Bytes of the [state](Self::write_state) of `n_tokens` tokens.
     pub fn state_bytes(&self, n_tokens: usize) -> u64 {
+        self.keys_values_bytes(n_tokens).saturating_add(self.target.kv.recurrent_state_bytes())
+    }
+
+    /// Bytes of the [keys and values](Self::write_keys_values) of `n_tokens` tokens: less than
+    /// [`state_bytes`](Self::state_bytes) if the model has recurrent layers.
+    pub fn keys_values_bytes(&self, n_tokens: usize) -> u64 {
         self.target.kv.state_bytes(n_tokens)
     }
 
+    /// Positions at which a [state](Self::write_state) can end, in rising order: the number of
+    /// [cached tokens](Self::n_cached_tokens), the end of the newest prompt that was prefilled, and the position of the newest
+    /// [`remember_state`](Self::remember_state), as far as truncation has not removed them. `None` without recurrent layers:
+    /// then a state can end at every position.
+    pub fn state_ends(&self) -> Option<Vec<usize>> {
+        self.target.kv.state_ends()
+    }
+
+    /// Makes the next prefill that comes past `position` remember the state of recurrent layers there, so that a state can
+    /// [end](Self::state_ends) at it. A later call replaces an earlier one. Positions behind which tokens are cached already are
+    /// ignored, as is every call without recurrent layers. Takes the memory of one recurrent state; the output is unchanged.
+    pub fn remember_state(&mut self, position: usize) {
+        let kv = &mut self.target.kv;
+        if kv.is_recurrent() && position >= kv.len() {
+            self.to_remember = Some(position).filter(|&at| at > kv.len());
+            if self.to_remember.is_none() {
+                kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
+            }
+        }
+    }
+
     /// Appends the state of the tokens in `range`, [`state_bytes`](Self::state_bytes) of it, to `out`: their keys and
-    /// values in the layout of the KV cache. Equal tokens up to the end of the range give equal bytes.
+    /// values in the layout of the KV cache, then the state of recurrent layers at the end of the range. Equal tokens up to the
+    /// end of the range give equal bytes.
     ///
     /// # Errors
-    /// [`SessionError::StateRange`]: the keys and values are not computed; [`SessionError::RecurrentState`]: the model has
-    /// recurrent layers; [`SessionError::BoundedWindows`]: layers with a window do not keep all tokens. `out` is unchanged.
+    /// [`SessionError::StateRange`]: the tokens are not computed. [`SessionError::StateEnd`]: recurrent layers do not know their
+    /// state at the end of the range; the error and [`state_ends`](Self::state_ends) list where they do.
+    /// [`SessionError::StateMemory`]: no memory for a copy of it. [`SessionError::BoundedWindows`]: layers with a window do not
+    /// keep all tokens. `out` is unchanged.
     pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
+        let (start, end) = (out.len(), range.end);
+        self.write_keys_values(range, out)?;
+        let written = match self.state_ends() {
+            Some(known) if !known.contains(&end) => Err(SessionError::StateEnd { end, known }),
+            Some(_) => {
+                let written = self.target.kv.write_recurrent_state(self.shared.compute(), end, out);
+                written.map_err(|AllocError { bytes }| SessionError::StateMemory { bytes })
+            }
+            None => Ok(()),
+        };
+        written.inspect_err(|_| out.truncate(start))
+    }
+
+    /// As [`write_state`](Self::write_state) without the state of recurrent layers: a part of a
+    /// [`Restoration`] that continues behind it.
+    ///
+    /// # Errors
+    /// [`SessionError::StateRange`]: the tokens are not computed. [`SessionError::BoundedWindows`]: layers with a window do not
+    /// keep all tokens. `out` is unchanged.
+    pub fn write_keys_values(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let n_cached = self.n_cached_tokens();
-        if self.target.kv.is_recurrent() {
-            return Err(SessionError::RecurrentState);
-        }
         if self.target.kv.is_bounded() {
             return Err(SessionError::BoundedWindows);
         }
@@ -96,14 +161,17 @@ impl Session {
         Ok(())
     }
 
-    /// Takes keys and values from a state instead of computing them. `tokens` and `state` were those of a session with
-    /// the same [key](Self::state_key), from position `first` on, and the tokens before `first` were the same as here.
+    /// Takes a state instead of computing it. `tokens` and `state` were those of a session with the same
+    /// [key](Self::state_key), from position `first` on, and the tokens before `first` were the same as here.
     ///
     /// Restored are the positions behind the [cached](Self::n_cached_tokens) ones, as far as `tokens` agree with this
-    /// session's tokens, without the newest, which the next step computes. Returns their number, which is 0 if nothing
-    /// more agrees. The output is the same as after a prefill. Calibration has no predictions for restored positions,
-    /// so drafts may differ; with [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored,
-    /// and neither is the state of recurrent layers, nor any state with [bounded windows](crate::WindowCache::Bounded).
+    /// session's tokens, without the newest, which the next step computes. With recurrent layers, all tokens of the state must agree, and
+    /// the newest must be behind them. Returns the number of restored positions, which is 0 if nothing more agrees. The output is the
+    /// same as after a prefill. Calibration has no predictions for restored positions, so drafts may differ; with
+    /// [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored, and neither is any state with
+    /// [bounded windows](crate::WindowCache::Bounded).
+    ///
+    /// A later truncation to a position before a restored recurrent state recomputes everything.
     ///
     /// # Errors
     /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
@@ -114,26 +182,79 @@ impl Session {
         tokens: &[TokenId],
         state: &[u8],
     ) -> Result<usize, SessionError> {
-        let n_cached = self.n_cached_tokens();
-        if first > n_cached {
-            let end = first.saturating_add(tokens.len());
-            return Err(SessionError::StateRange { start: first, end, n_cached });
-        }
         let (given, expected) = (state.len() as u64, self.state_bytes(tokens.len()));
         if given != expected {
             return Err(SessionError::StateLength { given, expected });
         }
-        let kv = &self.target.kv;
-        if self.options.acceptance.is_lossy() || kv.is_recurrent() || kv.is_bounded() {
-            return Ok(0);
+        let n_cached = self.n_cached_tokens();
+        self.restoration().add(first, tokens, state).map(|end| end - n_cached)
+    }
+
+    /// Begins to restore a state that was written in parts.
+    pub fn restoration(&mut self) -> Restoration<'_> {
+        let end = self.n_cached_tokens();
+        Restoration { session: self, end }
+    }
+}
+
+/// A state that is restored from the states of consecutive ranges, made by [`Session::restoration`].
+///
+/// With recurrent layers, [keys and values](Session::write_keys_values) alone are a part too. They count once a part behind them
+/// brings the [state](Session::write_state) of these layers. If none does, they are given up when the value is dropped: the session is then
+/// as the last part with such a state left it.
+///
+/// ```no_run
+/// # use refrain::{Engine, EngineOptions, SessionError, SessionOptions, TokenId};
+/// # fn restore(session: &mut refrain::Session, tokens: &[TokenId], parts: [&[u8]; 2]) -> Result<(), SessionError> {
+/// let mut restoration = session.restoration();
+/// restoration.add(0, &tokens[..64], parts[0])?; // of `write_keys_values(0..64, …)`
+/// restoration.add(64, &tokens[64..99], parts[1])?; // of `write_state(64..99, …)`
+/// assert_eq!(session.n_cached_tokens(), 99);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Restoration<'a> {
+    session: &'a mut Session,
+    /// The position after the tokens whose keys and values are there.
+    end: usize,
+}
+
+impl Restoration<'_> {
+    /// Adds the state of a range, as [`Session::restore_state`] does, or its keys and values alone. Its first position may lie before
+    /// the end of what is there. Returns the position after the tokens that are there now.
+    ///
+    /// # Errors
+    /// As [`Session::restore_state`]; what was added before stays.
+    pub fn add(&mut self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
+        let Self { session, end: start } = self;
+        if first > *start {
+            let end = first.saturating_add(tokens.len());
+            return Err(SessionError::StateRange { start: first, end, n_cached: *start });
         }
-        let own = &self.conversation.tokens;
+        let [keys_values, whole] =
+            [session.keys_values_bytes(tokens.len()), session.state_bytes(tokens.len())];
+        let given = state.len() as u64;
+        if given != keys_values && given != whole {
+            return Err(SessionError::StateLength { given, expected: whole });
+        }
+        let own = &session.conversation.tokens;
         let n_agreed = own[first..].iter().zip(tokens).take_while(|(own, token)| own == token).count();
         let end = (first + n_agreed).min(own.len().saturating_sub(1));
-        if end <= n_cached {
-            return Ok(0);
+        let adds = if given == whole && keys_values < whole {
+            // A recurrent state is that behind all of the tokens.
+            end == first + tokens.len() && end >= *start && end > session.target.kv.len()
+        } else {
+            end > *start
+        };
+        if adds && !session.options.acceptance.is_lossy() && !session.target.kv.is_bounded() {
+            let (keys_values, recurrent) = state.split_at(keys_values as usize);
+            session.target.kv.read_state(*start..end, first, tokens.len(), keys_values);
+            if given == whole {
+                session.target.kv.commit_state(end, recurrent);
+            }
+            *start = end;
         }
-        self.target.kv.read_state(end, first, tokens.len(), state);
-        Ok(end - n_cached)
+        Ok(*start)
     }
 }

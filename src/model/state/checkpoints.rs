@@ -29,11 +29,23 @@ impl CheckpointPolicy {
     pub const NONE: Self = Self { n_max: 0, spacing_min: usize::MAX, spacing_share: 1 };
 }
 
+/// Why a checkpoint is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// It was due, so that truncation recomputes less. It goes when others are due.
+    Truncation,
+    /// A prompt ends there, from where the next text often goes on. The newest stays.
+    Prompt,
+    /// The state there is to be written. The newest stays.
+    Snapshot,
+}
+
 /// The checkpoints of a layer.
 ///
 /// # Invariants
 /// - `held` is sorted by position, strictly rising, and has at most `policy.n_max` entries.
 /// - Every copy is in `held` or in `free`.
+/// - At most one entry has [`Purpose::Prompt`], and at most one [`Purpose::Snapshot`].
 pub(super) struct Checkpoints {
     policy: CheckpointPolicy,
     held: Vec<Checkpoint>,
@@ -43,8 +55,7 @@ pub(super) struct Checkpoints {
 /// The state before a position.
 pub(super) struct Checkpoint {
     pub(super) position: usize,
-    /// Whether it was asked for. The newest of these stays until the next one.
-    asked_for: bool,
+    purpose: Purpose,
     pub(super) state: Option<StateBuf>,
     /// `[conv_len − 1, conv_dim]`: the inputs before the position.
     pub(super) tail: RowRing,
@@ -62,7 +73,7 @@ impl Checkpoints {
             let state = state.map(StateBuf::zeroed).transpose()?;
             Ok(Checkpoint {
                 position: 0,
-                asked_for: false,
+                purpose: Purpose::Truncation,
                 state,
                 tail: RowRing::zeroed(tail_len, conv_dim)?,
             })
@@ -89,14 +100,16 @@ impl Checkpoints {
     }
 
     /// A checkpoint at `position`, to be filled. `None` if there is one already, or there may be no other.
-    pub(super) fn add(&mut self, position: usize, asked_for: bool) -> Option<&mut Checkpoint> {
-        if asked_for {
-            self.held.iter_mut().for_each(|held| held.asked_for = false);
+    pub(super) fn add(&mut self, position: usize, purpose: Purpose) -> Option<&mut Checkpoint> {
+        for held in self.held.iter_mut().filter(|held| held.purpose == purpose) {
+            held.purpose = Purpose::Truncation;
         }
         if let Some(last) = self.held.last_mut() {
             assert!(last.position <= position, "position {position} after {}", last.position);
             if last.position == position {
-                last.asked_for |= asked_for;
+                if purpose != Purpose::Truncation {
+                    last.purpose = purpose;
+                }
                 return None;
             }
         }
@@ -105,7 +118,7 @@ impl Checkpoints {
             self.free.push(self.held.remove(least));
         }
         let mut added = self.free.pop()?;
-        (added.position, added.asked_for) = (position, asked_for);
+        (added.position, added.purpose) = (position, purpose);
         self.held.push(added);
         self.held.last_mut()
     }
@@ -117,7 +130,7 @@ impl Checkpoints {
             let after = self.held.get(i + 1).map_or(position, |held| held.position);
             (after - before) as f64 / (position - before) as f64
         };
-        let candidates = (0..self.held.len()).filter(|&i| !self.held[i].asked_for);
+        let candidates = (0..self.held.len()).filter(|&i| self.held[i].purpose == Purpose::Truncation);
         // Of equal ones the first: it is the oldest.
         candidates.min_by(|&a, &b| score(a).total_cmp(&score(b)))
     }
@@ -130,6 +143,16 @@ impl Checkpoints {
         self.held.last()
     }
 
+    /// The checkpoint at `position` that was asked for.
+    pub(super) fn asked_for(&self, position: usize) -> Option<&Checkpoint> {
+        self.all_asked_for().find(|held| held.position == position)
+    }
+
+    /// Those that were asked for, in order of position.
+    pub(super) fn all_asked_for(&self) -> impl Iterator<Item = &Checkpoint> {
+        self.held.iter().filter(|held| held.purpose != Purpose::Truncation)
+    }
+
     pub(super) fn clear(&mut self) {
         self.free.append(&mut self.held);
     }
@@ -139,7 +162,7 @@ impl Checkpoints {
         self.clear();
         for from in &other.held[other.held.len().saturating_sub(self.policy.n_max)..] {
             let Some(mut to) = self.free.pop() else { return };
-            (to.position, to.asked_for) = (from.position, from.asked_for);
+            (to.position, to.purpose) = (from.position, from.purpose);
             if let (Some(to), Some(from)) = (&mut to.state, &from.state) {
                 to.copy_from(from);
             }
@@ -160,7 +183,9 @@ impl Checkpoints {
         assert_eq!(self.held.len() + self.free.len(), self.policy.n_max);
         assert!(self.positions().is_sorted_by(|a, b| a < b), "{:?}", self.positions());
         assert!(self.held.last().is_none_or(|last| last.position <= end), "{:?} of {end}", self.positions());
-        assert!(self.held.iter().filter(|held| held.asked_for).count() <= 1);
+        for purpose in [Purpose::Prompt, Purpose::Snapshot] {
+            assert!(self.held.iter().filter(|held| held.purpose == purpose).count() <= 1);
+        }
     }
 }
 
@@ -179,7 +204,7 @@ mod tests {
             let mut all = checkpoints(CheckpointPolicy::default());
             for end in (step..60_000).step_by(step) {
                 if all.is_due(end) {
-                    all.add(end, false);
+                    all.add(end, Purpose::Truncation);
                 }
                 if end % 499 >= step {
                     continue;
@@ -205,18 +230,26 @@ mod tests {
     #[test]
     fn the_one_that_was_asked_for_stays() {
         let mut all = checkpoints(CheckpointPolicy { n_max: 3, spacing_min: 10, spacing_share: 1000 });
-        all.add(55, true);
+        all.add(55, Purpose::Prompt);
         for position in (60..1000).filter(|position| position % 10 == 0) {
-            all.add(position, false);
+            all.add(position, Purpose::Truncation);
             assert!(all.positions().contains(&55), "{:?}", all.positions());
             all.check_integrity(position);
         }
-        all.add(1000, true);
+        all.add(1000, Purpose::Prompt);
         for position in (1010..2000).filter(|position| position % 10 == 0) {
-            all.add(position, false);
+            all.add(position, Purpose::Truncation);
             assert!(all.positions().contains(&1000), "{:?}", all.positions());
         }
         assert!(!all.positions().contains(&55));
+        // One of another purpose does not take its place.
+        all.add(2000, Purpose::Snapshot);
+        for position in (2010..3000).filter(|position| position % 10 == 0) {
+            all.add(position, Purpose::Truncation);
+            let asked_for: Vec<usize> = all.all_asked_for().map(|held| held.position).collect();
+            assert_eq!(asked_for, [1000, 2000]);
+            all.check_integrity(position);
+        }
         assert_eq!(all.truncate(999).map(|last| last.position), None);
         assert_eq!(all.free.len(), 3);
     }
@@ -224,10 +257,14 @@ mod tests {
     #[test]
     fn none_is_never_due() {
         let mut none = checkpoints(CheckpointPolicy::NONE);
-        assert!(!none.is_due(usize::MAX) && none.add(3, true).is_none());
+        assert!(!none.is_due(usize::MAX) && none.add(3, Purpose::Prompt).is_none());
         let mut one = checkpoints(CheckpointPolicy { n_max: 1, ..CheckpointPolicy::default() });
-        assert!(one.add(3, true).is_some() && one.add(3, false).is_none() && one.add(7, false).is_none());
-        assert!(one.add(7, true).is_some());
+        assert!(
+            one.add(3, Purpose::Prompt).is_some()
+                && one.add(3, Purpose::Truncation).is_none()
+                && one.add(7, Purpose::Truncation).is_none()
+        );
+        assert!(one.add(7, Purpose::Prompt).is_some());
         assert_eq!(one.positions(), [7]);
     }
 }

@@ -10,6 +10,6 @@ mod recurrent;
 mod tests;
 mod tree;
 
-pub use checkpoints::CheckpointPolicy;
+pub use checkpoints::{CheckpointPolicy, Purpose};
 pub use recurrent::{RecurrentError, RecurrentLayer, RecurrentShape, ShapeError};
 pub use tree::TreeRows;

@@ -17,9 +17,11 @@
 //!
 //! Rows of a prefill chunk are not recorded: the shadow receives the state after the last row, and the chunk is committed as a whole.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
-use super::checkpoints::{CheckpointPolicy, Checkpoints};
+use super::checkpoints::{CheckpointPolicy, Checkpoints, Purpose};
 use super::tree::TreeRows;
 use crate::kernels::{
     self, AllocError, CONV_LEN_MAX, ConvRows, RowPart, RowRing, StateBuf, StateInputs, StateScratch,
@@ -377,7 +379,7 @@ impl RecurrentLayer {
         self.records.drop_first(n_folded);
         std::mem::swap(&mut self.state, &mut self.shadow);
         if self.checkpoints.is_due(self.start) {
-            self.take_checkpoint(false);
+            self.take_checkpoint(Purpose::Truncation);
         }
     }
 
@@ -390,9 +392,9 @@ impl RecurrentLayer {
         self.commit(0..n_tokens);
     }
 
-    /// Takes a checkpoint at the last committed position. It stays until the next call; only truncation removes it earlier. To be called
-    /// where a truncation is likely, for example before an answer.
-    pub fn checkpoint(&mut self, compute: Compute<'_>) {
+    /// Takes a checkpoint at the last committed position. It stays until the next call with the same purpose; only truncation removes it
+    /// earlier. To be called where a truncation is likely, for example before an answer, or where the state is to be written later.
+    pub fn checkpoint(&mut self, compute: Compute<'_>, purpose: Purpose) {
         self.pending = None;
         let n_folded = self.n_journaled();
         if n_folded > 0 {
@@ -406,12 +408,12 @@ impl RecurrentLayer {
             self.start = self.len;
         }
         if self.len > 0 {
-            self.take_checkpoint(true);
+            self.take_checkpoint(purpose);
         }
     }
 
-    fn take_checkpoint(&mut self, asked_for: bool) {
-        let Some(to) = self.checkpoints.add(self.start, asked_for) else { return };
+    fn take_checkpoint(&mut self, purpose: Purpose) {
+        let Some(to) = self.checkpoints.add(self.start, purpose) else { return };
         if let (Some(to), Some(state)) = (&mut to.state, &self.state) {
             to.copy_from(state);
         }
@@ -488,13 +490,34 @@ impl RecurrentLayer {
         states.saturating_add(tail.saturating_mul(size_of::<f32>() as u64))
     }
 
-    /// Appends the state before position [`len`](Self::len) to `out`, [`state_bytes`](Self::state_bytes) of it: the heads' states,
+    /// Positions whose state can be [written](Self::write_state), in rising order: those of the checkpoints that were asked for, and
+    /// [`len`](Self::len). Position 0 has no state.
+    pub fn state_ends(&self) -> Vec<usize> {
+        let remembered = self.checkpoints.all_asked_for().map(|held| held.position);
+        let mut ends: Vec<usize> = remembered.chain([self.len]).filter(|&end| end > 0).collect();
+        ends.dedup();
+        ends
+    }
+
+    /// Appends the state before position `end` to `out`, [`state_bytes`](Self::state_bytes) of it: the heads' states,
     /// `[n_heads, key_dim, value_dim]`, and the last inputs of the convolution, `[conv_len − 1, conv_dim]`, as f32 in the machine's byte
     /// order. Equal committed tokens give equal bytes.
     ///
     /// # Errors
     /// [`AllocError`]: a copy of the states could not be allocated; `out` is unchanged.
-    pub fn write_state(&self, compute: Compute<'_>, out: &mut Vec<u8>) -> Result<(), AllocError> {
+    ///
+    /// # Panics
+    /// If `end` is none of the [positions](Self::state_ends) with a known state.
+    pub fn write_state(&self, compute: Compute<'_>, end: usize, out: &mut Vec<u8>) -> Result<(), AllocError> {
+        if end != self.len {
+            let from = self.checkpoints.asked_for(end);
+            let Some(from) = from else { panic!("no state at {end} of {} tokens", self.len) };
+            if let Some(state) = &from.state {
+                state.write_bytes(out);
+            }
+            write_rows(&from.tail, 0..self.shape.tail_len(), out);
+            return Ok(());
+        }
         let n_folded = self.n_journaled();
         match &self.state {
             Some(state) if n_folded > 0 => {
@@ -506,13 +529,12 @@ impl RecurrentLayer {
             Some(state) => state.write_bytes(out),
             None => {}
         }
-        for row in n_folded..n_folded + self.shape.tail_len() {
-            out.extend(self.inputs.row(row).iter().flat_map(|x| x.to_ne_bytes()));
-        }
+        write_rows(&self.inputs, n_folded..n_folded + self.shape.tail_len(), out);
         Ok(())
     }
 
-    /// Takes the state before position `len` from the bytes of [`write_state`](Self::write_state). Everything else is forgotten.
+    /// Takes the state before position `len` from the bytes of [`write_state`](Self::write_state), with a checkpoint there, so that truncation
+    /// goes back to it. Everything else is forgotten.
     ///
     /// # Panics
     /// If the number of bytes is wrong.
@@ -530,6 +552,9 @@ impl RecurrentLayer {
         self.pending = None;
         self.checkpoints.clear();
         (self.start, self.len) = (len, len);
+        if len > 0 {
+            self.take_checkpoint(Purpose::Truncation);
+        }
     }
 
     /// The checkpoints' positions.
@@ -552,6 +577,11 @@ impl RecurrentLayer {
         let bytes = Self::bytes(&self.shape, self.n_rows_max, *self.checkpoints.policy());
         assert_eq!(self.memory_usage() as u64, bytes);
     }
+}
+
+/// Appends rows as f32 in the machine's byte order.
+fn write_rows(from: &RowRing, rows: Range<usize>, out: &mut Vec<u8>) {
+    rows.for_each(|row| out.extend(from.row(row).iter().flat_map(|x| x.to_ne_bytes())));
 }
 
 /// The outputs of rows with a token, `[n_rows, row_len]`; sets those of padding rows to zero.

@@ -258,8 +258,12 @@ impl<'a> Run<'a> {
     }
 
     fn bytes(&self) -> Vec<u8> {
+        self.bytes_at(self.len())
+    }
+
+    fn bytes_at(&self, end: usize) -> Vec<u8> {
         let mut bytes = vec![7];
-        self.recurrent.write_state(self.compute, &mut bytes).unwrap();
+        self.recurrent.write_state(self.compute, end, &mut bytes).unwrap();
         assert_eq!(bytes.remove(0), 7);
         assert_eq!(bytes.len() as u64, self.recurrent.state_bytes());
         bytes
@@ -269,6 +273,11 @@ impl<'a> Run<'a> {
         self.recurrent.check_integrity();
         assert_eq!(self.recurrent.len(), self.len());
         assert_eq!(self.bytes(), self.plain.last().unwrap().bytes(), "the state at {}", self.len());
+        let ends = self.recurrent.state_ends();
+        assert_eq!(ends.last().copied().unwrap_or(0), self.len());
+        for end in ends {
+            assert_eq!(self.bytes_at(end), self.plain[end].bytes(), "the state at {end} of {}", self.len());
+        }
     }
 }
 
@@ -469,9 +478,9 @@ enum Event {
         commits: bool,
     },
     Truncate(prop::sample::Index),
-    Checkpoint,
+    Checkpoint(Purpose),
     Fork,
-    Snapshot,
+    Snapshot(prop::sample::Index),
     Compute {
         isa: prop::sample::Index,
         pool: usize,
@@ -490,9 +499,10 @@ fn event() -> impl Strategy<Value = Event> {
         8 => tree.prop_map(|(picks, padding, dropped, end)| Event::Tree { picks, padding, dropped, end }),
         2 => (1usize..20, prop::bool::weighted(0.8)).prop_map(|(n_rows, commits)| Event::Chunk { n_rows, commits }),
         2 => index().prop_map(Event::Truncate),
-        1 => Just(Event::Checkpoint),
+        1 => Just(Event::Checkpoint(Purpose::Prompt)),
+        1 => Just(Event::Checkpoint(Purpose::Snapshot)),
         1 => Just(Event::Fork),
-        1 => Just(Event::Snapshot),
+        1 => index().prop_map(Event::Snapshot),
         1 => (index(), 0usize..3).prop_map(|(isa, pool)| Event::Compute { isa, pool }),
     ]
 }
@@ -550,8 +560,8 @@ proptest! {
                 }
                 Event::Chunk { n_rows, commits } => run.chunk(n_rows, commits),
                 Event::Truncate(len) => run.truncate(len.index(run.len() + 2)),
-                Event::Checkpoint => {
-                    run.recurrent.checkpoint(run.compute);
+                Event::Checkpoint(purpose) => {
+                    run.recurrent.checkpoint(run.compute, purpose);
                     run.check();
                     let len = run.len();
                     prop_assert!(len == 0 || run.recurrent.checkpoint_positions().contains(&len));
@@ -569,14 +579,19 @@ proptest! {
                     prop_assert_eq!(run.bytes(), before);
                     run = fork;
                 }
-                Event::Snapshot => {
+                Event::Snapshot(of) => {
                     let mut restored = Run::new(layer, run.compute);
                     restored.chunk(4, true);
-                    restored.recurrent.read_state(run.len(), &run.bytes());
+                    let ends = run.recurrent.state_ends();
+                    let end = if ends.is_empty() { 0 } else { *of.get(&ends) };
+                    restored.recurrent.read_state(end, &run.bytes_at(end));
                     restored.plain = run.plain;
+                    restored.plain.truncate(end + 1);
                     restored.next_token = run.next_token;
                     run = restored;
                     run.check();
+                    let held: Vec<usize> = (1..=end).filter(|&at| at == end).collect();
+                    prop_assert_eq!(run.recurrent.checkpoint_positions(), held);
                 }
                 Event::Compute { isa, pool } => {
                     run.compute = Compute { kernels: isas[isa.index(isas.len())], pool: &pools[pool] };
