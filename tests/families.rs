@@ -125,10 +125,13 @@ families! {
     granite_hybrid: "granitemoehybrid-dense";
     granite_hybrid_with_experts: "granitemoehybrid";
     lfm2: "lfm2";
+    lfm2_with_experts: "lfm2_moe";
+    minicpm: "minicpm";
     ministral: "ministral";
     ministral3: "ministral3";
     mistral: "mistral";
     olmo2: "olmo2";
+    olmo3: "olmo3";
     qwen3_5: "qwen3_5";
     qwen3_moe: "qwen3_moe";
     smollm3: "smollm3";

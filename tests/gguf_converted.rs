@@ -42,12 +42,15 @@ const CONVERTED: &[(&str, Option<usize>, Common)] = &[
     ("granitemoehybrid", None, Common::Bits),
     ("granitemoehybrid-dense", None, Common::Bits),
     ("lfm2", None, Common::Bits),
+    ("lfm2_moe", None, Common::Bits),
     ("llama", None, Common::Bits),
     // The converter drops dynamic scaling, which begins behind the original context.
     ("llama-dynamic", Some(64), Common::Bits),
+    ("minicpm", None, Common::Bits),
     ("ministral3", None, Common::Bits),
     ("mistral", None, Common::Tensors("the converter drops the window")),
     ("olmo2", None, Common::Bits),
+    ("olmo3", None, Common::Bits),
     ("phi3", Some(64), Common::Bits),
     // The columns of the output projection are in another order, and so are its sums.
     ("qwen3_5", None, Common::Logits),
@@ -59,11 +62,8 @@ const CONVERTED: &[(&str, Option<usize>, Common)] = &[
 const UNSUPPORTED: &[(&str, &str)] = &[("gemma3n", "several residual streams")];
 
 /// Families without a golden model that the converter read.
-const NOT_CONVERTED: &[(&str, &str)] = &[
-    ("minicpm", "the reference implementation does not have it"),
-    ("qwen2", "its names are the standard ones"),
-    ("qwen3", "its names are the standard ones"),
-];
+const NOT_CONVERTED: &[(&str, &str)] =
+    &[("qwen2", "its names are the standard ones"), ("qwen3", "its names are the standard ones")];
 
 #[test]
 fn every_family_is_listed() {

@@ -357,7 +357,7 @@ pub struct Experts {
 }
 
 /// How the scores of a router become the weights of the chosen networks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
     /// Softmax over all networks; the chosen probabilities are divided by their sum (Qwen3-MoE).
@@ -366,6 +366,15 @@ pub enum Routing {
     Softmax,
     /// Softmax over the chosen networks' scores (gpt-oss, Granite).
     SoftmaxOfChosen,
+    /// The sigmoid of each score (LFM2).
+    Sigmoid {
+        /// A number of each network is added to its sigmoid for the choice, but not to its weight.
+        biased: bool,
+        /// The chosen sigmoids are divided by their sum, to which 1e-6 is added.
+        normalized: bool,
+        /// The weights are multiplied by this number.
+        scale: f32,
+    },
 }
 
 /// The activation of a gated feed-forward network.
@@ -730,6 +739,9 @@ impl ModelConfig {
                     if !value.is_multiple_of(16) {
                         return Err(check.out_of_range(field, value, "a multiple of 16 with experts"));
                     }
+                }
+                if let Routing::Sigmoid { scale, .. } = experts.routing {
+                    check.positive("scale of the experts' weights", f64::from(scale))?;
                 }
                 check.activation(experts.activation)
             }

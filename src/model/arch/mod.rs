@@ -13,6 +13,7 @@ mod granite;
 mod granite_hybrid;
 mod keys;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod minicpm;
 mod mistral3;
@@ -88,6 +89,7 @@ static FAMILIES: &[&Family] = &[
     &granite::FAMILY,
     &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
+    &lfm2_moe::FAMILY,
     &minicpm::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,

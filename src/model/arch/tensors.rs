@@ -2,7 +2,7 @@
 
 use crate::model::config::{
     Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer, ModelConfig,
-    QkNorm, ShortConv,
+    QkNorm, Routing, ShortConv,
 };
 
 /// The role of a tensor in the model.
@@ -104,6 +104,8 @@ layer_weights! {
     Router: "ffn_gate_inp.weight", "mlp.gate.weight";
     /// `[n_experts]`.
     RouterBias: "ffn_gate_inp.bias", "mlp.gate.bias";
+    /// What is added to the sigmoids of scores for the choice, `[n_experts]`.
+    ChoiceBias: "exp_probs_b.bias", "mlp.expert_bias";
     /// All experts' gates, `[n_experts · ffn_dim, hidden_dim]`.
     ExpertGate: "ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight";
     /// All experts' ups, `[n_experts · ffn_dim, hidden_dim]`.
@@ -598,6 +600,9 @@ impl Slots {
             self.vector(ExpertGateBias, n_rows);
             self.vector(ExpertUpBias, n_rows);
             self.vector(ExpertDownBias, experts.n_experts * hidden_dim);
+        }
+        if let Routing::Sigmoid { biased: true, .. } = experts.routing {
+            self.vector(ChoiceBias, experts.n_experts);
         }
         if experts.shared_ffn_dim > 0 {
             self.matrix(SharedGate, experts.shared_ffn_dim, hidden_dim);
