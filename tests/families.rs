@@ -119,6 +119,7 @@ macro_rules! families {
 families! {
     gemma3: "gemma3";
     gemma3_in_a_multimodal_folder: "gemma3-multimodal";
+    gemma3n: "gemma3n";
     gemma4: "gemma4";
     granite: "granite";
     gpt_oss: "gpt_oss";

@@ -16,8 +16,9 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "gemma3",
+    "gemma3n",
     "gpt_oss",
     "granitemoehybrid",
     "granite",

@@ -67,7 +67,11 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
 }
 
 /// The rotation of layers without a window, and that of layers with one.
-fn ropes(keys: &Keys<'_>, head_dim: usize, config: &ModelConfig) -> Result<Vec<RopeConfig>, ConfigError> {
+pub(super) fn ropes(
+    keys: &Keys<'_>,
+    head_dim: usize,
+    config: &ModelConfig,
+) -> Result<Vec<RopeConfig>, ConfigError> {
     let local = |theta: Option<f64>| RopeConfig {
         theta: theta.unwrap_or(10_000.0),
         rotary_dim: head_dim,

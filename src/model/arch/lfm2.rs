@@ -28,7 +28,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
             None => keys.required_count(read::FFN_DIM)?,
             Some(object) => ffn_dim(keys, &object)?,
         };
-        Ok(vec![FeedForward::Dense(Dense { ffn_dim, activation: Activation::Silu }); n_layers])
+        Ok(vec![FeedForward::Dense(Dense::plain(ffn_dim, Activation::Silu)); n_layers])
     })
 }
 

@@ -54,7 +54,7 @@ fn feeds(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<FeedForward>, ConfigErr
     if n_dense > 0 {
         let ffn_dim = keys.required_count(read::FFN_DIM)?;
         feeds.iter_mut().take(n_dense).for_each(|feed| {
-            *feed = FeedForward::Dense(Dense { ffn_dim, activation });
+            *feed = FeedForward::Dense(Dense::plain(ffn_dim, activation));
         });
     }
     Ok(feeds)

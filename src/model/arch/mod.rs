@@ -7,6 +7,7 @@
 //! A new family is a file here, a line in `FAMILIES`, and its golden model.
 
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod granite;
@@ -84,6 +85,7 @@ static FAMILIES: &[&Family] = &[
     &qwen3::FAMILY,
     &qwen35::FAMILY,
     &gemma3::FAMILY,
+    &gemma3n::FAMILY,
     &gemma4::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,

@@ -70,7 +70,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     for (layer_idx, layer) in config.layers.iter_mut().enumerate() {
         if listed.contains(&layer_idx) || !(layer_idx + 1).is_multiple_of(step) {
             let ffn_dim = keys.required_count(read::FFN_DIM)?;
-            layer.feed = FeedForward::Dense(Dense { ffn_dim, activation });
+            layer.feed = FeedForward::Dense(Dense::plain(ffn_dim, activation));
         }
     }
     qwen2::set_window(keys, &mut config)?;

@@ -74,6 +74,7 @@ pub(super) fn base(
         logit_scale: 1.0,
         logit_softcap: None,
         per_layer: None,
+        streams: None,
         ropes: Vec::new(),
         layers: Vec::new(),
     })
@@ -193,7 +194,7 @@ fn attention_with(
 /// A dense feed-forward part with the stated activation; GGUF files do not state it.
 pub(super) fn dense(keys: &Keys<'_>, of_gguf: Activation) -> Result<FeedForward, ConfigError> {
     let activation = activation(keys, of_gguf)?;
-    Ok(FeedForward::Dense(Dense { ffn_dim: keys.required_count(FFN_DIM)?, activation }))
+    Ok(FeedForward::Dense(Dense::plain(keys.required_count(FFN_DIM)?, activation)))
 }
 
 pub(super) fn activation(keys: &Keys<'_>, default: Activation) -> Result<Activation, ConfigError> {
@@ -267,6 +268,7 @@ pub(super) fn layer(attention: Attention, feed: FeedForward) -> LayerPlan {
         norms: Norms::Pre,
         residual_scale: 1.0,
         output_scaled: false,
+        branch_rank: None,
     }
 }
 

@@ -654,6 +654,7 @@ mod tests {
             norms: Norms::Pre,
             residual_scale: 1.0,
             output_scaled: false,
+            branch_rank: None,
         };
         let config = ModelConfig {
             architecture: Architecture::from_name("qwen3moe").unwrap(),
@@ -666,12 +667,14 @@ mod tests {
             logit_scale: 1.0,
             logit_softcap: None,
             per_layer: None,
+            streams: None,
             ropes: Vec::new(),
             layers: vec![layer],
         };
         config.validate("test").unwrap();
         let (layers, output_norm) = (Vec::new(), Vec::new());
-        let weights = Weights { embedding: None, layers, output_norm, head: None, per_layer: None };
+        let weights =
+            Weights { embedding: None, layers, output_norm, head: None, per_layer: None, streams: None };
         Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
     }
 
