@@ -92,7 +92,8 @@ pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, Sampling
 pub mod architecture {
     pub use crate::model::config::{
         Activation, Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer,
-        Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Widths,
+        Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Streams,
+        Widths,
     };
 }
 

@@ -59,7 +59,7 @@ fn forward_projection_and_commit_allocate_nothing_once_warm() {
         let bytes = Tiny { ty, ..Tiny::default() }.gguf();
         Checkpoint::from_gguf_bytes(bytes.into(), ty.name()).unwrap()
     });
-    let golden = ["qwen3_moe", "gpt_oss"].map(|name| Checkpoint::open(golden(name)).unwrap());
+    let golden = ["qwen3_moe", "gpt_oss", "gemma3n"].map(|name| Checkpoint::open(golden(name)).unwrap());
     for checkpoint in tiny.into_iter().chain(golden) {
         let options = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
         let model = Model::load(&checkpoint, options).unwrap();

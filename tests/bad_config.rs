@@ -8,7 +8,9 @@ use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
-use refrain::internals::model::config::{ConfigError, KvSource, Mixer, RopeScaling};
+use refrain::internals::model::config::{
+    ConfigError, FeedForward, KvSource, Mixer, RopeScaling, Routing, Streams,
+};
 use refrain::internals::model::hf::parse_config;
 use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
@@ -498,12 +500,16 @@ fn gguf_rope_factors_become_the_scaling() {
     assert_eq!(checkpoint.config().ropes[0].scaling, RopeScaling::Linear { factor: 2.0 });
 }
 
-#[track_caller]
-fn gemma4(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
-    let text = std::fs::read_to_string(model_files::golden("gemma4").join("config.json")).unwrap();
+/// The configuration of a golden model with changes.
+fn changed(family: &str, change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
+    let text = std::fs::read_to_string(model_files::golden(family).join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     change(&mut config);
     parse_config(&config.to_string(), "config.json")
+}
+
+fn gemma4(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {
+    changed("gemma4", change)
 }
 
 #[test]
@@ -592,4 +598,109 @@ fn gemma4_is_read_in_both_layouts() {
     assert_eq!((one.attention(0).unwrap().n_kv_heads, one.attention(1).unwrap().n_kv_heads), (1, 2));
     let none = gemma4(|c| c["hidden_size_per_layer_input"] = 0.into()).unwrap();
     assert_eq!(none.per_layer, None);
+}
+
+#[test]
+fn gemma3n_configurations_that_are_refused() {
+    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
+    let cases: &[Case] = &[
+        (|c| c["altup_num_inputs"] = 1.into(), "OutOfRange", &["residual streams", "2 to 8"]),
+        (|c| c["altup_num_inputs"] = 9.into(), "OutOfRange", &["residual streams", "2 to 8"]),
+        (|c| c["altup_active_idx"] = 4.into(), "OutOfRange", &["active stream", "below 4"]),
+        (|c| c["laurel_rank"] = 0.into(), "OutOfRange", &["rank of the branch"]),
+        (|c| c["laurel_rank"] = 5000.into(), "OutOfRange", &["rank of the branch", "5000"]),
+        (
+            |c| c["activation_sparsity_pattern"] = json!([0.5, 0.5]),
+            "Inconsistent",
+            &["activation_sparsity_pattern with 2 values", "5 layers"],
+        ),
+        (
+            |c| c["activation_sparsity_pattern"] = json!([1.0, 0.0, 0.0, 0.0, 0.0]),
+            "Unsupported",
+            &["activation_sparsity_pattern"],
+        ),
+        (
+            |c| c["activation_sparsity_pattern"] = "all".into(),
+            "WrongType",
+            &["a number, or one for each layer"],
+        ),
+        (|c| c["num_kv_shared_layers"] = 5.into(), "Inconsistent", &["num_kv_shared_layers = 5", "5 layers"]),
+        (|c| c["intermediate_size"] = json!([32, 32]), "Inconsistent", &["intermediate_size"]),
+        (|c| c["layer_types"][0] = "linear_attention".into(), "Unsupported", &["layer_types"]),
+    ];
+    for (change, variant, message_has) in cases {
+        assert_variant(&changed("gemma3n", change).expect_err(variant), variant, message_has);
+    }
+}
+
+#[test]
+fn gemma3n_has_the_defaults_of_its_class() {
+    let dense = |config: &ModelConfig, layer_idx: usize| match &config.layers[layer_idx].feed {
+        FeedForward::Dense(dense) => dense.clone(),
+        other => panic!("{other:?}"),
+    };
+    let bare = changed("gemma3n", |c| {
+        let fields = c.as_object_mut().unwrap();
+        fields.retain(|name, _| !name.starts_with("altup") && !name.starts_with("activation_"));
+        fields.retain(|name, _| !["laurel_rank", "layer_types", "num_kv_shared_layers"].contains(&&**name));
+        fields.insert("final_logit_softcapping".to_owned(), Value::Null);
+        fields.insert("intermediate_size".to_owned(), 32.into());
+        fields.insert("num_hidden_layers".to_owned(), 30.into());
+    });
+    let bare = bare.unwrap();
+    assert_eq!(bare.streams, Some(Streams { n: 4, active: 0, gate_scaled: true }));
+    assert_eq!((bare.logit_softcap, bare.layers[29].branch_rank), (None, Some(64)));
+    // 0.95 of a normal distribution lies below it.
+    assert_eq!((dense(&bare, 9).cutoff, dense(&bare, 10).cutoff), (Some(1.644_853_6), None));
+    let attention = |layer_idx: usize| bare.attention(layer_idx).unwrap();
+    assert_eq!((attention(3).window, attention(4).window), (Some(12), None));
+    assert_eq!((attention(15).kv_layer(), attention(19).kv_layer()), (Some(13), Some(14)));
+    let one = changed("gemma3n", |c| c["activation_sparsity_pattern"] = json!([0.05])).unwrap();
+    assert_eq!(dense(&one, 4).cutoff, Some(-1.644_853_6));
+}
+
+#[test]
+fn lfm2_moe_configurations_that_are_refused() {
+    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
+    let cases: &[Case] = &[
+        (|c| c["num_experts_per_tok"] = 9.into(), "OutOfRange", &["n_used", "9"]),
+        (|c| c["moe_intermediate_size"] = 24.into(), "OutOfRange", &["expert ffn_dim", "multiple of 16"]),
+        (|c| c["routed_scaling_factor"] = 0.into(), "OutOfRange", &["scale of the experts' weights"]),
+        (|c| c["routed_scaling_factor"] = (-1).into(), "OutOfRange", &["scale of the experts' weights"]),
+        (|c| c["use_expert_bias"] = 1.into(), "WrongType", &["use_expert_bias"]),
+        (|c| c["num_dense_layers"] = "2".into(), "WrongType", &["num_dense_layers"]),
+        (|c| _ = c.as_object_mut().unwrap().remove("intermediate_size"), "Missing", &["intermediate_size"]),
+    ];
+    for (change, variant, message_has) in cases {
+        assert_variant(&changed("lfm2_moe", change).expect_err(variant), variant, message_has);
+    }
+    let routing = |config: ModelConfig| match &config.layers[2].feed {
+        FeedForward::Experts(experts) => experts.routing,
+        other => panic!("{other:?}"),
+    };
+    let other = changed("lfm2_moe", |c| {
+        c["routed_scaling_factor"] = 2.5.into();
+        c["norm_topk_prob"] = false.into();
+        c["use_expert_bias"] = false.into();
+    });
+    let expected = Routing::Sigmoid { biased: false, normalized: false, scale: 2.5 };
+    assert_eq!(routing(other.unwrap()), expected);
+    // All layers may have experts, and then the width of the others may be missing.
+    let all = changed("lfm2_moe", |c| {
+        c["num_dense_layers"] = 0.into();
+        c.as_object_mut().unwrap().remove("intermediate_size");
+    });
+    assert!(matches!(all.unwrap().layers[0].feed, FeedForward::Experts(_)));
+}
+
+#[test]
+fn olmo3_is_read_in_both_layouts() {
+    let older = changed("olmo3", |_| ()).unwrap();
+    let newer = changed("olmo3", |c| {
+        let mut full = c["rope_scaling"].take();
+        full["rope_theta"] = c["rope_theta"].take();
+        let sliding = json!({"rope_type": "default", "rope_theta": 500_000.0});
+        c["rope_parameters"] = json!({"full_attention": full, "sliding_attention": sliding});
+    });
+    assert_eq!(newer.unwrap(), older);
 }

@@ -119,16 +119,20 @@ macro_rules! families {
 families! {
     gemma3: "gemma3";
     gemma3_in_a_multimodal_folder: "gemma3-multimodal";
+    gemma3n: "gemma3n";
     gemma4: "gemma4";
     granite: "granite";
     gpt_oss: "gpt_oss";
     granite_hybrid: "granitemoehybrid-dense";
     granite_hybrid_with_experts: "granitemoehybrid";
     lfm2: "lfm2";
+    lfm2_with_experts: "lfm2_moe";
+    minicpm: "minicpm";
     ministral: "ministral";
     ministral3: "ministral3";
     mistral: "mistral";
     olmo2: "olmo2";
+    olmo3: "olmo3";
     qwen3_5: "qwen3_5";
     qwen3_moe: "qwen3_moe";
     smollm3: "smollm3";

@@ -16,15 +16,18 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 11] = [
+const FAMILIES: [&str; 14] = [
     "gemma3",
+    "gemma3n",
     "gpt_oss",
     "granitemoehybrid",
     "granite",
     "granitemoehybrid-dense",
     "lfm2",
+    "lfm2_moe",
     "ministral3",
     "olmo2",
+    "olmo3",
     "phi3",
     "qwen3_5",
     "smollm3",

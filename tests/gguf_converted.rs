@@ -13,7 +13,7 @@ use model_files::{Gguf, golden};
 use refrain::internals::model::arch::Architecture;
 use refrain::internals::model::arch::tensors::{Container, place, slots};
 use refrain::internals::model::checkpoint::Change;
-use refrain::internals::model::config::{Mixer, ModelConfig, RopeScaling};
+use refrain::internals::model::config::{FeedForward, Mixer, ModelConfig, RopeScaling};
 use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, TokenId};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
@@ -36,18 +36,23 @@ enum Common {
 const CONVERTED: &[(&str, Option<usize>, Common)] = &[
     ("gemma3", None, Common::Tensors("the converter drops an uneven plan of layers")),
     ("gemma3-multimodal", None, Common::Bits),
+    // The converter computes the cutoffs of activations in f32.
+    ("gemma3n", None, Common::Logits),
     ("gemma4", None, Common::Bits),
     ("gpt_oss", None, Common::Bits),
     ("granite", None, Common::Bits),
     ("granitemoehybrid", None, Common::Bits),
     ("granitemoehybrid-dense", None, Common::Bits),
     ("lfm2", None, Common::Bits),
+    ("lfm2_moe", None, Common::Bits),
     ("llama", None, Common::Bits),
     // The converter drops dynamic scaling, which begins behind the original context.
     ("llama-dynamic", Some(64), Common::Bits),
+    ("minicpm", None, Common::Bits),
     ("ministral3", None, Common::Bits),
     ("mistral", None, Common::Tensors("the converter drops the window")),
     ("olmo2", None, Common::Bits),
+    ("olmo3", None, Common::Bits),
     ("phi3", Some(64), Common::Bits),
     // The columns of the output projection are in another order, and so are its sums.
     ("qwen3_5", None, Common::Logits),
@@ -55,15 +60,9 @@ const CONVERTED: &[(&str, Option<usize>, Common)] = &[
     ("smollm3", None, Common::Bits),
 ];
 
-/// Golden folders of families that are not supported yet.
-const UNSUPPORTED: &[(&str, &str)] = &[("gemma3n", "several residual streams")];
-
 /// Families without a golden model that the converter read.
-const NOT_CONVERTED: &[(&str, &str)] = &[
-    ("minicpm", "the reference implementation does not have it"),
-    ("qwen2", "its names are the standard ones"),
-    ("qwen3", "its names are the standard ones"),
-];
+const NOT_CONVERTED: &[(&str, &str)] =
+    &[("qwen2", "its names are the standard ones"), ("qwen3", "its names are the standard ones")];
 
 #[test]
 fn every_family_is_listed() {
@@ -72,11 +71,7 @@ fn every_family_is_listed() {
         .filter(|path| path.join("gguf.json").exists())
         .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
         .collect();
-    let listed = CONVERTED.iter().map(|case| case.0).chain(UNSUPPORTED.iter().map(|case| case.0));
-    assert_eq!(found, listed.map(str::to_owned).collect());
-    for (family, reason) in UNSUPPORTED {
-        assert!(Checkpoint::open(golden(family)).is_err(), "{family} opens, but is listed with {reason}");
-    }
+    assert_eq!(found, CONVERTED.iter().map(|case| case.0.to_owned()).collect());
     let mut families: BTreeSet<&str> = NOT_CONVERTED.iter().map(|family| family.0).collect();
     let open = |family| Checkpoint::open(golden(family)).unwrap().config().architecture.name();
     families.extend(CONVERTED.iter().map(|case| open(case.0)));
@@ -155,7 +150,14 @@ fn files_have_the_configuration_of_their_folders() {
             assert_eq!(file.context_len, 1 << 20, "{family}");
             folder.context_len = file.context_len;
         }
-        for layer in &mut file.layers {
+        for (layer, of_folder) in file.layers.iter_mut().zip(&folder.layers) {
+            if let (FeedForward::Dense(dense), FeedForward::Dense(exact)) = (&mut layer.feed, &of_folder.feed)
+            {
+                let difference = dense.cutoff.unwrap_or(0.0) - exact.cutoff.unwrap_or(0.0);
+                assert!(difference.abs() < 1e-6, "{family}");
+                assert_eq!(dense.cutoff.is_some(), exact.cutoff.is_some(), "{family}");
+                dense.cutoff = exact.cutoff;
+            }
             if let Mixer::DeltaNet(delta) = &mut layer.mixer {
                 // The order of the value heads, which the converter changes.
                 assert_eq!(delta.strided, delta.n_key_heads != delta.n_value_heads, "{family}");

@@ -1,4 +1,4 @@
-//! Models whose layers have inputs of their own and share keys and values: trees, passes of several parts, dropped rows,
+//! Models whose layers have inputs of their own and share keys and values, with one residual stream and with several: trees, passes of several parts, dropped rows,
 //! packed, streamed and static graphs give the bits of the model in memory.
 
 mod common;
@@ -19,6 +19,8 @@ use refrain::{
     Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Pinned, Quantize,
     SessionOptions, StreamOptions, TokenId,
 };
+
+const FAMILIES: [&str; 2] = ["gemma4", "gemma3n"];
 
 const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
@@ -75,7 +77,11 @@ impl Interlude for Keeps {
 
 #[test]
 fn rows_of_trees_of_several_parts_and_between_dropped_rows_have_the_bits_of_plain_decoding() {
-    let checkpoint = Checkpoint::open(golden("gemma4")).unwrap();
+    FAMILIES.into_iter().for_each(check_rows);
+}
+
+fn check_rows(family: &str) {
+    let checkpoint = Checkpoint::open(golden(family)).unwrap();
     for quantize in [Quantize::Keep, Quantize::Q8_0] {
         let model = Model::load(&checkpoint, LoadOptions { quantize, ..KEEP }).unwrap();
         let pool = Pool::new(2);
@@ -122,7 +128,11 @@ fn rows_of_trees_of_several_parts_and_between_dropped_rows_have_the_bits_of_plai
             let of_kept = kept.iter().flat_map(|&row| {
                 expected[0][row as usize * vocab_size..(row as usize + 1) * vocab_size].to_vec()
             });
-            assert_eq!(cut.bits(&model, compute, kept), of_kept.collect::<Vec<_>>(), "layer {layer_idx}");
+            assert_eq!(
+                cut.bits(&model, compute, kept),
+                of_kept.collect::<Vec<_>>(),
+                "{family}: layer {layer_idx}"
+            );
         }
     }
 }
@@ -139,9 +149,13 @@ fn options(streaming: Option<StreamOptions>) -> EngineOptions {
 
 #[test]
 fn packed_streamed_and_static_graph_models_have_the_bits_of_the_model_in_memory() {
-    let checkpoint = Checkpoint::open(golden("gemma4")).unwrap();
+    FAMILIES.into_iter().for_each(check_forms);
+}
+
+fn check_forms(family: &str) {
+    let checkpoint = Checkpoint::open(golden(family)).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (packed, graphs) = (dir.path().join("gemma4.refrain"), dir.path().join("graphs"));
+    let (packed, graphs) = (dir.path().join("model.refrain"), dir.path().join("graphs"));
     let identity = pack(&checkpoint, &packed, KEEP).unwrap().identity;
     assert_eq!(write_graphs(&checkpoint, &graphs, 2, 16, 4, KEEP).unwrap().identity, identity);
     assert_eq!(Model::load(&checkpoint, KEEP).unwrap().identity(), identity);
@@ -164,7 +178,7 @@ fn packed_streamed_and_static_graph_models_have_the_bits_of_the_model_in_memory(
             assert_eq!(
                 (tokens, logits),
                 (expected.tokens.clone(), expected.logits.clone()),
-                "{case}: {right}"
+                "{family}, {case}: {right}"
             );
         }
     };

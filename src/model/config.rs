@@ -32,6 +32,10 @@ pub const ROPES_MAX: usize = 16;
 pub const CONV_LEN_MAX: usize = 64;
 /// Largest width of a layer's own inputs accepted (published: 256).
 pub const PER_LAYER_DIM_MAX: usize = 4096;
+/// Largest number of residual streams accepted (published: 4).
+pub const STREAMS_MAX: usize = 8;
+/// Largest rank of a branch beside the mixer accepted (published: 64).
+pub const BRANCH_RANK_MAX: usize = 4096;
 
 /// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -59,6 +63,9 @@ pub struct ModelConfig {
     /// Inputs that each layer receives of its own, beside the residual stream.
     #[serde(default, skip_serializing_if = "is_default")]
     pub per_layer: Option<PerLayerInputs>,
+    /// Several residual streams in place of one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub streams: Option<Streams>,
     /// The rotary position embeddings that layers name by index.
     pub ropes: Vec<RopeConfig>,
     /// The layers, in order.
@@ -68,7 +75,7 @@ pub struct ModelConfig {
 /// Inputs of each layer beside the residual stream (Gemma 3n and 4). With `x` the scaled embedding of a token and `e` its
 /// row of a second embedding, layer `l` receives the `l`-th part, of length `dim`, of
 /// `(norm(projection · x / √hidden_dim) + √dim · e) / √2`, and adds `post_norm(out · (activation(gate · x) ∘ part))` to the
-/// residual stream behind its feed-forward part.
+/// residual stream behind its feed-forward part. With several [`Streams`], it adds them to all but the first.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PerLayerInputs {
@@ -78,6 +85,23 @@ pub struct PerLayerInputs {
     pub vocab_size: usize,
     /// Activation of the gate.
     pub activation: Activation,
+}
+
+/// Several residual streams (AltUp, Baykal et al. 2023), of which layers compute one. With `e` the scaled embedding of a token,
+/// stream 0 begins as `e` and stream `i` as a projection of it, scaled to the root mean square of `e`. A layer first predicts all
+/// streams, `p[j] = s[j] + Σ a[j, i] · s[i]`, computes `y` from `p[active]`, and corrects them:
+/// `s[j] = p[j] + c[j] · (y − p[active])`. The weights are those of small matrices, `a = A · m(s[active])` and `c = 1 + C · m(y)`
+/// with `m(x) = tanh(router · norm(x) / hidden_dim)`. The final hidden state is the mean of stream 0 and of projections of the
+/// others, scaled to its root mean square.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Streams {
+    /// Their number, at least 2.
+    pub n: usize,
+    /// The one that layers compute.
+    pub active: usize,
+    /// The gate of a layer's own inputs reads the active stream times a vector.
+    pub gate_scaled: bool,
 }
 
 /// Whether a field has the value of a model without the feature. Such fields are not written, so that a new feature changes
@@ -101,6 +125,10 @@ pub struct LayerPlan {
     /// The residual stream behind the layer is multiplied by a number among the weights.
     #[serde(default, skip_serializing_if = "is_default")]
     pub output_scaled: bool,
+    /// The rank of a branch beside the mixer (LAuReL, Menghani et al. 2024). With `a` the normed input, the layer adds
+    /// `a + post_norm(out · in · a)` with the mixer's result, and divides the sum by √2.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub branch_rank: Option<usize>,
 }
 
 /// The places of RMS norms in a layer.
@@ -332,6 +360,17 @@ pub struct Dense {
     pub ffn_dim: usize,
     /// Its activation.
     pub activation: Activation,
+    /// Before its activation, the gate's values of a row are reduced by their mean plus so many standard deviations, and
+    /// those below become 0 (Gemma 3n).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cutoff: Option<f32>,
+}
+
+impl Dense {
+    /// A network without a cutoff.
+    pub fn plain(ffn_dim: usize, activation: Activation) -> Self {
+        Self { ffn_dim, activation, cutoff: None }
+    }
 }
 
 /// A mixture of gated feed-forward networks.
@@ -357,7 +396,7 @@ pub struct Experts {
 }
 
 /// How the scores of a router become the weights of the chosen networks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
     /// Softmax over all networks; the chosen probabilities are divided by their sum (Qwen3-MoE).
@@ -366,6 +405,15 @@ pub enum Routing {
     Softmax,
     /// Softmax over the chosen networks' scores (gpt-oss, Granite).
     SoftmaxOfChosen,
+    /// The sigmoid of each score (LFM2).
+    Sigmoid {
+        /// A number of each network is added to its sigmoid for the choice, but not to its weight.
+        biased: bool,
+        /// The chosen sigmoids are divided by their sum, to which 1e-6 is added.
+        normalized: bool,
+        /// The weights are multiplied by this number.
+        scale: f32,
+    },
 }
 
 /// The activation of a gated feed-forward network.
@@ -655,6 +703,17 @@ impl ModelConfig {
                 return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
             }
         }
+        if let Some(Streams { n, active, .. }) = self.streams {
+            if !(2..=STREAMS_MAX).contains(&n) {
+                return Err(check.out_of_range("residual streams", n, format!("2 to {STREAMS_MAX}")));
+            }
+            if active >= n {
+                return Err(check.out_of_range("active stream", active, format!("below {n}")));
+            }
+            if self.layers.iter().any(|layer| layer.output_scaled) {
+                return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
+            }
+        }
         self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
         // Behind the layers: a rotation of no dimensions follows from heads without any.
         self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
@@ -688,6 +747,12 @@ impl ModelConfig {
 
     fn validate_layer(&self, check: &Check<'_>, layer: &LayerPlan) -> Result<(), ConfigError> {
         check.positive("residual_scale", f64::from(layer.residual_scale))?;
+        if let Some(rank) = layer.branch_rank {
+            check.count("rank of the branch", rank, BRANCH_RANK_MAX)?;
+            if !layer.norms.has_pre() {
+                return Err(check.inconsistent(("rank of the branch", rank), ("norms", "post")));
+            }
+        }
         match &layer.mixer {
             Mixer::Attention(attention) => self.validate_attention(check, attention)?,
             Mixer::ShortConv(conv) => {
@@ -715,6 +780,9 @@ impl ModelConfig {
             FeedForward::None => Ok(()),
             FeedForward::Dense(dense) => {
                 check.count("ffn_dim", dense.ffn_dim, FFN_DIM_MAX)?;
+                if let Some(cutoff) = dense.cutoff.filter(|cutoff| !cutoff.is_finite()) {
+                    return Err(check.out_of_range("activation cutoff", cutoff, "a finite number"));
+                }
                 check.activation(dense.activation)
             }
             FeedForward::Experts(experts) => {
@@ -730,6 +798,9 @@ impl ModelConfig {
                     if !value.is_multiple_of(16) {
                         return Err(check.out_of_range(field, value, "a multiple of 16 with experts"));
                     }
+                }
+                if let Routing::Sigmoid { scale, .. } = experts.routing {
+                    check.positive("scale of the experts' weights", f64::from(scale))?;
                 }
                 check.activation(experts.activation)
             }

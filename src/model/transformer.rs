@@ -8,6 +8,7 @@
 //! per layer:  x += residual_scale · post_norm(mix(pre_norm(x)))
 //!             x += residual_scale · post_norm(feed(pre_norm(x)))
 //!             x += post_norm(out · (activation(gate·x) ∘ own inputs of the layer));  x *= output scale
+//!             (around the layer: several residual streams, and a branch beside the mixer, `streams.rs`)
 //! hidden = rms_norm(x);  logits = softcap(logit_scale · head·hidden)
 //!
 //! attention:  q, k, v = Wq·a (+ bias), Wk·a (+ bias), Wv·a (+ bias)
@@ -28,6 +29,7 @@ mod head;
 mod parts;
 mod per_layer;
 mod recurrent;
+mod streams;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -59,6 +61,7 @@ use crate::token::TokenId;
 use experts::ExpertBuffers;
 pub use head::ProjectedPart;
 pub use parts::Part;
+use streams::StreamBuffers;
 
 /// A loaded transformer: immutable, shared by all sessions.
 pub struct Model {
@@ -173,7 +176,8 @@ struct Buffers {
     per_layer: Vec<f32>,
     /// The row of `per_layer` that belongs to the first row of the layer at hand.
     per_layer_start: usize,
-    /// The weight of a norm without one: 1 for each element of a head.
+    streams: StreamBuffers,
+    /// Ones: the weight of a norm without one, or what a row is summed with.
     ones: Vec<f32>,
     /// Of the layer at hand: `[n_rows, n_heads * head_dim]`
     q: Vec<f32>,
@@ -183,7 +187,8 @@ struct Buffers {
     v: Vec<f32>,
     /// `[n_rows, n_heads * head_dim]`; of a recurrent layer, the result of its states.
     attended: Vec<f32>,
-    /// Input projections of a recurrent layer, `[n_rows, recurrent_dim]`; or of the layers' own inputs.
+    /// Input projections of a recurrent layer, `[n_rows, recurrent_dim]`; or of the layers' own inputs, or of the branch beside
+    /// the mixer.
     mixed: Vec<f32>,
     /// Results of its convolution, `[n_rows, conv_dim]`.
     convolved: Vec<f32>,
@@ -237,13 +242,26 @@ impl Workspace {
             FeedForward::Dense(dense) => dense.ffn_dim,
             FeedForward::Experts(experts) => experts.shared_ffn_dim,
         });
-        let ffn_dim = ffn_dims.max().unwrap_or(0);
-        let values =
-            4 * config.hidden_dim + 2 * q_dim + 2 * kv_dim + ffn_dim + ffn_dim.max(q_dim) + 3 * recurrent_dim;
+        let own_dim = config.per_layer.map_or(0, |per_layer| per_layer.dim);
+        let ffn_dim = ffn_dims.max().unwrap_or(0).max(own_dim);
+        // The streams, and the branch beside the mixer.
+        let n_streams = config.streams.map_or(0, |streams| streams.n + 1);
+        let branch_rank = config.layers.iter().filter_map(|layer| layer.branch_rank).max().unwrap_or(0);
+        let per_layer = config.per_layer_dims();
+        let mixed_dim = recurrent_dim.max(branch_rank).max(per_layer);
+        let values = (4 + n_streams) * config.hidden_dim
+            + 2 * q_dim
+            + 2 * kv_dim
+            + ffn_dim
+            + ffn_dim.max(q_dim)
+            + 2 * recurrent_dim
+            + mixed_dim
+            + per_layer;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
         let prepared = 6 * ffn_dim.max(config.hidden_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
-        let gathered_bytes = (4 * config.hidden_dim * GATHERED_ROWS) as u64;
+        // With the ones that rows are multiplied with.
+        let gathered_bytes = (4 * (config.hidden_dim * GATHERED_ROWS + ffn_dim.max(head_dim))) as u64;
         let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
         let rope_bytes = config.ropes.iter().map(|rope| RopeTable::bytes(rope, n_slots));
         let attention_bytes = match n_kv_heads {
@@ -271,7 +289,7 @@ impl Workspace {
             decay, gain, per_layer, ones,
         ];
         let rows_bytes: usize = buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
-        rows_bytes + self.buffers.mixture.memory_usage()
+        rows_bytes + self.buffers.mixture.memory_usage() + self.buffers.streams.memory_usage()
     }
 }
 
@@ -455,6 +473,12 @@ impl Model {
         for (layer_idx, layer) in (first_layer..=last_idx).zip(layers) {
             Part::poll(parts)?;
             let at = At { compute, plan: &self.config.layers[layer_idx], layer, layer_idx };
+            if let Some(streams) = &self.config.streams {
+                self.predict_streams(&at, streams, ws);
+            }
+            if let Some(rank) = at.plan.branch_rank {
+                self.compute_branch(&at, rank, ws);
+            }
             match &at.plan.mixer {
                 Mixer::Attention(attention) => {
                     self.project_qkv(&at, attention, rows, parts, ws);
@@ -479,6 +503,9 @@ impl Model {
                 _ => LayerWeight::OBias,
             };
             self.add_result(&at, LayerWeight::PostAttnNorm, Some(bias), ws);
+            if at.plan.branch_rank.is_some() {
+                self.add_branch(&at, ws);
+            }
             Part::poll(parts)?;
             match &at.plan.feed {
                 FeedForward::None => {}
@@ -487,6 +514,9 @@ impl Model {
             }
             if at.plan.feed != FeedForward::None {
                 self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
+            }
+            if let Some(streams) = &self.config.streams {
+                self.correct_streams(&at, streams, ws);
             }
             if let Some(per_layer) = &self.config.per_layer {
                 self.add_per_layer(&at, per_layer, ws);
@@ -670,9 +700,15 @@ impl Model {
             MatMul { w: layer.matrix(LayerWeight::Up), out: &mut ws.up },
         ];
         self.project_input(at, LayerWeight::FfnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
-        let up = &ws.up;
+        if dense.cutoff.is_some() {
+            ws.ones.resize(dense.ffn_dim.max(ws.ones.len()), 1.0);
+        }
+        let (up, ones) = (&ws.up, &ws.ones);
         let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::Down), out: &mut ws.projected }];
         project_computed(compute, &mut ws.activations, &mut ws.gate, dense.ffn_dim, jobs, &|i, row| {
+            if let Some(cutoff) = dense.cutoff {
+                streams::cut_off(compute.kernels, row, cutoff, &ones[..row.len()]);
+            }
             activate(compute.kernels, dense.activation, row, &up[i * row.len()..(i + 1) * row.len()]);
         });
     }

@@ -228,6 +228,34 @@ pub struct Weights {
     pub(crate) head: Option<PackedMatrix>,
     /// `None` if layers have no inputs of their own.
     pub(crate) per_layer: Option<PerLayerWeights>,
+    /// `None` if there is one residual stream.
+    pub(crate) streams: Option<StreamWeights>,
+}
+
+/// The projections of residual streams but the first ([`Streams`](crate::model::config::Streams)), each `[hidden_dim, hidden_dim]`.
+pub(crate) struct StreamWeights {
+    /// Of the embedding.
+    pub(crate) into: Vec<PackedMatrix>,
+    /// To the final hidden state.
+    pub(crate) out: Vec<PackedMatrix>,
+}
+
+impl StreamWeights {
+    /// Those that the configuration names.
+    pub(in crate::model) fn read<E>(
+        config: &ModelConfig,
+        mut matrix: impl FnMut(WeightId) -> Result<PackedMatrix, E>,
+    ) -> Result<Option<Self>, E> {
+        let Some(streams) = config.streams else { return Ok(None) };
+        let mut all = |id: fn(usize) -> WeightId| {
+            (1..streams.n).map(|i| matrix(id(i - 1))).collect::<Result<Vec<_>, E>>()
+        };
+        Ok(Some(Self { into: all(WeightId::StreamIn)?, out: all(WeightId::StreamOut)? }))
+    }
+
+    pub(in crate::model) fn size_bytes(&self) -> usize {
+        self.into.iter().chain(&self.out).map(PackedMatrix::size_bytes).sum()
+    }
 }
 
 /// The weights of layers' own inputs ([`PerLayerInputs`](crate::model::config::PerLayerInputs)).
@@ -286,7 +314,8 @@ impl Weights {
                 norm: file.vector(WeightId::PerLayerNorm)?,
             }),
         };
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer })
+        let streams = StreamWeights::read(folder.config(), |id| file.matrix(id, None))?;
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams })
     }
 
     /// The tensor of a role; `None` if the model has none.
@@ -302,6 +331,8 @@ impl Weights {
                 self.per_layer.as_ref().map(|own| StoredTensor::Matrix(&own.projection))
             }
             WeightId::PerLayerNorm => self.per_layer.as_ref().map(|own| StoredTensor::Vector(&own.norm)),
+            WeightId::StreamIn(i) => self.streams.as_ref()?.into.get(i).map(StoredTensor::Matrix),
+            WeightId::StreamOut(i) => self.streams.as_ref()?.out.get(i).map(StoredTensor::Matrix),
             WeightId::Layer(layer_idx, weight) => self.layers.get(layer_idx)?.tensor(weight),
         }
     }
@@ -311,6 +342,7 @@ impl Weights {
         self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.head.as_ref().map_or(0, PackedMatrix::size_bytes)
             + self.per_layer.as_ref().map_or(0, PerLayerWeights::size_bytes)
+            + self.streams.as_ref().map_or(0, StreamWeights::size_bytes)
             + self.layers.iter().map(Layer::matrices_bytes).sum::<usize>()
     }
 }
@@ -370,7 +402,8 @@ impl<'a> Loader<'a> {
             false => Some(self.matrix(WeightId::Head)?),
         };
         let per_layer = PerLayerWeights::build(self.config, &mut self)?;
-        Ok(Weights { embedding, layers, output_norm, head, per_layer })
+        let streams = StreamWeights::read(self.config, |id| self.matrix(id))?;
+        Ok(Weights { embedding, layers, output_norm, head, per_layer, streams })
     }
 
     fn info(&self, id: WeightId) -> Result<&'a TensorInfo, WeightsError> {

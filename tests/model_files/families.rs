@@ -112,7 +112,10 @@ fn further() -> Vec<(&'static str, Map<String, Value>)> {
         (
             "olmo3",
             fields(json!({"sliding_window": 16, "layer_types":
-            ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]})),
+            ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"], "rope_parameters":
+            {"full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0,
+                "original_max_position_embeddings": 64},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}}})),
         ),
         (
             "phi3",

@@ -15,7 +15,7 @@ use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
 pub const GOLDEN: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
 /// Those with experts.
-pub const GOLDEN_EXPERTS: [&str; 2] = ["qwen3_moe", "gpt_oss"];
+pub const GOLDEN_EXPERTS: [&str; 3] = ["qwen3_moe", "gpt_oss", "lfm2_moe"];
 
 /// The folder of a golden model: a Hugging Face checkpoint and `golden.safetensors`, written by `tools/make-goldens`.
 pub fn golden(architecture: &str) -> PathBuf {

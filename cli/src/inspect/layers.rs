@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use refrain::ModelConfig;
 use refrain::architecture::{
-    Activation, Attention, FeedForward, LayerPlan, Mixer, Norms, QkNorm, RopeConfig, RopeScaling,
+    Activation, Attention, FeedForward, KvSource, LayerPlan, Mixer, Norms, QkNorm, RopeConfig, RopeScaling,
+    Routing,
 };
 use serde::Serialize;
 
@@ -39,7 +40,7 @@ pub(super) fn kinds(config: &ModelConfig) -> Vec<LayerKind> {
     kinds
 }
 
-/// The multipliers and caps of a model that are not neutral, in words.
+/// The multipliers and caps of a model that are not neutral, and what it has beside a residual stream, in words.
 pub(super) fn multipliers(config: &ModelConfig) -> Vec<String> {
     let mut found = Vec::new();
     if config.embedding_scale != 1.0 {
@@ -50,6 +51,12 @@ pub(super) fn multipliers(config: &ModelConfig) -> Vec<String> {
     }
     if let Some(cap) = config.logit_softcap {
         found.push(format!("logits capped at {cap}"));
+    }
+    if let Some(streams) = config.streams {
+        found.push(format!("{} residual streams, layers compute number {}", streams.n, streams.active));
+    }
+    if let Some(per_layer) = config.per_layer {
+        found.push(format!("{} inputs of each layer beside the residual stream", per_layer.dim));
     }
     found
 }
@@ -63,6 +70,9 @@ fn summary(plan: &LayerPlan, ropes: &[RopeConfig]) -> String {
     let mut text = format!("{}; {}; {norms}", mixer(&plan.mixer, ropes), feed(&plan.feed));
     if plan.residual_scale != 1.0 {
         put(&mut text, format_args!("; results × {}", plan.residual_scale));
+    }
+    if let Some(rank) = plan.branch_rank {
+        put(&mut text, format_args!("; a branch of rank {rank}"));
     }
     text
 }
@@ -123,6 +133,13 @@ fn attention(attention: &Attention, ropes: &[RopeConfig]) -> String {
     if attention.gated {
         text += ", gated";
     }
+    match attention.kv {
+        KvSource::Own => {}
+        KvSource::OneProjection => text += ", one projection for keys and values",
+        KvSource::Layer(layer_idx) => {
+            put(&mut text, format_args!(", keys and values of layer {layer_idx}"));
+        }
+    }
     text
 }
 
@@ -157,7 +174,11 @@ fn feed(feed: &FeedForward) -> String {
     match feed {
         FeedForward::None => "no feed-forward".to_owned(),
         FeedForward::Dense(dense) => {
-            format!("feed-forward {}, {}", dense.ffn_dim, activation(dense.activation))
+            let mut text = format!("feed-forward {}, {}", dense.ffn_dim, activation(dense.activation));
+            if let Some(cutoff) = dense.cutoff {
+                put(&mut text, format_args!(" of what lies {cutoff} deviations above the mean"));
+            }
+            text
         }
         FeedForward::Experts(experts) => {
             let mut text = format!(
@@ -167,6 +188,9 @@ fn feed(feed: &FeedForward) -> String {
                 experts.ffn_dim,
                 activation(experts.activation)
             );
+            if let Routing::Sigmoid { biased, .. } = experts.routing {
+                text += if biased { ", by biased sigmoids" } else { ", by sigmoids" };
+            }
             if experts.shared_ffn_dim > 0 {
                 put(&mut text, format_args!(", and one of {} for all", experts.shared_ffn_dim));
             }

@@ -67,7 +67,11 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
 }
 
 /// The rotation of layers without a window, and that of layers with one.
-fn ropes(keys: &Keys<'_>, head_dim: usize, config: &ModelConfig) -> Result<Vec<RopeConfig>, ConfigError> {
+pub(super) fn ropes(
+    keys: &Keys<'_>,
+    head_dim: usize,
+    config: &ModelConfig,
+) -> Result<Vec<RopeConfig>, ConfigError> {
     let local = |theta: Option<f64>| RopeConfig {
         theta: theta.unwrap_or(10_000.0),
         rotary_dim: head_dim,
@@ -77,19 +81,11 @@ fn ropes(keys: &Keys<'_>, head_dim: usize, config: &ModelConfig) -> Result<Vec<R
         let full = rope::of_gguf(keys, head_dim, config)?;
         return Ok(vec![full, local(keys.number(LOCAL_THETA)?)]);
     };
-    let settings = rope::settings(&root)?;
-    let by_type = match settings {
-        Some(settings) if settings.first_object().is_some() => Some(settings),
-        _ => None,
-    };
-    let Some(by_type) = by_type else {
-        let full = rope::of_json(&root, settings, head_dim, config, 1_000_000.0)?;
-        return Ok(vec![full, local(keys.number(LOCAL_THETA)?)]);
-    };
-    ["full_attention", "sliding_attention"]
-        .into_iter()
-        .map(|name| rope::of_json(&root, by_type.object(name)?, head_dim, config, 10_000.0))
-        .collect()
+    if let Some(ropes) = rope::by_kind(&root, head_dim, config, 10_000.0)? {
+        return Ok(ropes);
+    }
+    let full = rope::of_json(&root, rope::settings(&root)?, head_dim, config, 1_000_000.0)?;
+    Ok(vec![full, local(keys.number(LOCAL_THETA)?)])
 }
 
 fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {

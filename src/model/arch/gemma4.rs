@@ -35,7 +35,7 @@ const SLIDING_VALUE_DIM: Key = key("attention.value_length_swa", "");
 const FULL_KV_HEADS: Key = key("", "num_global_key_value_heads");
 const OVERRIDES: Key = key("", "per_layer_config");
 const ONE_PROJECTION: Key = key("", "attention_k_eq_v");
-const N_SHARED: Key = key("attention.shared_kv_layers", "num_kv_shared_layers");
+pub(super) const N_SHARED: Key = key("attention.shared_kv_layers", "num_kv_shared_layers");
 const DOUBLE_WIDE: Key = key("", "use_double_wide_mlp");
 const PER_LAYER_DIM: Key = key("embedding_length_per_layer_input", "hidden_size_per_layer_input");
 const PER_LAYER_VOCAB: Key = key("", "vocab_size_per_layer_input");
@@ -59,7 +59,12 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     let n_layers = read::n_layers(keys)?;
     let slides = sliding_layers(keys, n_layers)?;
     let heads = heads(keys, &slides)?;
-    let sources = kv_sources(keys, &slides)?;
+    let one_projection = has_one_projection(keys)?;
+    let is_one = |layer_idx: usize| match keys.json() {
+        Some(_) => one_projection,
+        None => !keys.has_tensor(&format!("blk.{layer_idx}.attn_v.weight")),
+    };
+    let sources = kv_sources(keys, &slides, keys.count(N_SHARED)?.unwrap_or(0), is_one)?;
     let ffn_dims = ffn_dims(keys, &sources)?;
     config.per_layer = per_layer(keys, &config)?;
     config.ropes = ropes(keys, &heads, &slides, &config)?;
@@ -83,7 +88,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
             attention.window = (window < config.context_len.min(CONTEXT_LEN_MAX)).then_some(window);
         }
         let activation = read::activation(keys, Activation::GeluTanh)?;
-        let feed = FeedForward::Dense(Dense { ffn_dim: ffn_dims[layer_idx], activation });
+        let feed = FeedForward::Dense(Dense::plain(ffn_dims[layer_idx], activation));
         let mut layer = read::layer(attention, feed);
         layer.norms = Norms::Both;
         layer.output_scaled =
@@ -176,10 +181,14 @@ fn has_one_projection(keys: &Keys<'_>) -> Result<bool, ConfigError> {
     Ok(keys.flag(ONE_PROJECTION)?.unwrap_or(false))
 }
 
-/// Where the keys and values of each layer come from: the last layers read those of the last layer of their kind before
-/// them.
-fn kv_sources(keys: &Keys<'_>, slides: &[bool]) -> Result<Vec<KvSource>, ConfigError> {
-    let n_shared = keys.count(N_SHARED)?.unwrap_or(0);
+/// Where the keys and values of each layer come from: the last `n_shared` layers read those of the last layer of their kind
+/// before them; `is_one` says whether an earlier layer without a window has one projection for both.
+pub(super) fn kv_sources(
+    keys: &Keys<'_>,
+    slides: &[bool],
+    n_shared: usize,
+    is_one: impl Fn(usize) -> bool,
+) -> Result<Vec<KvSource>, ConfigError> {
     let inconsistent = |right: String| ConfigError::Inconsistent {
         file: keys.file().to_owned(),
         left: format!("{} = {n_shared}", keys.full_name(N_SHARED)),
@@ -189,7 +198,6 @@ fn kv_sources(keys: &Keys<'_>, slides: &[bool]) -> Result<Vec<KvSource>, ConfigE
         Some(n_own) if n_own > 0 => n_own,
         _ => return Err(inconsistent(format!("{} layers", slides.len()))),
     };
-    let one_projection = has_one_projection(keys)?;
     let source = |(layer_idx, &slides_here): (usize, &bool)| {
         if layer_idx >= n_own {
             let source = slides[..n_own].iter().rposition(|&slides| slides == slides_here);
@@ -197,11 +205,7 @@ fn kv_sources(keys: &Keys<'_>, slides: &[bool]) -> Result<Vec<KvSource>, ConfigE
             let none = || inconsistent(format!("no layer {kind} a window before layer {n_own}"));
             return source.map(KvSource::Layer).ok_or_else(none);
         }
-        let is_one = match keys.json() {
-            Some(_) => one_projection,
-            None => !keys.has_tensor(&format!("blk.{layer_idx}.attn_v.weight")),
-        };
-        Ok(if is_one && !slides_here { KvSource::OneProjection } else { KvSource::Own })
+        Ok(if !slides_here && is_one(layer_idx) { KvSource::OneProjection } else { KvSource::Own })
     };
     slides.iter().enumerate().map(source).collect()
 }
@@ -219,7 +223,10 @@ fn ffn_dims(keys: &Keys<'_>, sources: &[KvSource]) -> Result<Vec<usize>, ConfigE
 }
 
 /// The inputs of layers beside the residual stream; a width of 0 means none.
-fn per_layer(keys: &Keys<'_>, config: &ModelConfig) -> Result<Option<PerLayerInputs>, ConfigError> {
+pub(super) fn per_layer(
+    keys: &Keys<'_>,
+    config: &ModelConfig,
+) -> Result<Option<PerLayerInputs>, ConfigError> {
     let default = keys.json().filter(|object| !object.has(PER_LAYER_DIM.json)).map(|_| 256);
     let Some(dim) = keys.count(PER_LAYER_DIM)?.or(default).filter(|&dim| dim > 0) else { return Ok(None) };
     let vocab_size = match keys.gguf() {

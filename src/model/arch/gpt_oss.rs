@@ -46,7 +46,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         return Err(keys.unsupported(ALPHA, alpha));
     }
     let limit = keys.number(LIMIT)?.unwrap_or(7.0) as f32;
-    let (n_experts, n_used) = read::expert_counts(keys, (128, 4))?;
+    let (n_experts, n_used) = read::softmax_counts(keys, (128, 4))?;
     let ffn_dim = match (keys.count(EXPERT_FFN_DIM)?, keys.json()) {
         (Some(ffn_dim), _) => ffn_dim,
         (None, Some(_)) => 2880,

@@ -80,7 +80,7 @@ fn feed(keys: &Keys<'_>) -> Result<FeedForward, ConfigError> {
     let activation = read::activation(keys, Activation::Silu)?;
     let n_experts = keys.count(N_EXPERTS)?.or(keys.json().map(|_| 8)).unwrap_or(0);
     if n_experts == 0 {
-        return Ok(FeedForward::Dense(Dense { ffn_dim: count(DENSE_DIM, 1024)?, activation }));
+        return Ok(FeedForward::Dense(Dense::plain(count(DENSE_DIM, 1024)?, activation)));
     }
     Ok(FeedForward::Experts(Experts {
         n_experts,

@@ -215,6 +215,28 @@ impl<'a> Keys<'a> {
         self.by_layer(key, list, n_layers)
     }
 
+    /// A number for each of `n_layers` layers. A single number holds for all layers.
+    pub(in crate::model) fn numbers(
+        &self,
+        key: Key,
+        n_layers: usize,
+    ) -> Result<Option<Vec<f64>>, ConfigError> {
+        let list = self.value(
+            key,
+            "a float, or one for each layer",
+            |value| match value.as_array() {
+                None => Some(vec![value.as_f64()?; 1]),
+                Some(array) => array.to_f64s(),
+            },
+            "a number, or one for each layer",
+            |value| match value.as_array() {
+                None => Some(vec![value.as_f64()?; 1]),
+                Some(array) => array.iter().map(Value::as_f64).collect(),
+            },
+        )?;
+        self.by_layer(key, list, n_layers)
+    }
+
     /// Whether the field is a list.
     pub(in crate::model) fn is_list(&self, key: Key) -> bool {
         match &self.source {

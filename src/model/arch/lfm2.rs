@@ -10,7 +10,7 @@ use crate::model::config::{
 
 pub(super) static FAMILY: Family = Family { name: "lfm2", json: &["lfm2"], read, place, ..Family::STANDARD };
 
-const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: Defaults = Defaults {
     context_len: 128_000,
     norm_eps: 1e-5,
     tied_head: true,
@@ -23,16 +23,26 @@ const DEFAULTS: Defaults = Defaults {
 const CONV_LEN: Key = key("shortconv.l_cache", "conv_L_cache");
 
 fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
+    with_feeds(keys, architecture, |n_layers| {
+        let ffn_dim = match keys.json() {
+            None => keys.required_count(read::FFN_DIM)?,
+            Some(object) => ffn_dim(keys, &object)?,
+        };
+        Ok(vec![FeedForward::Dense(Dense::plain(ffn_dim, Activation::Silu)); n_layers])
+    })
+}
+
+/// A model with LFM2's mixers, and the feed-forward part that `feeds` gives each layer.
+pub(super) fn with_feeds(
+    keys: &Keys<'_>,
+    architecture: Architecture,
+    feeds: impl FnOnce(usize) -> Result<Vec<FeedForward>, ConfigError>,
+) -> Result<ModelConfig, ConfigError> {
     let mut config = read::base(keys, architecture, &DEFAULTS)?;
     let n_layers = read::n_layers(keys)?;
     let has_attention = attention_layers(keys, n_layers)?;
     let mut attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
     attention.qk_norm = Some(QkNorm::Head);
-    let ffn_dim = match keys.json() {
-        None => keys.required_count(read::FFN_DIM)?,
-        Some(object) => ffn_dim(keys, &object)?,
-    };
-    let feed = FeedForward::Dense(Dense { ffn_dim, activation: Activation::Silu });
     let bias = keys.flag(key("", "conv_bias"))?.unwrap_or(keys.has_tensor("blk.0.shortconv.in_proj.bias"));
     let conv_len = keys.count(CONV_LEN)?.or(keys.json().map(|_| 3)).ok_or_else(|| keys.missing(CONV_LEN))?;
     let conv = ShortConv { conv_dim: config.hidden_dim, conv_len, bias };
@@ -48,8 +58,9 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     }
     config.layers = has_attention
         .into_iter()
-        .map(|has_attention| {
-            let mut layer = read::layer(attention.clone(), feed.clone());
+        .zip(feeds(n_layers)?)
+        .map(|(has_attention, feed)| {
+            let mut layer = read::layer(attention.clone(), feed);
             if !has_attention {
                 layer.mixer = Mixer::ShortConv(conv.clone());
             }
@@ -102,7 +113,7 @@ fn ffn_dim(keys: &Keys<'_>, object: &Object<'_>) -> Result<usize, ConfigError> {
     Ok(adjusted.div_ceil(multiple) * multiple)
 }
 
-fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
+pub(super) fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
     use LayerWeight::*;
     let mut place = slot.standard(config, container);
     let name = match (container, slot.id) {

@@ -7,12 +7,14 @@
 //! A new family is a file here, a line in `FAMILIES`, and its golden model.
 
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod keys;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod minicpm;
 mod mistral3;
@@ -83,11 +85,13 @@ static FAMILIES: &[&Family] = &[
     &qwen3::FAMILY,
     &qwen35::FAMILY,
     &gemma3::FAMILY,
+    &gemma3n::FAMILY,
     &gemma4::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
+    &lfm2_moe::FAMILY,
     &minicpm::FAMILY,
     &mistral3::FAMILY,
     &olmo2::FAMILY,

@@ -32,7 +32,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     config.ropes = vec![rope::read(keys, attention.head_dim, &config, DEFAULTS.rope_theta)?];
     let n_layers = read::n_layers(keys)?;
     let activation = read::activation(keys, Activation::Silu)?;
-    let (n_experts, n_used) = read::expert_counts(keys, (128, 8))?;
+    let (n_experts, n_used) = read::softmax_counts(keys, (128, 8))?;
     let ffn_dim = match (keys.count(EXPERT_FFN_DIM)?, keys.json()) {
         (Some(ffn_dim), _) => ffn_dim,
         (None, Some(_)) => 768,
@@ -70,7 +70,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     for (layer_idx, layer) in config.layers.iter_mut().enumerate() {
         if listed.contains(&layer_idx) || !(layer_idx + 1).is_multiple_of(step) {
             let ffn_dim = keys.required_count(read::FFN_DIM)?;
-            layer.feed = FeedForward::Dense(Dense { ffn_dim, activation });
+            layer.feed = FeedForward::Dense(Dense::plain(ffn_dim, activation));
         }
     }
     qwen2::set_window(keys, &mut config)?;

@@ -74,6 +74,7 @@ pub(super) fn base(
         logit_scale: 1.0,
         logit_softcap: None,
         per_layer: None,
+        streams: None,
         ropes: Vec::new(),
         layers: Vec::new(),
     })
@@ -193,7 +194,7 @@ fn attention_with(
 /// A dense feed-forward part with the stated activation; GGUF files do not state it.
 pub(super) fn dense(keys: &Keys<'_>, of_gguf: Activation) -> Result<FeedForward, ConfigError> {
     let activation = activation(keys, of_gguf)?;
-    Ok(FeedForward::Dense(Dense { ffn_dim: keys.required_count(FFN_DIM)?, activation }))
+    Ok(FeedForward::Dense(Dense::plain(keys.required_count(FFN_DIM)?, activation)))
 }
 
 pub(super) fn activation(keys: &Keys<'_>, default: Activation) -> Result<Activation, ConfigError> {
@@ -214,6 +215,25 @@ pub(super) const N_EXPERTS: Key = key("expert_count", "num_experts");
 /// The number of experts of a row.
 pub(super) const N_USED: Key = key("expert_used_count", "num_experts_per_tok");
 
+/// The numbers of experts of a layer and of a row, which are chosen by a softmax. Folders name them in two ways.
+pub(super) fn softmax_counts(
+    keys: &Keys<'_>,
+    defaults: (usize, usize),
+) -> Result<(usize, usize), ConfigError> {
+    if let Some(other) = keys.count(GATING)?.filter(|&function| function > 1 && function != 3) {
+        return Err(keys.unsupported(GATING, other));
+    }
+    if let Some(scale) = keys.scalar(EXPERT_SCALE)?.filter(|&scale| scale != 1.0 && scale != 0.0) {
+        return Err(keys.unsupported(EXPERT_SCALE, scale));
+    }
+    expert_counts(keys, defaults)
+}
+
+/// What makes weights of scores: 1 is a softmax of all, 2 the sigmoid, 3 a softmax of the chosen ones.
+pub(super) const GATING: Key = key("expert_gating_func", "");
+/// The factor of weights.
+pub(super) const EXPERT_SCALE: Key = key("expert_weights_scale", "routed_scaling_factor");
+
 /// The numbers of experts of a layer and of a row. Folders name them in two ways.
 pub(super) fn expert_counts(
     keys: &Keys<'_>,
@@ -233,16 +253,9 @@ pub(super) fn expert_counts(
     };
     let n_experts = count(N_EXPERTS, key("", "num_local_experts"), n_experts)?;
     let n_used = count(N_USED, key("", "experts_per_token"), n_used)?;
-    // Numbers that no family here uses.
-    const GATING: Key = key("expert_gating_func", "");
-    if let Some(other) = keys.count(GATING)?.filter(|&function| function > 1 && function != 3) {
-        return Err(keys.unsupported(GATING, other));
-    }
-    for (field, neutral) in [(key("expert_weights_scale", ""), 1.0), (key("expert_shared_count", ""), 0.0)] {
-        let value = keys.scalar(field)?.filter(|&value| value != neutral && value != 0.0);
-        if let Some(value) = value {
-            return Err(keys.unsupported(field, value));
-        }
+    const SHARED: Key = key("expert_shared_count", "");
+    if let Some(other) = keys.count(SHARED)?.filter(|&n| n != 0) {
+        return Err(keys.unsupported(SHARED, other));
     }
     Ok((n_experts, n_used))
 }
@@ -255,6 +268,7 @@ pub(super) fn layer(attention: Attention, feed: FeedForward) -> LayerPlan {
         norms: Norms::Pre,
         residual_scale: 1.0,
         output_scaled: false,
+        branch_rank: None,
     }
 }
 

@@ -53,6 +53,19 @@ pub(super) fn settings<'a>(root: &Object<'a>) -> Result<Option<Object<'a>>, Conf
     }
 }
 
+/// The rotations of layers without a window and with one, if the settings are those of each kind of layer.
+pub(super) fn by_kind(
+    root: &Object<'_>,
+    head_dim: usize,
+    config: &ModelConfig,
+    theta_default: f64,
+) -> Result<Option<Vec<RopeConfig>>, ConfigError> {
+    let by_kind = settings(root)?.filter(|settings| settings.first_object().is_some());
+    let Some(by_kind) = by_kind else { return Ok(None) };
+    let of_kind = |name: &str| of_json(root, by_kind.object(name)?, head_dim, config, theta_default);
+    Ok(Some(vec![of_kind("full_attention")?, of_kind("sliding_attention")?]))
+}
+
 /// The rotation that `settings` describes, with the fields of `root` where it leaves them out.
 pub(super) fn of_json(
     root: &Object<'_>,

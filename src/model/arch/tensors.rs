@@ -2,7 +2,7 @@
 
 use crate::model::config::{
     Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer, ModelConfig,
-    QkNorm, ShortConv,
+    QkNorm, Routing, ShortConv,
 };
 
 /// The role of a tensor in the model.
@@ -21,6 +21,11 @@ pub enum WeightId {
     PerLayerProjection,
     /// Norm of the projected inputs of a layer, `[dim]`.
     PerLayerNorm,
+    /// Projection of the embedding to residual stream 1, 2, …, `[hidden_dim, hidden_dim]`
+    /// ([`Streams`](crate::model::config::Streams)), counted from 0.
+    StreamIn(usize),
+    /// Projection of residual stream 1, 2, … to the final hidden state, `[hidden_dim, hidden_dim]`, counted from 0.
+    StreamOut(usize),
     /// A tensor of one layer.
     Layer(usize, LayerWeight),
 }
@@ -98,12 +103,30 @@ layer_weights! {
     PerLayerOut: "proj.weight", "per_layer_projection.weight";
     /// Norm behind the layer's own inputs, `[hidden_dim]`.
     PostPerLayerNorm: "post_norm.weight", "post_per_layer_input_norm.weight";
+    /// Norm before the router of residual streams, `[hidden_dim]`.
+    StreamRouterNorm: "altup_router_norm.weight", "altup.router_norm.weight";
+    /// Router of residual streams, `[streams, hidden_dim]`, as one vector.
+    StreamRouter: "altup_router.weight", "altup.modality_router.weight";
+    /// Weights of predictions, `[streams · streams, streams]`, as one vector.
+    StreamPredict: "altup_predict_coef.weight", "altup.prediction_coefs.weight";
+    /// Weights of corrections, `[streams, streams]`, as one vector.
+    StreamCorrect: "altup_correct_coef.weight", "altup.correction_coefs.weight";
+    /// Factors of the active stream before the gate of the layer's own inputs, `[hidden_dim]`.
+    StreamGateScale: "altup_correct_scale.weight", "altup.correct_output_scale";
+    /// First matrix of the branch beside the mixer, `[rank, hidden_dim]`.
+    BranchIn: "laurel_l.weight", "laurel.linear_left.weight";
+    /// Second matrix of the branch, `[hidden_dim, rank]`.
+    BranchOut: "laurel_r.weight", "laurel.linear_right.weight";
+    /// Norm behind the branch, `[hidden_dim]`.
+    PostBranchNorm: "laurel_post_norm.weight", "laurel.post_laurel_norm.weight";
     /// Factor of the residual stream behind the layer, `[1]`.
     OutputScale: "layer_output_scale.weight", "layer_scalar";
     /// Scores of the experts, `[n_experts, hidden_dim]`.
     Router: "ffn_gate_inp.weight", "mlp.gate.weight";
     /// `[n_experts]`.
     RouterBias: "ffn_gate_inp.bias", "mlp.gate.bias";
+    /// What is added to the sigmoids of scores for the choice, `[n_experts]`.
+    ChoiceBias: "exp_probs_b.bias", "mlp.expert_bias";
     /// All experts' gates, `[n_experts · ffn_dim, hidden_dim]`.
     ExpertGate: "ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight";
     /// All experts' ups, `[n_experts · ffn_dim, hidden_dim]`.
@@ -332,6 +355,8 @@ impl Slot {
                 WeightId::PerLayerEmbedding => "model.embed_tokens_per_layer.weight".to_owned(),
                 WeightId::PerLayerProjection => "model.per_layer_model_projection.weight".to_owned(),
                 WeightId::PerLayerNorm => "model.per_layer_projection_norm.weight".to_owned(),
+                WeightId::StreamIn(i) => format!("model.altup_projections.{i}.weight"),
+                WeightId::StreamOut(i) => format!("model.altup_unembed_projections.{i}.weight"),
                 WeightId::Layer(layer_idx, weight) => format!("model.layers.{layer_idx}.{}", weight.json()),
             },
         };
@@ -341,6 +366,11 @@ impl Slot {
         if let Some(conv) = conv_shape(layer, weight) {
             place.shape = conv.to_vec();
             place.change = Change::Transposed { n_cols: conv[1] as usize };
+        }
+        if let Some([n_rows, n_cols]) =
+            config.streams.and_then(|streams| stream_shape(streams.n, config, weight))
+        {
+            place.shape = vec![n_rows as u64, n_cols as u64];
         }
         if let (FeedForward::Experts(experts), Some(n_rows)) =
             (&layer.feed, expert_rows(config, layer, weight))
@@ -384,6 +414,16 @@ fn conv_shape(layer: &LayerPlan, weight: LayerWeight) -> Option<[u64; 2]> {
     Some([dim as u64, len as u64])
 }
 
+/// The stored shape of a matrix of residual streams that is used as a vector.
+fn stream_shape(n: usize, config: &ModelConfig, weight: LayerWeight) -> Option<[usize; 2]> {
+    match weight {
+        LayerWeight::StreamRouter => Some([n, config.hidden_dim]),
+        LayerWeight::StreamPredict => Some([n * n, n]),
+        LayerWeight::StreamCorrect => Some([n, n]),
+        _ => None,
+    }
+}
+
 /// Rows of one expert's tensor.
 fn expert_rows(config: &ModelConfig, layer: &LayerPlan, weight: LayerWeight) -> Option<usize> {
     use LayerWeight::*;
@@ -410,6 +450,8 @@ pub(in crate::model) fn standard_name(id: WeightId) -> String {
         WeightId::PerLayerEmbedding => "per_layer_token_embd.weight".to_owned(),
         WeightId::PerLayerProjection => "per_layer_model_proj.weight".to_owned(),
         WeightId::PerLayerNorm => "per_layer_proj_norm.weight".to_owned(),
+        WeightId::StreamIn(i) => format!("altup_proj.{i}.weight"),
+        WeightId::StreamOut(i) => format!("altup_unembd_proj.{i}.weight"),
         WeightId::Layer(layer_idx, weight) => format!("blk.{layer_idx}.{}", weight.gguf()),
     }
 }
@@ -429,6 +471,10 @@ pub fn slots(config: &ModelConfig) -> Vec<Slot> {
         slots.push(Slot { id: WeightId::PerLayerEmbedding, shape: vec![rows, dims] });
         slots.push(Slot { id: WeightId::PerLayerProjection, shape: vec![dims, hidden] });
         slots.push(Slot { id: WeightId::PerLayerNorm, shape: vec![per_layer.dim as u64] });
+    }
+    if let Some(streams) = config.streams {
+        let ids = (1..streams.n).flat_map(|i| [WeightId::StreamIn(i - 1), WeightId::StreamOut(i - 1)]);
+        slots.extend(ids.map(|id| Slot { id, shape: vec![hidden, hidden] }));
     }
     for (layer_idx, layer) in config.layers.iter().enumerate() {
         let of_layer = layer_slots(config, layer).into_iter();
@@ -476,6 +522,21 @@ pub(in crate::model) fn layer_slots(config: &ModelConfig, layer: &LayerPlan) -> 
         slots.matrix(PerLayerGate, per_layer.dim, hidden_dim);
         slots.matrix(PerLayerOut, hidden_dim, per_layer.dim);
         slots.vector(PostPerLayerNorm, hidden_dim);
+    }
+    if let Some(streams) = config.streams {
+        slots.vector(StreamRouterNorm, hidden_dim);
+        for weight in [StreamRouter, StreamPredict, StreamCorrect] {
+            let shape = stream_shape(streams.n, config, weight);
+            slots.vector(weight, shape.map_or(0, |[n_rows, n_cols]| n_rows * n_cols));
+        }
+        if streams.gate_scaled {
+            slots.vector(StreamGateScale, hidden_dim);
+        }
+    }
+    if let Some(rank) = layer.branch_rank {
+        slots.matrix(BranchIn, rank, hidden_dim);
+        slots.matrix(BranchOut, hidden_dim, rank);
+        slots.vector(PostBranchNorm, hidden_dim);
     }
     if layer.output_scaled {
         slots.vector(OutputScale, 1);
@@ -598,6 +659,9 @@ impl Slots {
             self.vector(ExpertGateBias, n_rows);
             self.vector(ExpertUpBias, n_rows);
             self.vector(ExpertDownBias, experts.n_experts * hidden_dim);
+        }
+        if let Routing::Sigmoid { biased: true, .. } = experts.routing {
+            self.vector(ChoiceBias, experts.n_experts);
         }
         if experts.shared_ffn_dim > 0 {
             self.matrix(SharedGate, experts.shared_ffn_dim, hidden_dim);

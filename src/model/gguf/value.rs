@@ -208,6 +208,15 @@ impl GgufArray {
         }
     }
 
+    /// The elements of an array of floats.
+    pub fn to_f64s(&self) -> Option<Vec<f64>> {
+        match self {
+            Self::F32(v) => Some(v.iter().map(|&v| f64::from(v)).collect()),
+            Self::F64(v) => Some(v.clone()),
+            _ => None,
+        }
+    }
+
     /// The elements of an array of any integer type; `None` if one is negative.
     pub fn to_u64s(&self) -> Option<Vec<u64>> {
         fn all<T: Copy + TryInto<u64>>(values: &[T]) -> Option<Vec<u64>> {

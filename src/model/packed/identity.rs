@@ -95,16 +95,18 @@ impl<'a> Uniform<'a> {
                 qk_norm,
                 ..Attention::plain(n_heads, n_kv_heads, head_dim)
             }),
-            feed: FeedForward::Dense(Dense { ffn_dim: dense.ffn_dim, activation: Activation::Silu }),
+            feed: FeedForward::Dense(Dense::plain(dense.ffn_dim, Activation::Silu)),
             norms: Norms::Pre,
             residual_scale: 1.0,
             output_scaled: false,
+            branch_rank: None,
         };
         let is_stated = config.layers.iter().all(|layer| *layer == stated)
             && matches!(rope.scaling, Unscaled | Linear { .. } | Llama3 { .. } | Factors(_))
             && (config.embedding_scale, config.logit_scale) == (1.0, 1.0)
             && config.logit_softcap.is_none()
-            && config.per_layer.is_none();
+            && config.per_layer.is_none()
+            && config.streams.is_none();
         is_stated.then_some(Self {
             architecture: config.architecture,
             n_layers: config.layers.len(),

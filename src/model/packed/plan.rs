@@ -21,6 +21,8 @@ pub enum Part {
     Output,
     /// The weights of layers' own inputs.
     PerLayer,
+    /// The projections of residual streams.
+    Streams,
 }
 
 impl Part {
@@ -32,6 +34,7 @@ impl Part {
             WeightId::PerLayerEmbedding | WeightId::PerLayerProjection | WeightId::PerLayerNorm => {
                 Part::PerLayer
             }
+            WeightId::StreamIn(_) | WeightId::StreamOut(_) => Part::Streams,
         }
     }
 }
@@ -43,6 +46,7 @@ impl fmt::Display for Part {
             Part::Layer(layer_idx) => write!(f, "layer.{layer_idx}"),
             Part::Output => f.write_str("output"),
             Part::PerLayer => f.write_str("per_layer"),
+            Part::Streams => f.write_str("streams"),
         }
     }
 }
@@ -60,9 +64,10 @@ pub(super) enum Scope {
 impl Scope {
     fn holds(&self, part: Part) -> bool {
         match (self, part) {
-            (Scope::All, _) | (Scope::Ends, Part::Embedding | Part::Output | Part::PerLayer) => true,
+            (Scope::All, _) => true,
+            (Scope::Ends, part) => !matches!(part, Part::Layer(_)),
             (Scope::Layers(layers), Part::Layer(layer_idx)) => layers.contains(&layer_idx),
-            _ => false,
+            (Scope::Layers(_), _) => false,
         }
     }
 }
@@ -75,12 +80,16 @@ pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>
     if config.per_layer.is_some() {
         parts.push((Part::PerLayer, Vec::new()));
     }
+    if config.streams.is_some() {
+        parts.push((Part::Streams, Vec::new()));
+    }
     for slot in slots(config) {
         let at = match Part::of(slot.id) {
             Part::Embedding => 0,
             Part::Layer(layer_idx) => 1 + layer_idx,
             Part::Output => 1 + config.n_layers(),
             Part::PerLayer => 2 + config.n_layers(),
+            Part::Streams => parts.len() - 1,
         };
         parts[at].1.push(slot);
     }

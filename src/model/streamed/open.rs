@@ -11,7 +11,7 @@ use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
-use crate::model::weights::{PerLayerWeights, TensorSource, Weights};
+use crate::model::weights::{PerLayerWeights, StreamWeights, TensorSource, Weights};
 use crate::stream::{
     Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full, resident_bytes,
 };
@@ -145,12 +145,25 @@ impl Opening<'_> {
             match section.part {
                 Part::Embedding => embedding = Some(self.matrix(section, WeightId::Embedding, pinned)?),
                 Part::Output => head = Some(self.matrix(section, WeightId::Head, pinned)?),
-                Part::Layer(_) | Part::PerLayer => {}
+                Part::Layer(_) | Part::PerLayer | Part::Streams => {}
             }
         }
         let output_norm = self.file.vector(WeightId::OutputNorm)?;
         let per_layer = self.per_layer(pinned)?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer })
+        let streams = self.streams(pinned)?;
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams })
+    }
+
+    /// Reads the projections of residual streams.
+    fn streams(&self, pinned: &mut PinnedBytes) -> Result<Option<StreamWeights>, StreamedError> {
+        let mut sections = self.file.sections().iter();
+        let Some(section) = sections.find(|section| section.part == Part::Streams) else { return Ok(None) };
+        let pages = self.read(section, pinned)?;
+        let mut source = SectionTensors { sections: std::slice::from_ref(section), pages: &pages };
+        match StreamWeights::read(self.file.config(), |id| source.matrix(id)) {
+            Ok(weights) => Ok(weights),
+            Err(never) => match never {},
+        }
     }
 
     /// Reads the weights of layers' own inputs; their embedding only if it is pinned.
@@ -229,6 +242,7 @@ impl Opening<'_> {
             Part::Embedding => self.plan.embedding,
             Part::Output => self.plan.head && !self.file.config().tied_head,
             Part::PerLayer => self.plan.per_layer,
+            Part::Streams => true,
         }
     }
 
@@ -273,6 +287,7 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
         head_panel: 0,
         per_layer: 0,
         per_layer_pinned: 0,
+        streams: 0,
         experts,
     };
     for section in file.sections() {
@@ -290,6 +305,7 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
                 let rows = section.tensors.iter().find(is_row).map_or(0, |tensor| tensor.len);
                 (sizes.per_layer, sizes.per_layer_pinned) = (section.len, section.len - rows);
             }
+            Part::Streams => sizes.streams = section.len,
         }
     }
     let (tensor, _) = place(file, head_id(tied));

@@ -23,6 +23,8 @@ pub(super) struct Sizes {
     pub(super) per_layer: u64,
     /// Those of them that every plan pins: all but their embedding.
     pub(super) per_layer_pinned: u64,
+    /// The projections of residual streams, which every plan pins; 0 if there is one stream.
+    pub(super) streams: u64,
 }
 
 /// The choice of pinned weights, and the size of the ring for the others.
@@ -58,6 +60,7 @@ impl Sizes {
             + self.embedding.unwrap_or(0)
             + self.experts.bytes
             + self.per_layer
+            + self.streams
     }
 
     /// The length of a buffer: room for every layer, and for a panel of the output matrix that begins and
@@ -111,7 +114,7 @@ impl Plan {
         if sizes.total() <= left {
             return Ok(Self::resident(sizes.layers.len()));
         }
-        let always = sizes.per_layer_pinned;
+        let always = sizes.per_layer_pinned + sizes.streams;
         if always > left {
             return Err(StreamedError::MemoryLimit { needed: always, limit, taken });
         }
@@ -153,7 +156,7 @@ impl Plan {
             // Last the embedding: a pass reads only a few of its rows.
             Some(bytes) => take(bytes),
         };
-        let per_layer = take(sizes.per_layer - always);
+        let per_layer = take(sizes.per_layer - sizes.per_layer_pinned);
         // The rest holds experts: what a pass reads of them depends on its rows, so they come behind all that it reads anyway.
         let n_more = left.checked_div(slot_bytes).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let n_experts = n_min.saturating_add(n_more).min(n_total);
@@ -191,6 +194,7 @@ mod tests {
             experts: ExpertSizes::default(),
             per_layer: 0,
             per_layer_pinned: 0,
+            streams: 0,
         }
     }
 
@@ -293,6 +297,7 @@ mod tests {
             head_panel: 5 << 10,
             per_layer: 0,
             per_layer_pinned: 0,
+            streams: 0,
             experts: ExpertSizes::default(),
         };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
@@ -310,6 +315,7 @@ mod tests {
             head_panel: 16 << 10,
             per_layer: 0,
             per_layer_pinned: 0,
+            streams: 0,
             experts: ExpertSizes::default(),
         };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scores = router·b (+ bias)                                   [n_experts]
-//! chosen = the n_used greatest scores; of equal scores, those of the first experts
+//! chosen = the n_used greatest scores, or sigmoids of scores plus a bias; of equal ones, those of the first experts
 //! y      = Σ weight·(Wdown·(activation(Wgate·b) ∘ Wup·b))      over the chosen experts, in their order
 //! y     += gate·shared(b)                                      if there is a shared network
 //! ```
@@ -14,6 +14,7 @@
 //! **Memory.** A pass takes its experts in rounds of about [`ROUND_ROWS`] rows, so that a long chunk of a prompt does not
 //! hold the values of every row and expert at a time. The rounds follow the order of the experts, so they change no sum.
 
+use super::recurrent::sigmoid;
 use super::{At, Buffers, ForwardError, Model, Normed, Part, activate, for_rows, form_of, project_computed};
 use crate::kernels::{
     self, ActivationForm, Activations, GroupedMatMul, Kernels, MatMul, PackedRows, RowGroup, resize_exact,
@@ -25,6 +26,9 @@ use crate::model::streamed::{ExpertCache, LoadedExperts, Streamed};
 /// Rows of a round, unless a single expert has more. Half of a chunk of the usual length with eight experts a row takes
 /// four rounds; their sections cost far less than reading the weights of an expert.
 const ROUND_ROWS: usize = 512;
+
+/// What LFM2 adds to the sum of sigmoids that it divides by.
+const SIGMOID_SUM_EPS: f32 = 1e-6;
 
 /// The buffers of a mixture.
 #[derive(Default)]
@@ -45,6 +49,8 @@ struct Choices {
     n_used: usize,
     /// `[n_rows, n_experts]`
     scores: Vec<f32>,
+    /// Of the row at hand, what its experts are chosen by if not by their scores: `[n_experts]`
+    biased: Vec<f32>,
     /// `[n_rows, n_used]`, ascending in each row.
     experts: Vec<u32>,
     /// `[n_rows, n_used]`
@@ -87,7 +93,7 @@ pub(super) fn bytes(config: &ModelConfig, n_rows: usize) -> u64 {
         let prepared = 6 * ffn_dim.max(config.hidden_dim);
         let of_round = ((4 * values + prepared) as u64).saturating_mul(round_rows as u64);
         let of_rows = (4 * (n_experts + 4 * n_used) as u64).saturating_mul(n_rows as u64);
-        of_round.saturating_add(of_rows)
+        of_round.saturating_add(of_rows).saturating_add(4 * n_experts as u64)
     };
     let layers = config.layers.iter().filter_map(|layer| match &layer.feed {
         FeedForward::Experts(experts) => Some(of_layer(experts)),
@@ -100,7 +106,7 @@ impl ExpertBuffers {
     /// Bytes on the heap of the numbers of rows.
     pub(super) fn memory_usage(&self) -> usize {
         let Self { choices, round, gate, up, out } = self;
-        let floats = [&choices.scores, &choices.weights, gate, up, out].map(Vec::capacity);
+        let floats = [&choices.scores, &choices.biased, &choices.weights, gate, up, out].map(Vec::capacity);
         let indices = [&choices.experts, &choices.order, &choices.ends, &choices.at];
         let indices = indices.into_iter().chain([&round.experts, &round.rows, &round.expert_of]);
         4 * (floats.iter().sum::<usize>() + indices.map(Vec::capacity).sum::<usize>())
@@ -109,9 +115,9 @@ impl ExpertBuffers {
 }
 
 impl Choices {
-    /// Chooses the experts of every row from `scores`.
-    fn choose(&mut self, k: Kernels, plan: &Experts) {
-        let Self { n_used, scores, experts, weights, order, ends, at } = self;
+    /// Chooses the experts of every row from `scores`; `bias` is that of the sigmoids, `[n_experts]`, if there is one.
+    fn choose(&mut self, k: Kernels, plan: &Experts, bias: Option<&[f32]>) {
+        let Self { n_used, scores, biased, experts, weights, order, ends, at } = self;
         *n_used = plan.n_used;
         let n_choices = scores.len() / plan.n_experts * plan.n_used;
         for buffer in [&mut *experts, order, at] {
@@ -119,8 +125,19 @@ impl Choices {
         }
         resize_exact(weights, n_choices);
         let rows = experts.chunks_exact_mut(plan.n_used).zip(weights.chunks_exact_mut(plan.n_used));
-        for ((experts, weights), scores) in rows.zip(scores.chunks_exact(plan.n_experts)) {
-            greatest(scores, experts);
+        for ((experts, weights), scores) in rows.zip(scores.chunks_exact_mut(plan.n_experts)) {
+            if let Routing::Sigmoid { .. } = plan.routing {
+                scores.iter_mut().for_each(|score| *score = sigmoid(*score));
+            }
+            match bias {
+                None => greatest(scores, experts),
+                Some(bias) => {
+                    biased.clear();
+                    biased.reserve_exact(scores.len());
+                    biased.extend(scores.iter().zip(bias).map(|(score, bias)| score + bias));
+                    greatest(biased, experts);
+                }
+            }
             experts.sort_unstable();
             for (weight, &expert) in weights.iter_mut().zip(&*experts) {
                 *weight = scores[expert as usize];
@@ -131,6 +148,10 @@ impl Choices {
                 Routing::Softmax => {
                     let sum = kernels::log_sum_exp(k, scores);
                     weights.iter_mut().for_each(|weight| *weight = kernels::exp(*weight - sum));
+                }
+                Routing::Sigmoid { normalized, scale, .. } => {
+                    let sum = if normalized { weights.iter().sum::<f32>() + SIGMOID_SUM_EPS } else { 1.0 };
+                    weights.iter_mut().for_each(|weight| *weight = *weight / sum * scale);
                 }
             }
         }
@@ -290,7 +311,7 @@ impl Model {
         if let Some(bias) = layer.vector(LayerWeight::RouterBias) {
             choices.scores.chunks_exact_mut(plan.n_experts).for_each(|row| kernels::add(k, row, bias));
         }
-        choices.choose(k, plan);
+        choices.choose(k, plan, layer.vector(LayerWeight::ChoiceBias));
         let Buffers { x, normed, activations, projected, .. } = &mut *ws;
         let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
         let vector = |weight: LayerWeight| layer.vector(weight);
@@ -477,18 +498,38 @@ mod tests {
         }
     }
 
-    /// The obvious implementation: sorts all experts by score.
-    fn by_sorting(scores: &[f32], n_used: usize, routing: Routing) -> Vec<(u32, f64)> {
+    /// The obvious implementation: sorts all experts by score, or by sigmoid plus bias.
+    fn by_sorting(
+        scores: &[f64],
+        bias: &[f32],
+        n_used: usize,
+        routing: Routing,
+        is_close: &mut bool,
+    ) -> Vec<(usize, f64)> {
+        let sigmoid = |i: usize| 1.0 / (1.0 + (-scores[i]).exp());
+        let key = |i: usize| match routing {
+            Routing::Sigmoid { biased: true, .. } => sigmoid(i) + f64::from(bias[i]),
+            _ => scores[i],
+        };
         let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+        // Rounding can decide between different scores.
+        *is_close = order.get(n_used).is_some_and(|&next| {
+            let last = order[n_used - 1];
+            (key(last) - key(next)).abs() < 1e-5 && (scores[last], bias[last]) != (scores[next], bias[next])
+        });
         order.truncate(n_used);
         order.sort_unstable();
-        let exp = |i: usize| f64::from(scores[i]).exp();
-        let sum: f64 = match routing {
-            Routing::Softmax => (0..scores.len()).map(exp).sum(),
-            _ => order.iter().map(|&i| exp(i)).sum(),
+        let exp = |i: usize| scores[i].exp();
+        let weight = |i: usize| match routing {
+            Routing::Softmax => exp(i) / (0..scores.len()).map(exp).sum::<f64>(),
+            Routing::Sigmoid { normalized: false, scale, .. } => sigmoid(i) * f64::from(scale),
+            Routing::Sigmoid { normalized: true, scale, .. } => {
+                sigmoid(i) / (order.iter().map(|&i| sigmoid(i)).sum::<f64>() + 1e-6) * f64::from(scale)
+            }
+            _ => exp(i) / order.iter().map(|&i| exp(i)).sum::<f64>(),
         };
-        order.into_iter().map(|i| (i as u32, exp(i) / sum)).collect()
+        order.iter().map(|&i| (i, weight(i))).collect()
     }
 
     proptest! {
@@ -498,7 +539,11 @@ mod tests {
             n_used in 1usize..=9,
             routing in proptest::sample::select(&[
                 Routing::Softmax, Routing::SoftmaxNormalized, Routing::SoftmaxOfChosen,
+                Routing::Sigmoid { biased: true, normalized: true, scale: 1.0 },
+                Routing::Sigmoid { biased: true, normalized: false, scale: 2.5 },
+                Routing::Sigmoid { biased: false, normalized: true, scale: 2.5 },
             ][..]),
+            bias in proptest::collection::vec(-3i8..3, 9),
             step in 1usize..=2,
             n_max in 1usize..4,
         ) {
@@ -506,11 +551,15 @@ mod tests {
             // Whole numbers, so that many are equal.
             let scores: Vec<f32> = rows.iter().flatten().map(|&score| f32::from(score)).collect();
             let mut choices = Choices { scores: scores.clone(), ..Choices::default() };
-            choices.choose(Kernels::detect(), &plan);
+            let bias: Vec<f32> = bias.into_iter().map(|bias| 0.25 * f32::from(bias)).collect();
+            let is_biased = matches!(routing, Routing::Sigmoid { biased: true, .. });
+            choices.choose(Kernels::detect(), &plan, is_biased.then_some(&bias));
             for (row, scores) in scores.chunks_exact(9).enumerate() {
-                let expected = by_sorting(scores, n_used, routing);
+                let (scores, mut is_close) = (scores.iter().map(|&s| f64::from(s)).collect::<Vec<_>>(), false);
+                let expected = by_sorting(&scores, &bias, n_used, routing, &mut is_close);
+                prop_assert!(!is_close, "scores and biases are far from each other or equal");
                 for (i, (expert, weight)) in expected.into_iter().enumerate() {
-                    prop_assert_eq!(choices.experts[row * n_used + i], expert);
+                    prop_assert_eq!(choices.experts[row * n_used + i] as usize, expert);
                     let difference = f64::from(choices.weights[row * n_used + i]) - weight;
                     prop_assert!(difference.abs() < 1e-6, "off by {difference}");
                 }
@@ -605,6 +654,7 @@ mod tests {
             norms: Norms::Pre,
             residual_scale: 1.0,
             output_scaled: false,
+            branch_rank: None,
         };
         let config = ModelConfig {
             architecture: Architecture::from_name("qwen3moe").unwrap(),
@@ -617,12 +667,14 @@ mod tests {
             logit_scale: 1.0,
             logit_softcap: None,
             per_layer: None,
+            streams: None,
             ropes: Vec::new(),
             layers: vec![layer],
         };
         config.validate("test").unwrap();
         let (layers, output_norm) = (Vec::new(), Vec::new());
-        let weights = Weights { embedding: None, layers, output_norm, head: None, per_layer: None };
+        let weights =
+            Weights { embedding: None, layers, output_norm, head: None, per_layer: None, streams: None };
         Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
     }
 
@@ -670,15 +722,12 @@ mod tests {
         let n = experts.n_experts;
         let mut scores = times(Router, n, 0, n, &b);
         plus(RouterBias, n, 0, &mut scores);
-        let mut order: Vec<usize> = (0..n).collect();
-        order.sort_by(|&i, &j| scores[j].total_cmp(&scores[i]).then(i.cmp(&j)));
-        order.truncate(experts.n_used);
-        let all: f64 = match experts.routing {
-            Routing::Softmax => scores.iter().map(|s| s.exp()).sum(),
-            _ => order.iter().map(|&e| scores[e].exp()).sum(),
-        };
+        let mut is_close = false;
+        let chosen =
+            by_sorting(&scores, &vector_of(ChoiceBias, n), experts.n_used, experts.routing, &mut is_close);
+        assert!(!is_close, "rounding decides between experts");
         let mut y = vec![0.0; HIDDEN];
-        for expert in order {
+        for (expert, weight) in chosen {
             let mut gate = times(ExpertGate, n * FFN, expert * FFN, FFN, &b);
             let mut up = times(ExpertUp, n * FFN, expert * FFN, FFN, &b);
             plus(ExpertGateBias, n * FFN, expert * FFN, &mut gate);
@@ -686,7 +735,7 @@ mod tests {
             let a: Vec<f64> = gate.iter().zip(&up).map(|(&gate, &up)| act(gate, up)).collect();
             let mut out = times(ExpertDown, n * HIDDEN, expert * HIDDEN, HIDDEN, &a);
             plus(ExpertDownBias, n * HIDDEN, expert * HIDDEN, &mut out);
-            y.iter_mut().zip(out).for_each(|(y, out)| *y += scores[expert].exp() / all * out);
+            y.iter_mut().zip(out).for_each(|(y, out)| *y += weight * out);
         }
         if experts.shared_ffn_dim > 0 {
             let d = experts.shared_ffn_dim;
@@ -707,11 +756,13 @@ mod tests {
     #[test]
     fn a_row_is_the_sum_of_its_experts_in_any_batch() {
         let swiglu = Activation::ClampedSwiglu { limit: 0.7 };
+        let sigmoid = Routing::Sigmoid { biased: true, normalized: true, scale: 1.5 };
         for (n_experts, n_used, routing, activation, bias, shared_ffn_dim, shared_gated) in [
             (8, 2, Routing::SoftmaxNormalized, Activation::Silu, false, 0, false),
             (5, 4, Routing::SoftmaxOfChosen, swiglu, true, 0, false),
             (40, 3, Routing::Softmax, Activation::Silu, false, 96, true),
             (3, 3, Routing::Softmax, Activation::Silu, false, 32, false),
+            (13, 4, sigmoid, Activation::Silu, false, 0, false),
             (1, 1, Routing::SoftmaxNormalized, Activation::Silu, false, 0, false),
         ] {
             let experts = Experts {
@@ -793,7 +844,11 @@ mod tests {
     #[test]
     fn scores_that_are_no_numbers_choose_some_experts() {
         let mut choices = Choices { scores: vec![f32::NAN; 8], ..Choices::default() };
-        choices.choose(Kernels::detect(), &plan(8, 3, Routing::SoftmaxOfChosen));
+        choices.choose(Kernels::detect(), &plan(8, 3, Routing::SoftmaxOfChosen), None);
+        assert_eq!(choices.experts, [0, 1, 2]);
+        choices.scores.fill(f32::NAN);
+        let sigmoid = Routing::Sigmoid { biased: true, normalized: true, scale: 1.0 };
+        choices.choose(Kernels::detect(), &plan(8, 3, sigmoid), Some(&[0.0; 8]));
         assert_eq!(choices.experts, [0, 1, 2]);
     }
 }

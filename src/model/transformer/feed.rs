@@ -33,6 +33,7 @@ impl Model {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);
                 parts[0].keep(active.kept());
                 self.keep_per_layer(active.kept(), ws);
+                self.keep_streams(active.kept(), ws);
                 ws.resize(&self.config, active.len());
             }
             let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;
@@ -69,6 +70,7 @@ impl Model {
             positions.resize(padded_len.max(positions.len()), 0);
             visible.resize(padded_len.max(visible.len()), padding);
             self.pad_per_layer(padded_len, ws);
+            self.pad_streams(n_rows, padded_len, ws);
             for start in (0..n_rows).step_by(batch_len) {
                 let n_written = batch_len.min(n_rows - start);
                 let call = Rows {
@@ -79,7 +81,7 @@ impl Model {
                 };
                 let values = &mut residual[start * hidden_dim..(start + n_written) * hidden_dim];
                 ws.resize(&self.config, batch_len);
-                ws.per_layer_start = start;
+                (ws.per_layer_start, ws.streams.start) = (start, start);
                 ws.x[..values.len()].copy_from_slice(values);
                 ws.x[values.len()..].fill(0.0);
                 self.run_layers(compute, first_layer, block.layers(), &call, parts, ws, end)?;
@@ -89,7 +91,7 @@ impl Model {
             pass.computed(block_idx, block);
         }
         pass.finish();
-        ws.per_layer_start = 0;
+        (ws.per_layer_start, ws.streams.start) = (0, 0);
         ws.residual = std::mem::replace(&mut ws.x, residual);
         ws.resize(&self.config, n_rows);
         Ok(())

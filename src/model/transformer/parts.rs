@@ -204,6 +204,7 @@ impl Model {
             }
         }
         self.set_per_layer(compute, parts, ws)?;
+        self.begin_streams(compute, ws);
         let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
         let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
@@ -223,6 +224,7 @@ impl Model {
             }
         };
         if result.is_ok() && end == PassEnd::Hidden {
+            self.end_streams(compute, ws);
             let normed = Normed { x: &ws.x, weight: &self.weights.output_norm, eps: config.norm_eps };
             normed.write(compute, &mut ws.normed);
             std::mem::swap(&mut ws.x, &mut ws.normed);

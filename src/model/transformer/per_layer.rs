@@ -104,12 +104,13 @@ impl Model {
         }
     }
 
-    /// Adds what the layer makes of its own inputs to the residual stream.
+    /// Adds what the layer makes of its own inputs to the residual stream, or to all streams but the first.
     pub(super) fn add_per_layer(&self, at: &At<'_>, per_layer: &PerLayerInputs, ws: &mut Buffers) {
         let &At { compute, layer, layer_idx, .. } = at;
         let (dim, row_len, hidden_dim) =
             (per_layer.dim, self.config.per_layer_dims(), self.config.hidden_dim);
         resize_exact(&mut ws.gate, ws.x.len() / hidden_dim * dim);
+        self.scale_for_gate(at, ws);
         let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::PerLayerGate), out: &mut ws.gate }];
         project(compute, &mut ws.activations, &ws.x, hidden_dim, jobs);
         let inputs = &ws.per_layer[ws.per_layer_start * row_len..];
@@ -118,6 +119,9 @@ impl Model {
             let start = i * row_len + layer_idx * dim;
             activate(compute.kernels, per_layer.activation, row, &inputs[start..start + dim]);
         });
-        self.add_result(at, LayerWeight::PostPerLayerNorm, None, ws);
+        match &self.config.streams {
+            None => self.add_result(at, LayerWeight::PostPerLayerNorm, None, ws),
+            Some(streams) => self.add_to_streams(at, LayerWeight::PostPerLayerNorm, streams, ws),
+        }
     }
 }

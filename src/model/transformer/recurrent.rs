@@ -224,7 +224,7 @@ fn vector<'a>(at: &At<'a>, weight: LayerWeight) -> &'a [f32] {
     at.layer.vector(weight).expect("the plan of the layer names this vector")
 }
 
-fn sigmoid(x: f32) -> f32 {
+pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + kernels::exp(-x))
 }
 
