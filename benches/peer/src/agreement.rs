@@ -7,6 +7,8 @@ use crate::engines::{Engine, Logits, Result};
 /// Tokens before the compared rows, and the number of these rows.
 const CONTEXT: usize = 48;
 const N_ROWS: usize = 8;
+/// Tokens that a comparison needs.
+pub const TEXT_LEN: usize = CONTEXT + N_ROWS;
 /// Engines round activations to 8 bits in different ways. A wrong model is far below this cosine.
 const COSINE_MIN: f64 = 0.99;
 
@@ -17,7 +19,9 @@ pub struct Agreement {
     pub with: &'static str,
     /// The least cosine of the rows.
     pub cosine_min: f64,
-    /// The largest difference of a logit, over the largest logit of its row.
+    /// The largest difference of a logit.
+    pub difference_max: f64,
+    /// The same over the largest logit of its row.
     pub relative_difference_max: f64,
     /// Rows with the same most likely token.
     pub same_argmax: usize,
@@ -29,14 +33,7 @@ pub struct Agreement {
 /// # Errors
 /// When a row's cosine is below 0.99, or an engine fails.
 pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agreement> {
-    start(a, text)?;
-    start(b, text)?;
-    let mut agreement = Agreement::new(b.name());
-    for row in 0..N_ROWS {
-        agreement.add(a.logits(row), b.logits(row));
-    }
-    a.truncate(0)?;
-    b.truncate(0)?;
+    let agreement = compare(a, b, text)?;
     // This form fails for a cosine that is not a number.
     if agreement.cosine_min >= COSINE_MIN {
         return Ok(agreement);
@@ -49,15 +46,39 @@ pub fn check(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agr
     .into())
 }
 
+/// As [`check`], whatever the result is.
+///
+/// # Errors
+/// An engine fails.
+pub fn compare(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<Agreement> {
+    start(a, text)?;
+    start(b, text)?;
+    let mut agreement = Agreement::new(b.name());
+    for row in 0..N_ROWS {
+        agreement.add(a.logits(row), b.logits(row));
+    }
+    a.clear()?;
+    b.clear()?;
+    Ok(agreement)
+}
+
 fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
     engine.prefill(&text[..CONTEXT])?;
-    engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)
+    engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)?;
+    engine.keep(N_ROWS)
 }
 
 impl Agreement {
     /// Agreement over no rows.
     pub fn new(with: &'static str) -> Self {
-        Self { with, cosine_min: 1.0, relative_difference_max: 0.0, same_argmax: 0, n_rows: 0 }
+        Self {
+            with,
+            cosine_min: 1.0,
+            difference_max: 0.0,
+            relative_difference_max: 0.0,
+            same_argmax: 0,
+            n_rows: 0,
+        }
     }
 
     /// Compares a row's logits.
@@ -71,6 +92,7 @@ impl Agreement {
         let difference = a.iter().zip(b).fold(0f32, |max, (x, y)| max.max((x - y).abs()));
         // `min` and `max` would ignore a value that is not a number.
         self.cosine_min = if cosine < self.cosine_min || cosine.is_nan() { cosine } else { self.cosine_min };
+        self.difference_max = self.difference_max.max(f64::from(difference));
         self.relative_difference_max = self.relative_difference_max.max(f64::from(difference / largest));
         self.same_argmax += usize::from(argmax(a) == argmax(b));
     }
@@ -91,7 +113,7 @@ mod tests {
             "fixed"
         }
 
-        fn truncate(&mut self, _: usize) -> Result<()> {
+        fn clear(&mut self) -> Result<()> {
             Ok(())
         }
 
@@ -103,8 +125,20 @@ mod tests {
             Ok(())
         }
 
+        fn keep(&mut self, _: usize) -> Result<()> {
+            Ok(())
+        }
+
         fn logits(&self, _: usize) -> &[f32] {
             &self.0
+        }
+
+        fn mark(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn rewind(&mut self) -> Result<()> {
+            Ok(())
         }
     }
 

@@ -16,6 +16,10 @@ pub const VERIFY_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 pub const LONG_CONTEXT: usize = 4096;
 /// Rows of these batches.
 pub const LONG_ROWS: [usize; 5] = [1, 4, 8, 16, 32];
+/// Rows and kept rows of the steps behind [`VERIFY_CONTEXT`] tokens.
+pub const STEPS: [(usize, usize); 4] = [(4, 2), (8, 4), (16, 4), (16, 16)];
+/// Steps that are measured together, so that work which a step leaves to the next one counts.
+const N_STEPS: usize = 4;
 /// Tokens of the prompts.
 pub const PREFILL_LEN: usize = 512;
 pub const LONG_PREFILL_LEN: usize = 4096;
@@ -35,6 +39,9 @@ pub enum Cell {
     Decode { context: usize },
     /// `rows` rows after `context` tokens, with the logits of all rows or of the last one.
     Verify { context: usize, rows: usize, all_logits: bool },
+    /// A step of drafting: `rows` rows after [`VERIFY_CONTEXT`] tokens with the logits of all, of which the first `kept` stay. The mean of
+    /// some steps behind each other.
+    Step { rows: usize, kept: usize },
     /// A prompt of `len` tokens, up to the logits of its last token.
     Prefill { len: usize },
 }
@@ -46,6 +53,8 @@ pub enum Kind {
     Decode,
     /// 1 to 64 rows after 512 tokens.
     Verify,
+    /// 4 to 16 rows after 512 tokens of which some are kept.
+    Step,
     /// A prompt of 512 tokens.
     Prefill,
     /// 1 to 32 rows after 4096 tokens.
@@ -55,7 +64,7 @@ pub enum Kind {
 }
 
 impl Cell {
-    /// The cells of these kinds, from the longest context to the shortest: a cache is filled once and then truncated.
+    /// The cells of these kinds, from the shortest context to the longest: a cache is filled once.
     pub fn of_kinds(kinds: &[Kind]) -> Vec<Cell> {
         let mut cells = Vec::new();
         if kinds.contains(&Kind::Decode) {
@@ -75,7 +84,10 @@ impl Cell {
         if kinds.contains(&Kind::LongPrefill) {
             cells.push(Cell::Prefill { len: LONG_PREFILL_LEN });
         }
-        cells.sort_by_key(|cell| std::cmp::Reverse(cell.context()));
+        if kinds.contains(&Kind::Step) {
+            cells.extend(STEPS.map(|(rows, kept)| Cell::Step { rows, kept }));
+        }
+        cells.sort_by_key(|cell| cell.context());
         cells
     }
 
@@ -93,6 +105,7 @@ impl Cell {
     pub fn context(self) -> usize {
         match self {
             Cell::Decode { context } | Cell::Verify { context, .. } => context,
+            Cell::Step { .. } => VERIFY_CONTEXT,
             Cell::Prefill { .. } => 0,
         }
     }
@@ -101,19 +114,53 @@ impl Cell {
         match self {
             Cell::Decode { .. } => 1,
             Cell::Verify { rows, .. } => rows,
+            Cell::Step { rows, kept } => (N_STEPS - 1) * kept + rows,
             Cell::Prefill { len } => len,
         }
     }
 
-    /// One pass. The engine has [`Cell::context`] positions before it, and more after it.
+    /// Rows of a pass that are rolled back.
+    fn n_rolled_back(self) -> usize {
+        match self {
+            Cell::Decode { .. } => 1,
+            Cell::Verify { rows, .. } => rows,
+            Cell::Step { rows, kept } => rows - kept,
+            Cell::Prefill { .. } => 0,
+        }
+    }
+
+    /// One pass, or several steps. The engine has [`Cell::context`] positions before it.
     fn run(self, engine: &mut dyn Engine, tokens: &[u32]) -> Result<()> {
         match self {
             Cell::Decode { .. } | Cell::Verify { all_logits: false, .. } => {
                 engine.verify(tokens, Logits::Last)
             }
             Cell::Verify { all_logits: true, .. } => engine.verify(tokens, Logits::All),
+            Cell::Step { rows, kept } => (0..N_STEPS).try_for_each(|step| {
+                engine.verify(&tokens[step * kept..][..rows], Logits::All)?;
+                engine.keep(kept)
+            }),
             Cell::Prefill { .. } => engine.prefill(tokens),
         }
+    }
+
+    /// Takes back what [`run`](Self::run) added. The engine has marked its positions before it.
+    fn undo(self, engine: &mut dyn Engine) -> Result<()> {
+        match self {
+            Cell::Decode { .. } | Cell::Verify { .. } => engine.keep(0),
+            Cell::Step { .. } => engine.rewind(),
+            Cell::Prefill { .. } => engine.clear(),
+        }
+    }
+
+    /// Whether rows with the logits of all are rolled back.
+    pub fn rolls_back(self) -> bool {
+        matches!(self, Cell::Step { .. } | Cell::Verify { all_logits: true, context: VERIFY_CONTEXT, .. })
+    }
+
+    /// Steps of a pass.
+    fn n_steps(self) -> usize {
+        if let Cell::Step { .. } = self { N_STEPS } else { 1 }
     }
 }
 
@@ -135,15 +182,14 @@ impl Times {
     }
 }
 
-/// Brings an engine to the first `len` tokens of `text`: drops further tokens, computes missing ones.
+/// Brings an engine that has the first `held` tokens of `text` to its first `len`.
 pub fn fill(engine: &mut dyn Engine, text: &[u32], held: usize, len: usize) -> Result<()> {
-    engine.truncate(len.min(held))?;
-    let missing = text.get(held..len).unwrap_or_default();
-    missing.chunks(BATCH_LEN).try_for_each(|chunk| engine.prefill(chunk))
+    text[held..len].chunks(BATCH_LEN).try_for_each(|chunk| engine.prefill(chunk))
 }
 
 /// Measures one cell: `alternations` turns of each engine, one engine after the other. Before and after it, every
-/// engine has the first [`Cell::context`] tokens of a text, which `tokens` continue.
+/// engine has the first [`Cell::context`] tokens of a text, which `tokens` continue. Leaves out an engine that cannot roll back the cell's
+/// rows.
 pub fn measure(
     cell: Cell,
     engines: &mut [Box<dyn Engine + '_>],
@@ -151,16 +197,21 @@ pub fn measure(
     alternations: usize,
 ) -> Result<Vec<Times>> {
     let tokens = &tokens[..cell.n_tokens()];
+    let mut engines: Vec<&mut Box<dyn Engine + '_>> =
+        engines.iter_mut().filter(|engine| engine.rollback_max() >= cell.n_rolled_back()).collect();
     let pass = |engine: &mut dyn Engine| -> Result<f64> {
         let start = Instant::now();
         cell.run(engine, tokens)?;
         let seconds = start.elapsed().as_secs_f64();
-        engine.truncate(cell.context())?;
+        cell.undo(engine)?;
         Ok(seconds)
     };
     let mut times = Vec::new();
     let mut n_passes = Vec::new();
     for engine in engines.iter_mut() {
+        if cell.n_steps() > 1 {
+            engine.mark()?;
+        }
         // The first pass grows buffers and plans graphs. The time of the second one gives the passes per turn; a long cell
         // needs none.
         let first = pass(engine.as_mut())?;
@@ -175,7 +226,7 @@ pub fn measure(
                 pass(engine.as_mut())?;
             }
             let turn: Result<Vec<f64>> = (0..n_passes).map(|_| pass(engine.as_mut())).collect();
-            times.turns_ms.push(median(&turn?) * 1e3);
+            times.turns_ms.push(median(&turn?) * 1e3 / cell.n_steps() as f64);
         }
     }
     Ok(times)
@@ -205,7 +256,15 @@ mod tests {
     /// Counts positions, and refuses the same calls as a cache.
     struct Counter {
         held: usize,
+        rows: usize,
+        marked: Option<usize>,
         n_passes: usize,
+    }
+
+    impl Counter {
+        fn new(held: usize) -> Self {
+            Self { held, rows: 0, marked: None, n_passes: 0 }
+        }
     }
 
     impl Engine for Counter {
@@ -213,25 +272,42 @@ mod tests {
             "counter"
         }
 
-        fn truncate(&mut self, len: usize) -> Result<()> {
-            assert!(len <= self.held, "{len} of {} positions", self.held);
-            self.held = len;
+        fn clear(&mut self) -> Result<()> {
+            self.held = 0;
             Ok(())
         }
 
         fn prefill(&mut self, tokens: &[u32]) -> Result<()> {
-            self.held += tokens.len();
-            self.n_passes += 1;
-            assert!(self.held <= N_SLOTS);
-            Ok(())
+            self.verify(tokens, Logits::Last)?;
+            self.keep(tokens.len())
         }
 
         fn verify(&mut self, tokens: &[u32], _: Logits) -> Result<()> {
-            self.prefill(tokens)
+            assert_eq!(self.rows, 0, "the rows of the last pass are kept or not");
+            self.rows = tokens.len();
+            self.n_passes += 1;
+            assert!(self.held + self.rows <= N_SLOTS);
+            Ok(())
+        }
+
+        fn keep(&mut self, n_rows: usize) -> Result<()> {
+            assert!(n_rows <= self.rows, "{n_rows} of {} rows", self.rows);
+            (self.held, self.rows) = (self.held + n_rows, 0);
+            Ok(())
         }
 
         fn logits(&self, _: usize) -> &[f32] {
             &[]
+        }
+
+        fn mark(&mut self) -> Result<()> {
+            self.marked = Some(self.held);
+            Ok(())
+        }
+
+        fn rewind(&mut self) -> Result<()> {
+            self.held = self.marked.unwrap();
+            Ok(())
         }
     }
 
@@ -239,18 +315,22 @@ mod tests {
     fn every_cell_runs_at_its_context_and_rolls_back() {
         let text = vec![0; N_SLOTS];
         let cells = Cell::of_kinds(Kind::value_variants());
-        assert_eq!(cells.len(), 3 + 14 + 1 + 5 + 1);
-        let mut counter = Counter { held: 0, n_passes: 0 };
+        assert_eq!(cells.len(), 3 + 14 + 1 + 5 + 1 + 4);
+        let mut counter = Counter::new(0);
         let mut held = 0;
         for cell in cells {
             fill(&mut counter, &text, held, cell.context()).unwrap();
             held = cell.context();
             assert_eq!(counter.held, held);
-            let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Counter { held, n_passes: 0 })];
+            let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Counter::new(held))];
             let times = measure(cell, &mut engines, &text, 2).unwrap();
             assert_eq!(times[0].turns_ms.len(), 2);
+            assert!(
+                fill(engines[0].as_mut(), &text, held, N_SLOTS).is_ok(),
+                "the positions of {cell:?} are left"
+            );
         }
-        assert_eq!(counter.n_passes, 4096 / BATCH_LEN, "filled once, cut afterwards");
+        assert_eq!(counter.n_passes, 4096 / BATCH_LEN, "filled once");
     }
 
     #[test]

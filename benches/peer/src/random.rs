@@ -20,6 +20,11 @@ impl Random {
         (self.next_u64() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
+    /// Uniform in 0..1.
+    pub fn next_share(&mut self) -> f32 {
+        (self.next_u64() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
     pub fn fill(&mut self, out: &mut [u8]) {
         for chunk in out.chunks_mut(8) {
             let bytes = self.next_u64().to_le_bytes();

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use crate::cells::{
-    Cell, DECODE_CONTEXTS, LONG_CONTEXT, LONG_PREFILL_LEN, LONG_ROWS, PREFILL_LEN, VERIFY_CONTEXT,
-    VERIFY_ROWS, geometric_mean,
+    Cell, DECODE_CONTEXTS, LONG_CONTEXT, LONG_PREFILL_LEN, LONG_ROWS, PREFILL_LEN, STEPS, Times,
+    VERIFY_CONTEXT, VERIFY_ROWS, geometric_mean,
 };
 use crate::results::{FileResults, Group, Results, Side};
 
@@ -17,6 +17,7 @@ pub fn markdown(results: &Results) -> String {
     for (title, columns) in tables() {
         times(results, &title, columns, &mut out);
     }
+    settings(results, &mut out);
     groups(results, &mut out);
     shares(results, &mut out);
     out
@@ -58,7 +59,7 @@ fn header(results: &Results, out: &mut String) {
 }
 
 /// The tables of times: a title, and the columns.
-fn tables() -> [(String, Vec<(String, Cell)>); 3] {
+fn tables() -> [(String, Vec<(String, Cell)>); 4] {
     let rows_name = |rows: usize| if rows == 1 { "1 row".to_owned() } else { rows.to_string() };
     let mut all: Vec<(String, Cell)> = Vec::new();
     all.extend(DECODE_CONTEXTS.map(|context| (format!("decode, ctx {context}"), Cell::Decode { context })));
@@ -67,9 +68,11 @@ fn tables() -> [(String, Vec<(String, Cell)>); 3] {
     let one = VERIFY_ROWS.map(|rows| (rows_name(rows), Cell::verify(rows, false)));
     let mut long = LONG_ROWS.map(|rows| (rows_name(rows), Cell::long_verify(rows))).to_vec();
     long.push((format!("prefill {LONG_PREFILL_LEN}"), Cell::Prefill { len: LONG_PREFILL_LEN }));
+    let steps = STEPS.map(|(rows, kept)| (format!("{rows} rows, {kept} kept"), Cell::Step { rows, kept }));
     [
         (format!("rows at context {VERIFY_CONTEXT} with the logits of all rows"), all),
         (format!("rows at context {VERIFY_CONTEXT} with the logits of one row"), one.to_vec()),
+        (format!("a step of drafting at context {VERIFY_CONTEXT}"), steps.to_vec()),
         (format!("rows at context {LONG_CONTEXT} with the logits of all rows"), long),
     ]
 }
@@ -92,6 +95,33 @@ fn times(results: &Results, title: &str, mut columns: Vec<(String, Cell)>, out: 
         let ratios = columns.iter().map(|&(_, cell)| file.cell(cell).and_then(|results| results.ratio()));
         let ratios: Vec<String> = ratios.map(|ratio| format_number(ratio, 2)).collect();
         put!(out, "| | **ratio** | {} |", ratios.join(" | "));
+    }
+}
+
+/// Every setting of llama.cpp, for models that it rolls back in more than one way.
+fn settings(results: &Results, out: &mut String) {
+    const SETTINGS_OF_ATTENTION: usize = 2;
+    let has_more =
+        |file: &FileResults| file.cells.iter().any(|cell| cell.times.len() > 1 + SETTINGS_OF_ATTENTION);
+    let columns: Vec<(String, Cell)> =
+        tables().into_iter().flat_map(|(_, columns)| columns).filter(|(_, cell)| cell.rolls_back()).collect();
+    for file in results.files.iter().filter(|file| has_more(file)) {
+        let columns: Vec<&(String, Cell)> =
+            columns.iter().filter(|&&(_, cell)| file.cell(cell).is_some()).collect();
+        // The cell of the fewest rows has every engine.
+        let all =
+            columns.iter().filter_map(|&&(_, cell)| file.cell(cell)).max_by_key(|cell| cell.times.len());
+        let Some(all) = all else { continue };
+        put!(out, "\n### Milliseconds of each setting, {}\n", file.name);
+        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+        put!(out, "| | {} |", names.join(" | "));
+        put!(out, "| --- |{}", " --- |".repeat(columns.len()));
+        for Times { engine, .. } in &all.times {
+            let ms = |&&(_, cell): &&(String, Cell)| {
+                format_ms(file.cell(cell).and_then(|results| results.ms_of(engine)))
+            };
+            put!(out, "| {} | {} |", engine, columns.iter().map(ms).collect::<Vec<_>>().join(" | "));
+        }
     }
 }
 

@@ -50,6 +50,11 @@ impl CellResults {
         self.times.first().map_or(f64::NAN, Times::median_ms)
     }
 
+    /// The time of this engine, if it was measured.
+    pub fn ms_of(&self, engine: &str) -> Option<f64> {
+        self.times.iter().find(|times| times.engine == engine).map(Times::median_ms)
+    }
+
     /// llama.cpp with its faster setting for this cell.
     pub fn llama(&self) -> Option<&Times> {
         self.times.iter().skip(1).min_by(|a, b| a.median_ms().total_cmp(&b.median_ms()))
@@ -152,6 +157,10 @@ impl Group {
                 },
             },
             Group {
+                name: format!("steps of drafting at context {VERIFY_CONTEXT}"),
+                holds: |cell| matches!(cell, Cell::Step { .. }),
+            },
+            Group {
                 name: format!("prefill {PREFILL_LEN}"),
                 holds: |cell| matches!(cell, Cell::Prefill { len: PREFILL_LEN }),
             },
@@ -228,6 +237,6 @@ mod tests {
         near(file.memory_over_file("refrain"), 1.5);
         assert_eq!(file.memory_over_file("llama.cpp"), None);
         let n_cells: Vec<usize> = Group::all().iter().map(|group| group.ratios(file).len()).collect();
-        assert_eq!(n_cells, [3, 4, 4, 4, 1, 1]);
+        assert_eq!(n_cells, [3, 4, 4, 4, 4, 1, 1]);
     }
 }

@@ -14,6 +14,10 @@ use crate::weights::Weights;
 #[cfg(feature = "llama")]
 use crate::engines::{FlashAttention, LlamaModels};
 
+/// Rows of the largest pass that is rolled back.
+#[cfg(feature = "llama")]
+const ROWS_MAX: u32 = 64;
+
 /// The options of a run.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
@@ -133,9 +137,12 @@ fn run_file(path: &Path, compared: &Compared, options: &Options) -> Result<FileR
     let mut engines: Vec<Box<dyn Engine + '_>> = vec![Box::new(Refrain::new(&refrain, N_SLOTS, options.kv)?)];
     #[cfg(feature = "llama")]
     if let (Some(backend), Some(model)) = (&compared.llama, &llama) {
-        for flash_attention in [FlashAttention::Off, FlashAttention::On] {
-            if options.kv == KvKind::F16 || flash_attention == FlashAttention::On {
-                engines.push(Box::new(backend.sequence(model, N_SLOTS, flash_attention, options.kv)?));
+        for rollback in backend.rollbacks(model, ROWS_MAX)? {
+            for flash_attention in [FlashAttention::Off, FlashAttention::On] {
+                if options.kv != KvKind::Q8_0 || flash_attention == FlashAttention::On {
+                    let sequence = backend.sequence(model, N_SLOTS, flash_attention, options.kv, rollback)?;
+                    engines.push(Box::new(sequence));
+                }
             }
         }
     }
@@ -213,7 +220,9 @@ pub fn peak_memory(engine: MemoryOf, path: &Path, n_threads: usize) -> Result<u6
         MemoryOf::Llama | MemoryOf::LlamaNoMmap => {
             let llama = LlamaModels::start(n_threads, false)?;
             let model = llama.load(path, engine == MemoryOf::Llama)?;
-            llama.sequence(&model, CONTEXT_MEMORY, FlashAttention::On, KvKind::F16)?.prefill(&text)?;
+            let rollback = llama.rollbacks(&model, ROWS_MAX)?[0];
+            let sequence = llama.sequence(&model, CONTEXT_MEMORY, FlashAttention::On, KvKind::F16, rollback);
+            sequence?.prefill(&text)?;
         }
         #[cfg(not(feature = "llama"))]
         MemoryOf::Llama | MemoryOf::LlamaNoMmap => return Err("built without llama.cpp".into()),

@@ -73,7 +73,8 @@ pub fn compare(options: &Options) -> Result<Comparison> {
     }
 
     let mut ours = Refrain::new(&our_model, PASSAGE_LEN, KvKind::F16)?;
-    let mut llama = theirs.sequence(&their_model, PASSAGE_LEN, FlashAttention::Off, KvKind::F16)?;
+    let rollback = theirs.rollbacks(&their_model, PASS_LEN as u32)?[0];
+    let mut llama = theirs.sequence(&their_model, PASSAGE_LEN, FlashAttention::Off, KvKind::F16, rollback)?;
     let mut agreement = Agreement::new(llama.name());
     let mut surprise = [0.0; 2];
     let long: Vec<&Vec<u32>> = encoded.iter().filter(|tokens| tokens.len() >= PASS_LEN).collect();
@@ -88,6 +89,8 @@ pub fn compare(options: &Options) -> Result<Comparison> {
         for (n_before, pass) in tokens.chunks(PASS_LEN).enumerate().map(|(n, pass)| (n * PASS_LEN, pass)) {
             ours.verify(pass, Logits::All)?;
             llama.verify(pass, Logits::All)?;
+            ours.keep(pass.len())?;
+            llama.keep(pass.len())?;
             for row in 0..pass.len() {
                 agreement.add(ours.logits(row), llama.logits(row));
                 let Some(&next) = tokens.get(n_before + row + 1) else { continue };
@@ -96,8 +99,8 @@ pub fn compare(options: &Options) -> Result<Comparison> {
                 n_next += 1;
             }
         }
-        ours.truncate(0)?;
-        llama.truncate(0)?;
+        ours.clear()?;
+        llama.clear()?;
     }
     let [perplexity_refrain, perplexity_llama] = surprise.map(|sum| (sum / f64::from(n_next)).exp());
     let (n_texts, n_tokens) = (texts.len(), encoded.iter().map(Vec::len).sum());

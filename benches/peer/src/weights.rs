@@ -1,8 +1,9 @@
-//! The bytes of a file that one token needs: every matrix once, the embedding only if it is also the output matrix.
+//! The bytes of a file that one token needs: every matrix once, of experts those of a row, the embedding only if it is also the
+//! output matrix.
 
 use std::path::Path;
 
-use refrain::internals::model::gguf::{GgufError, GgufFile};
+use refrain::internals::model::gguf::{GgufError, GgufFile, GgufValue};
 use serde::Serialize;
 
 /// The work of one row.
@@ -28,14 +29,22 @@ impl Weights {
             macs_per_row: 0,
             vocab_size: 0,
         };
-        for tensor in file.tensors().iter().filter(|tensor| tensor.dims.len() == 2) {
+        let count = |name: &str| {
+            let architecture = file.get("general.architecture").and_then(GgufValue::as_str)?;
+            file.get(&format!("{architecture}.{name}"))?.as_u64()
+        };
+        for tensor in file.tensors().iter().filter(|tensor| tensor.dims.len() >= 2) {
             let is_embedding = tensor.name == "token_embd.weight";
             if is_embedding {
                 weights.vocab_size = tensor.dims[1] as usize;
             }
             if !is_embedding || tied {
-                weights.bytes_per_row += tensor.len.unwrap_or(0);
-                weights.macs_per_row += tensor.dims.iter().product::<u64>();
+                // Of the matrices of all experts, a row needs those of its own.
+                let n_matrices = tensor.dims.get(2).copied().unwrap_or(1).max(1);
+                let n_used =
+                    if n_matrices > 1 { count("expert_used_count").unwrap_or(n_matrices) } else { 1 };
+                weights.bytes_per_row += tensor.len.unwrap_or(0) / n_matrices * n_used;
+                weights.macs_per_row += tensor.dims[..2].iter().product::<u64>() * n_used;
             }
         }
         Ok(weights)
@@ -51,6 +60,7 @@ mod tests {
     fn weights_of(tensors: &[(&str, BlockType, &[u64])]) -> Weights {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut writer = GgufWriter::new();
+        writer.metadata("general.architecture", "some").metadata("some.expert_used_count", 2u32);
         for (name, ty, dims) in tensors {
             writer.tensor(name, *ty, dims);
         }
@@ -73,5 +83,15 @@ mod tests {
         let head = ("output.weight", BlockType::F16, &[32, 10][..]);
         let untied = weights_of(&[embedding, matrix, norm, head]);
         assert_eq!((untied.bytes_per_row, untied.macs_per_row), (10 * 64 + 4 * 18, 14 * 32));
+    }
+    #[test]
+    fn of_experts_those_of_a_row_count() {
+        let head = ("output.weight", BlockType::Q8_0, &[32, 10][..]);
+        let experts = ("blk.0.ffn_up_exps.weight", BlockType::Q4_0, &[32, 4, 8][..]);
+        let weights = weights_of(&[head, experts]);
+        assert_eq!(
+            (weights.bytes_per_row, weights.macs_per_row),
+            (10 * 34 + 2 * 4 * 18, 10 * 32 + 2 * 4 * 32)
+        );
     }
 }

@@ -53,18 +53,15 @@ impl Mix {
         }
     }
 
-    /// The type of `tensor` in a model of `n_layers`.
-    pub fn type_of(self, tensor: &Tensor, n_layers: u64) -> BlockType {
+    /// The type of a tensor.
+    pub fn type_of(self, tensor: &Tensor) -> BlockType {
         let wanted = match (self, tensor.role) {
             (_, Role::Norm | Role::Bias | Role::RopeFactors) => BlockType::F32,
+            (_, Role::Router | Role::Conv | Role::Decay | Role::StepBias) => BlockType::F32,
             (Mix::Q8_0, _) | (Mix::Q4_0H8, Role::Head) => BlockType::Q8_0,
             (Mix::Q4_0H6 | Mix::Q4KM, Role::Head) => BlockType::Q6K,
             (Mix::Q4_0 | Mix::Q4_0H8 | Mix::Q4_0H6, _) => BlockType::Q4_0,
-            (Mix::Q4KM, Role::AttnV { layer_idx } | Role::FfnDown { layer_idx })
-                if uses_more_bits(layer_idx, n_layers) =>
-            {
-                BlockType::Q6K
-            }
+            (Mix::Q4KM, Role::Important { idx, of }) if uses_more_bits(idx, of) => BlockType::Q6K,
             (Mix::Q4KM, _) => BlockType::Q4K,
             (Mix::Q2K, _) => BlockType::Q2K,
             (Mix::Q3K, _) => BlockType::Q3K,
@@ -84,10 +81,10 @@ impl Mix {
     }
 }
 
-/// llama.cpp's `use_more_bits`: the first and last eighth of the layers, and every third layer between.
-fn uses_more_bits(layer_idx: u64, n_layers: u64) -> bool {
-    let eighth = n_layers / 8;
-    layer_idx < eighth || layer_idx >= 7 * n_layers / 8 || (layer_idx - eighth) % 3 == 2
+/// llama.cpp's `use_more_bits`: the first and last eighth of the matrices of a kind, and every third between.
+fn uses_more_bits(idx: u64, of: u64) -> bool {
+    let eighth = of / 8;
+    idx < eighth || idx >= 7 * of / 8 || (idx - eighth) % 3 == 2
 }
 
 #[cfg(test)]
@@ -99,7 +96,7 @@ mod tests {
         let shape = Shape::parse(shape).unwrap();
         let tensors = shape.tensors();
         let parts = tensors.iter().filter(|tensor| tensor.name.contains(part));
-        parts.map(|tensor| mix.type_of(tensor, shape.n_layers)).collect()
+        parts.map(|tensor| mix.type_of(tensor)).collect()
     }
 
     #[test]
@@ -110,6 +107,23 @@ mod tests {
         assert_eq!(types("llama-3.2-1b", Mix::Q4KM, "attn_v"), down);
         assert_eq!(types("llama-3.2-1b", Mix::Q4KM, "token_embd"), [BlockType::Q6K]);
         assert!(types("llama-3.2-1b", Mix::Q4KM, "ffn_gate").iter().all(|&ty| ty == BlockType::Q4K));
+    }
+
+    #[test]
+    fn small_parts_of_recurrent_layers_and_routers_keep_their_precision() {
+        for (shape, part) in [
+            ("lfm2-1.2b", "shortconv.conv"),
+            ("qwen3.5-0.8b", "ssm_dt"),
+            ("granite-4.0-h-1b", "ssm_norm"),
+            ("granite-4.0-h-1b", "ssm_conv1d"),
+            ("qwen3-30b-a3b", "ffn_gate_inp"),
+        ] {
+            let types = types(shape, Mix::Q4KM, part);
+            assert!(!types.is_empty() && types.iter().all(|&ty| ty == BlockType::F32), "{shape} {part}");
+        }
+        assert!(types("granite-4.0-h-1b", Mix::Q4_0, "ssm_in").iter().all(|&ty| ty == BlockType::Q4_0));
+        let values = types("lfm2-1.2b", Mix::Q4KM, "attn_v");
+        assert_eq!(values.iter().filter(|&&ty| ty == BlockType::Q6K).count(), 2);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod blocks;
 mod mix;
 mod shape;
+mod shapes;
 mod write;
 
 pub use mix::Mix;

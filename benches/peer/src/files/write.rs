@@ -17,6 +17,13 @@ use crate::random::Random;
 const LOGITS_STD: f32 = 2.0;
 /// Spread of biases, and of norm weights around 1.
 const VECTOR_STD: f32 = 0.1;
+/// Spread of the experts' scores: the first of eight then has most of the weight, as in trained routers, and an expert that rounding
+/// exchanges at the end of the list changes little.
+const ROUTER_STD: f32 = 3.0;
+/// Rates of decay and lengths of time steps before training, by the initialization of Mamba-2. A state halves within one to
+/// some hundred tokens: it neither grows nor vanishes.
+const DECAYS: std::ops::Range<f32> = 1.0..16.0;
+const STEPS: std::ops::Range<f32> = 1e-3..0.1;
 
 /// Writes `shape` with random weights. One tensor is in memory at a time. Returns the number of written bytes.
 ///
@@ -46,14 +53,14 @@ pub fn write(
         None => put_tokenizer(shape, &mut writer),
     }
     for tensor in &tensors {
-        writer.tensor(&tensor.name, mix.type_of(tensor, shape.n_layers), &tensor.dims);
+        writer.tensor(&tensor.name, mix.type_of(tensor), &tensor.dims);
     }
     let mut data = writer.start(BufWriter::with_capacity(1 << 20, File::create(path)?))?;
     let mut random = Random::new(seed);
     let mut bytes = Vec::new();
     for tensor in &tensors {
         bytes.clear();
-        push_tensor(shape, tensor, mix.type_of(tensor, shape.n_layers), &mut random, &mut bytes);
+        push_tensor(shape, tensor, mix.type_of(tensor), &mut random, &mut bytes);
         data.write_tensor(&bytes)?;
     }
     let mut out = data.finish()?;
@@ -70,16 +77,29 @@ fn n_tokens(file: &GgufFile) -> Result<u64> {
 fn push_tensor(shape: &Shape, tensor: &Tensor, ty: BlockType, random: &mut Random, out: &mut Vec<u8>) {
     let n_values: u64 = tensor.dims.iter().product();
     // The variance of a uniform number in -1..1 is 1/3.
-    let uniform = |random: &mut Random| 3f32.sqrt() * VECTOR_STD * random.next_f32();
+    let uniform = |random: &mut Random, std: f32| (3f32.sqrt() * std * random.next_f32()).to_le_bytes();
+    let near_one = |random: &mut Random| (1.0 + 3f32.sqrt() * VECTOR_STD * random.next_f32()).to_le_bytes();
     let input_std = 1.0 / (tensor.dims[0] as f32).sqrt();
     match tensor.role {
-        Role::Norm => (0..n_values).for_each(|_| out.extend((1.0 + uniform(random)).to_le_bytes())),
-        Role::Bias => (0..n_values).for_each(|_| out.extend(uniform(random).to_le_bytes())),
-        Role::RopeFactors => shape.rope_factors().iter().for_each(|factor| out.extend(factor.to_le_bytes())),
-        Role::Head => push_random(ty, n_values, LOGITS_STD * input_std, random, out),
-        Role::AttnV { .. } | Role::FfnDown { .. } | Role::Matrix => {
-            push_random(ty, n_values, input_std, random, out);
+        Role::Norm => (0..n_values).for_each(|_| out.extend(near_one(random))),
+        Role::Bias => (0..n_values).for_each(|_| out.extend(uniform(random, VECTOR_STD))),
+        Role::Router => (0..n_values).for_each(|_| out.extend(uniform(random, ROUTER_STD * input_std))),
+        Role::Conv => (0..n_values).for_each(|_| out.extend(uniform(random, input_std))),
+        Role::Decay => {
+            let decay = |share: f32| DECAYS.start + share * (DECAYS.end - DECAYS.start);
+            (0..n_values).for_each(|_| out.extend((-decay(random.next_share())).to_le_bytes()));
         }
+        Role::StepBias => {
+            // Softplus gives the step again, which is uniform in its logarithm.
+            let step = |share: f32| STEPS.start * (STEPS.end / STEPS.start).powf(share);
+            (0..n_values).for_each(|_| out.extend(step(random.next_share()).exp_m1().ln().to_le_bytes()));
+        }
+        Role::RopeFactors => shape.rope_factors().iter().for_each(|factor| out.extend(factor.to_le_bytes())),
+        Role::Head => {
+            let std = LOGITS_STD * shape.logit_divisor as f32 * input_std;
+            push_random(ty, n_values, std, random, out);
+        }
+        Role::Important { .. } | Role::Matrix => push_random(ty, n_values, input_std, random, out),
     }
 }
 
@@ -118,6 +138,8 @@ fn char_of_byte(byte: u8) -> char {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shape::{Experts, Mixer, Recurrent};
+    use super::super::shapes::SHAPES;
     use super::*;
     use clap::ValueEnum;
     use refrain::internals::kernels::{Kernels, Pool};
@@ -126,22 +148,28 @@ mod tests {
     use refrain::internals::model::{Batch, KvCache, Model, Workspace};
     use refrain::{Checkpoint, KvType, TokenId};
 
-    /// Small dimensions of each family, so that the test is quick; rows of 256 let every type occur.
-    fn small(architecture: &'static str) -> Shape {
+    /// Small dimensions of a published shape, so that the test is quick; rows of 256 let every type occur.
+    fn small(name: &str) -> Shape {
+        let shape = Shape::parse(name).unwrap();
+        let mixer = |mixer| match mixer {
+            Mixer::ShortConv { .. } => mixer,
+            Mixer::DeltaNet { .. } => Mixer::DeltaNet { n_heads: 4, head_dim: 64, conv_len: 4 },
+            Mixer::Mamba2 { .. } => Mixer::Mamba2 { n_heads: 8, head_dim: 64, state_dim: 32, conv_len: 4 },
+        };
+        let recurrent = shape.recurrent.map(|r| Recurrent { mixer: mixer(r.mixer), attention_layers: &[1] });
         Shape {
-            name: "small",
-            architecture,
             n_layers: 3,
             hidden_dim: 256,
             n_heads: 4,
             n_kv_heads: 2,
             head_dim: 64,
+            rotary_dim: shape.rotary_dim.min(64),
             ffn_dim: 512,
             vocab_size: 300,
             context_len: 64,
-            rope_theta: 10_000,
-            norm_eps_inv: 100_000,
-            tied: architecture != "qwen3",
+            recurrent,
+            experts: shape.experts.map(|_| Experts { n_experts: 8, n_used: 2, ffn_dim: 256 }),
+            ..shape
         }
     }
 
@@ -149,9 +177,9 @@ mod tests {
     fn files_load_and_their_logits_are_finite_and_spread() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("small.gguf");
-        for architecture in ["llama", "qwen2", "qwen3"] {
+        for Shape { name, .. } in SHAPES {
             for &mix in Mix::value_variants() {
-                let n_bytes = write(&small(architecture), None, mix, 1, &path).unwrap();
+                let n_bytes = write(&small(name), None, mix, 1, &path).unwrap();
                 assert_eq!(n_bytes, std::fs::metadata(&path).unwrap().len());
                 let checkpoint = Checkpoint::open(&path).unwrap();
                 checkpoint.tokenizer().unwrap();
@@ -167,7 +195,7 @@ mod tests {
                 let mut logits = Vec::new();
                 model.logits(compute, &mut workspace, &[3], &mut logits).expect("weights in memory");
                 let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
-                assert!((0.5..8.0).contains(&spread), "{architecture} {mix:?}: logits spread by {spread}");
+                assert!((0.5..8.0).contains(&spread), "{name} {mix:?}: logits spread by {spread}");
             }
         }
     }
@@ -176,8 +204,8 @@ mod tests {
     fn a_file_has_the_tokenizer_of_another() {
         let dir = tempfile::tempdir().unwrap();
         let [with, without] = ["with.gguf", "without.gguf"].map(|name| dir.path().join(name));
-        write(&Shape { vocab_size: 290, ..small("llama") }, None, Mix::Q8_0, 1, &without).unwrap();
-        write(&small("qwen2"), Some(&GgufFile::open(&without).unwrap()), Mix::Q8_0, 1, &with).unwrap();
+        write(&Shape { vocab_size: 290, ..small("llama-3.2-1b") }, None, Mix::Q8_0, 1, &without).unwrap();
+        write(&small("qwen2.5-0.5b"), Some(&GgufFile::open(&without).unwrap()), Mix::Q8_0, 1, &with).unwrap();
         let [with, without] = [with, without].map(|path| Checkpoint::open(&path).unwrap());
         assert_eq!(with.tokenizer().unwrap().fingerprint(), without.tokenizer().unwrap().fingerprint());
         assert_eq!(Model::load(&with, LoadOptions::default()).unwrap().config().vocab_size, 290);
