@@ -201,7 +201,6 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         let rest = state(&whole, 32..59);
         let short = restoration.add(32, &text[32..59], &rest[..rest.len() - 4]);
         assert!(matches!(short, Err(SessionError::StateLength { .. })), "{short:?}");
-        drop(restoration);
         assert_eq!(session.n_cached_tokens(), 0);
         prefill(&mut session);
         assert_eq!(state(&session, 0..59), kept, "{family}");
