@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses some of it")]
 
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -82,13 +83,20 @@ pub(crate) fn names(hits: &[NoteHit]) -> Vec<String> {
     hits.iter().map(name).collect()
 }
 
+/// The files in a folder that contain bytes. A file that a writer deletes meanwhile contains nothing.
 pub(crate) fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             found.extend(files_with(&path, bytes));
-        } else if fs::read(&path).expect("readable").windows(bytes.len()).any(|window| window == bytes) {
+            continue;
+        }
+        let content = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            content => content.expect("readable"),
+        };
+        if content.windows(bytes.len()).any(|window| window == bytes) {
             found.push(path);
         }
     }

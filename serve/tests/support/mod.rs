@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use refrain::{CancelToken, Engine, EngineOptions};
+use refrain::{CancelToken, CostProfile, Engine, EngineOptions};
 use refrain_assistant::{Assistant, AssistantOptions, Gate};
 use refrain_index::notes::{NotesOptions, NotesWriter};
 use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeError, ServeOptions, Server};
@@ -21,11 +21,15 @@ use tempfile::TempDir;
 pub(crate) const MODEL: &str = "fixture";
 pub(crate) const EMBEDDER: &str = "fixture-embedding";
 
-/// The fixture's engine, loaded once per test program.
+/// The fixture's engine, loaded once per test program. Fixed prices: measured ones would let the machine's load decide about drafts.
 pub(crate) fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
-    ENGINE.get_or_init(|| Engine::open(path, EngineOptions::default()).expect("the fixture loads")).clone()
+    let load = || {
+        let options = EngineOptions::default().with_cost_profile(CostProfile::free_rows(100.0));
+        Engine::open(path, options).expect("the fixture loads")
+    };
+    ENGINE.get_or_init(load).clone()
 }
 
 pub(crate) fn models() -> Models {
