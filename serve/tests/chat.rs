@@ -167,7 +167,7 @@ fn conversations_with_a_recurrent_model_go_on_where_they_ended_or_parted() {
         let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
         (cached, usage["prompt_tokens"].as_u64().unwrap(), answer["choices"][0]["message"].clone())
     };
-    let system = "You answer in one sentence, and name the note that says it. Nothing else is known to you, so say so.";
+    let system = "You answer in one sentence, and name the note that says it. Nothing else is known to you: if they do not say it, say so.";
     let turns =
         |user: &str| json!([{ "role": "system", "content": system }, { "role": "user", "content": user }]);
     let mut cached = Vec::new();
