@@ -64,7 +64,7 @@ pub fn compare(a: &mut dyn Engine, b: &mut dyn Engine, text: &[u32]) -> Result<A
 
 fn start(engine: &mut dyn Engine, text: &[u32]) -> Result<()> {
     engine.prefill(&text[..CONTEXT])?;
-    engine.verify(&text[CONTEXT..CONTEXT + N_ROWS], Logits::All)?;
+    engine.verify(&text[CONTEXT..TEXT_LEN], Logits::All)?;
     engine.keep(N_ROWS)
 }
 

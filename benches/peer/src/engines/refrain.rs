@@ -14,6 +14,7 @@ use super::{Engine, KvKind, Logits, Result};
 /// A loaded model with its threads.
 pub struct RefrainModel {
     model: Model,
+    #[cfg_attr(not(feature = "llama"), expect(dead_code, reason = "held as llama.cpp holds its own; only `text` reads it"))]
     tokenizer: Tokenizer,
     kernels: Kernels,
     pool: Pool,
