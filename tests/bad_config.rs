@@ -543,7 +543,7 @@ fn shared_keys_and_inputs_of_layers_that_do_not_fit() {
     refused(|c| c["vocab_size_per_layer_input"] = 0.into(), "OutOfRange", &["per-layer vocab_size"]);
     refused(|c| c["sliding_window"] = 0.into(), "OutOfRange", &["sliding_window"]);
     refused(|c| c["global_head_dim"] = 7.into(), "OutOfRange", &["is 7", "even"]);
-    refused(|c| c["enable_moe_block"] = true.into(), "Unsupported", &["enable_moe_block"]);
+    refused(|c| c["enable_moe_block"] = true.into(), "Missing", &["num_experts"]);
     refused(|c| c["num_experts"] = 8.into(), "Unsupported", &["num_experts"]);
     refused(|c| c["use_bidirectional_attention"] = "all".into(), "Unsupported", &["all"]);
     refused(|c| c["rope_parameters"] = json!({"rope_type": "default"}), "Missing", &["rope_parameters"]);
@@ -602,7 +602,6 @@ fn gemma4_is_read_in_both_layouts() {
 
 #[test]
 fn gemma3n_configurations_that_are_refused() {
-    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
     let cases: &[Case] = &[
         (|c| c["altup_num_inputs"] = 1.into(), "OutOfRange", &["residual streams", "2 to 8"]),
         (|c| c["altup_num_inputs"] = 9.into(), "OutOfRange", &["residual streams", "2 to 8"]),
@@ -628,9 +627,7 @@ fn gemma3n_configurations_that_are_refused() {
         (|c| c["intermediate_size"] = json!([32, 32]), "Inconsistent", &["intermediate_size"]),
         (|c| c["layer_types"][0] = "linear_attention".into(), "Unsupported", &["layer_types"]),
     ];
-    for (change, variant, message_has) in cases {
-        assert_variant(&changed("gemma3n", change).expect_err(variant), variant, message_has);
-    }
+    all_refused("gemma3n", cases);
 }
 
 #[test]
@@ -661,7 +658,6 @@ fn gemma3n_has_the_defaults_of_its_class() {
 
 #[test]
 fn lfm2_moe_configurations_that_are_refused() {
-    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
     let cases: &[Case] = &[
         (|c| c["num_experts_per_tok"] = 9.into(), "OutOfRange", &["n_used", "9"]),
         (|c| c["moe_intermediate_size"] = 24.into(), "OutOfRange", &["expert ffn_dim", "multiple of 16"]),
@@ -671,9 +667,7 @@ fn lfm2_moe_configurations_that_are_refused() {
         (|c| c["num_dense_layers"] = "2".into(), "WrongType", &["num_dense_layers"]),
         (|c| _ = c.as_object_mut().unwrap().remove("intermediate_size"), "Missing", &["intermediate_size"]),
     ];
-    for (change, variant, message_has) in cases {
-        assert_variant(&changed("lfm2_moe", change).expect_err(variant), variant, message_has);
-    }
+    all_refused("lfm2_moe", cases);
     let routing = |config: ModelConfig| match &config.layers[2].feed {
         FeedForward::Experts(experts) => experts.routing,
         other => panic!("{other:?}"),
@@ -691,6 +685,39 @@ fn lfm2_moe_configurations_that_are_refused() {
         c.as_object_mut().unwrap().remove("intermediate_size");
     });
     assert!(matches!(all.unwrap().layers[0].feed, FeedForward::Experts(_)));
+}
+
+type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
+
+#[track_caller]
+fn all_refused(family: &str, cases: &[Case]) {
+    for (change, variant, message_has) in cases {
+        assert_variant(&changed(family, change).expect_err(variant), variant, message_has);
+    }
+}
+
+#[test]
+fn gemma4_with_experts_that_do_not_fit() {
+    all_refused(
+        "gemma4-experts",
+        &[
+            (|c| c["top_k_experts"] = 9.into(), "OutOfRange", &["n_used", "1 to 8"]),
+            (|c| c["top_k_experts"] = 0.into(), "OutOfRange", &["n_used"]),
+            (|c| c["num_experts"] = 0.into(), "OutOfRange", &["n_experts", "is 0"]),
+            (|c| c["num_experts"] = 5000.into(), "OutOfRange", &["5000", "4096"]),
+            (|c| c["num_experts"] = Value::Null, "Missing", &["num_experts"]),
+            (|c| c["top_k_experts"] = Value::Null, "Missing", &["top_k_experts"]),
+            (|c| c["moe_intermediate_size"] = 24.into(), "OutOfRange", &["expert ffn_dim", "multiple of 16"]),
+            (|c| c["hidden_size"] = 40.into(), "OutOfRange", &["hidden_dim", "multiple of 16"]),
+            (|c| c["intermediate_size"] = 0.into(), "OutOfRange", &["shared ffn_dim", "is 0"]),
+            (|c| c["enable_moe_block"] = false.into(), "Unsupported", &["num_experts"]),
+        ],
+    );
+    // A plan from a packed file.
+    let mut config = changed("gemma4-experts", |_| ()).unwrap();
+    let FeedForward::Experts(experts) = &mut config.layers[1].feed else { panic!("no experts") };
+    experts.shared_gated = true;
+    assert_variant(&config.validate("file").unwrap_err(), "Inconsistent", &["norms of experts"]);
 }
 
 #[test]

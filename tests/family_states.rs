@@ -16,9 +16,10 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 14] = [
+const FAMILIES: [&str; 15] = [
     "gemma3",
     "gemma3n",
+    "gemma4-experts",
     "gpt_oss",
     "granitemoehybrid",
     "granite",
