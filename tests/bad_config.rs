@@ -543,7 +543,7 @@ fn shared_keys_and_inputs_of_layers_that_do_not_fit() {
     refused(|c| c["vocab_size_per_layer_input"] = 0.into(), "OutOfRange", &["per-layer vocab_size"]);
     refused(|c| c["sliding_window"] = 0.into(), "OutOfRange", &["sliding_window"]);
     refused(|c| c["global_head_dim"] = 7.into(), "OutOfRange", &["is 7", "even"]);
-    refused(|c| c["enable_moe_block"] = true.into(), "Unsupported", &["enable_moe_block"]);
+    refused(|c| c["enable_moe_block"] = true.into(), "Missing", &["num_experts"]);
     refused(|c| c["num_experts"] = 8.into(), "Unsupported", &["num_experts"]);
     refused(|c| c["use_bidirectional_attention"] = "all".into(), "Unsupported", &["all"]);
     refused(|c| c["rope_parameters"] = json!({"rope_type": "default"}), "Missing", &["rope_parameters"]);
@@ -602,7 +602,6 @@ fn gemma4_is_read_in_both_layouts() {
 
 #[test]
 fn gemma3n_configurations_that_are_refused() {
-    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
     let cases: &[Case] = &[
         (|c| c["altup_num_inputs"] = 1.into(), "OutOfRange", &["residual streams", "2 to 8"]),
         (|c| c["altup_num_inputs"] = 9.into(), "OutOfRange", &["residual streams", "2 to 8"]),
@@ -628,9 +627,7 @@ fn gemma3n_configurations_that_are_refused() {
         (|c| c["intermediate_size"] = json!([32, 32]), "Inconsistent", &["intermediate_size"]),
         (|c| c["layer_types"][0] = "linear_attention".into(), "Unsupported", &["layer_types"]),
     ];
-    for (change, variant, message_has) in cases {
-        assert_variant(&changed("gemma3n", change).expect_err(variant), variant, message_has);
-    }
+    all_refused("gemma3n", cases);
 }
 
 #[test]
@@ -661,7 +658,6 @@ fn gemma3n_has_the_defaults_of_its_class() {
 
 #[test]
 fn lfm2_moe_configurations_that_are_refused() {
-    type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
     let cases: &[Case] = &[
         (|c| c["num_experts_per_tok"] = 9.into(), "OutOfRange", &["n_used", "9"]),
         (|c| c["moe_intermediate_size"] = 24.into(), "OutOfRange", &["expert ffn_dim", "multiple of 16"]),
@@ -671,9 +667,7 @@ fn lfm2_moe_configurations_that_are_refused() {
         (|c| c["num_dense_layers"] = "2".into(), "WrongType", &["num_dense_layers"]),
         (|c| _ = c.as_object_mut().unwrap().remove("intermediate_size"), "Missing", &["intermediate_size"]),
     ];
-    for (change, variant, message_has) in cases {
-        assert_variant(&changed("lfm2_moe", change).expect_err(variant), variant, message_has);
-    }
+    all_refused("lfm2_moe", cases);
     let routing = |config: ModelConfig| match &config.layers[2].feed {
         FeedForward::Experts(experts) => experts.routing,
         other => panic!("{other:?}"),
@@ -691,6 +685,215 @@ fn lfm2_moe_configurations_that_are_refused() {
         c.as_object_mut().unwrap().remove("intermediate_size");
     });
     assert!(matches!(all.unwrap().layers[0].feed, FeedForward::Experts(_)));
+}
+
+type Case = (fn(&mut Value), &'static str, &'static [&'static str]);
+
+#[track_caller]
+fn all_refused(family: &str, cases: &[Case]) {
+    for (change, variant, message_has) in cases {
+        assert_variant(&changed(family, change).expect_err(variant), variant, message_has);
+    }
+}
+
+#[test]
+fn plans_with_recurrent_layers_that_contradict_themselves() {
+    all_refused(
+        "lfm2",
+        &[
+            (|c| c["conv_L_cache"] = 0.into(), "OutOfRange", &["conv_len", "is 0"]),
+            (|c| c["conv_L_cache"] = 65.into(), "OutOfRange", &["conv_len", "1 to 64"]),
+            (|c| c["layer_types"][1] = "mamba".into(), "Unsupported", &["layer_types", "mamba"]),
+            (|c| c["layer_types"] = json!(vec!["conv"; 4]), "Inconsistent", &["layer_types with 4 values"]),
+            (|c| c["num_attention_heads"] = 0.into(), "Missing", &["head_dim"]),
+            (|c| c["num_key_value_heads"] = 3.into(), "Inconsistent", &["n_kv_heads = 3"]),
+        ],
+    );
+    all_refused(
+        "qwen3_5",
+        &[
+            (
+                |c| c["text_config"]["linear_num_value_heads"] = 3.into(),
+                "Inconsistent",
+                &["n_value_heads = 3"],
+            ),
+            (|c| c["text_config"]["linear_num_key_heads"] = 0.into(), "OutOfRange", &["n_key_heads", "is 0"]),
+            (|c| c["text_config"]["linear_key_head_dim"] = 5000.into(), "OutOfRange", &["key_dim", "5000"]),
+            (|c| c["text_config"]["linear_value_head_dim"] = 0.into(), "OutOfRange", &["value_dim"]),
+            (|c| c["text_config"]["linear_conv_kernel_dim"] = 0.into(), "OutOfRange", &["conv_len"]),
+            (|c| c["text_config"]["layer_types"][0] = "conv".into(), "Unsupported", &["layer_types", "conv"]),
+            (
+                |c| c["text_config"]["layer_types"] = json!(["linear_attention", "full_attention"]),
+                "Inconsistent",
+                &["layer_types with 2 values"],
+            ),
+        ],
+    );
+    all_refused(
+        "granitemoehybrid",
+        &[
+            (
+                |c| c["mamba_n_heads"] = 0.into(),
+                "Inconsistent",
+                &["Mamba-2 width of 64", "mamba_n_heads = 0"],
+            ),
+            (
+                |c| c["mamba_n_heads"] = 5.into(),
+                "Inconsistent",
+                &["Mamba-2 width of 64", "mamba_n_heads = 5"],
+            ),
+            (|c| c["mamba_n_groups"] = 3.into(), "Inconsistent", &["n_heads = 4", "n_groups = 3"]),
+            (|c| c["mamba_n_groups"] = 0.into(), "OutOfRange", &["n_groups"]),
+            (|c| c["mamba_d_state"] = 0.into(), "OutOfRange", &["state_dim"]),
+            (|c| c["mamba_d_conv"] = 65.into(), "OutOfRange", &["conv_len", "65"]),
+            (|c| c["mamba_expand"] = (u64::MAX / 8).into(), "Inconsistent", &["Mamba-2 width"]),
+            (|c| c["layer_types"][0] = "conv".into(), "Unsupported", &["layer_types", "conv"]),
+            (|c| c["layer_types"] = json!(vec!["mamba"; 3]), "Inconsistent", &["layer_types with 3 values"]),
+            (|c| c["num_experts_per_tok"] = 9.into(), "OutOfRange", &["n_used", "9"]),
+            (|c| c["num_local_experts"] = 5000.into(), "OutOfRange", &["n_experts", "5000"]),
+            (|c| c["shared_intermediate_size"] = (1 << 21).into(), "OutOfRange", &["shared ffn_dim"]),
+        ],
+    );
+}
+
+#[test]
+fn gemma4_with_experts_that_do_not_fit() {
+    all_refused(
+        "gemma4-experts",
+        &[
+            (|c| c["top_k_experts"] = 9.into(), "OutOfRange", &["n_used", "1 to 8"]),
+            (|c| c["top_k_experts"] = 0.into(), "OutOfRange", &["n_used"]),
+            (|c| c["num_experts"] = 0.into(), "OutOfRange", &["n_experts", "is 0"]),
+            (|c| c["num_experts"] = 5000.into(), "OutOfRange", &["5000", "4096"]),
+            (|c| c["num_experts"] = Value::Null, "Missing", &["num_experts"]),
+            (|c| c["top_k_experts"] = Value::Null, "Missing", &["top_k_experts"]),
+            (|c| c["moe_intermediate_size"] = 24.into(), "OutOfRange", &["expert ffn_dim", "multiple of 16"]),
+            (|c| c["hidden_size"] = 40.into(), "OutOfRange", &["hidden_dim", "multiple of 16"]),
+            (|c| c["intermediate_size"] = 0.into(), "OutOfRange", &["shared ffn_dim", "is 0"]),
+            (|c| c["enable_moe_block"] = false.into(), "Unsupported", &["num_experts"]),
+        ],
+    );
+    // A plan from a packed file.
+    let mut config = changed("gemma4-experts", |_| ()).unwrap();
+    let FeedForward::Experts(experts) = &mut config.layers[1].feed else { panic!("no experts") };
+    experts.shared_gated = true;
+    assert_variant(&config.validate("file").unwrap_err(), "Inconsistent", &["norms of experts"]);
+}
+
+#[test]
+fn windows_as_long_as_the_context_limit_nothing() {
+    let families = [
+        "gemma3",
+        "gemma3n",
+        "gemma4",
+        "gemma4-experts",
+        "gpt_oss",
+        "ministral",
+        "ministral3",
+        "mistral",
+        "olmo3",
+        "phi3",
+    ];
+    for family in families {
+        let windows = |window: u64| {
+            let config = changed(family, |c| c["sliding_window"] = window.into()).unwrap();
+            let of = |layer_idx| config.attention(layer_idx).and_then(|attention| attention.window);
+            (0..config.n_layers()).filter_map(of).collect::<Vec<_>>()
+        };
+        let shorter = windows(2047);
+        assert!(!shorter.is_empty() && shorter.iter().all(|&window| window == 2047), "{family}: {shorter:?}");
+        for window in [2048, 2049, 1 << 40] {
+            assert!(windows(window).is_empty(), "{family}: a window of {window}");
+        }
+    }
+}
+
+/// A golden folder with changes of its tensors and its configuration.
+fn golden_with(family: &str, keep: impl Fn(&str) -> bool, change: impl Fn(&mut Value)) -> LoadError {
+    let from = model_files::golden(family);
+    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let kept: Vec<_> = tensors.tensors().into_iter().filter(|(name, _)| keep(name)).collect();
+    let dir = tempfile::tempdir().unwrap();
+    safetensors::serialize_to_file(kept, None, &dir.path().join("model.safetensors")).unwrap();
+    let text = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    change(&mut config);
+    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+    Checkpoint::open(dir.path()).expect_err(family)
+}
+
+#[test]
+fn tensors_that_each_kind_of_layer_needs() {
+    for (family, names) in [
+        ("gemma3n", &["layers.0.altup.router_norm.weight", "layers.4.laurel.linear_left.weight"][..]),
+        ("gemma4", &["layers.0.per_layer_input_gate.weight", "layers.4.layer_scalar"]),
+        (
+            "gemma4-experts",
+            &[
+                "layers.0.router.scale",
+                "layers.1.router.per_expert_scale",
+                "layers.2.router.proj.weight",
+                "layers.3.experts.gate_up_proj",
+                "layers.3.experts.down_proj",
+                "layers.0.mlp.up_proj.weight",
+                "layers.1.pre_feedforward_layernorm_2.weight",
+                "layers.2.post_feedforward_layernorm_1.weight",
+            ],
+        ),
+        ("gpt_oss", &["layers.1.self_attn.sinks", "layers.2.mlp.router.bias"]),
+        (
+            "granitemoehybrid",
+            &[
+                "layers.0.mamba.dt_bias",
+                "layers.2.mamba.A_log",
+                "layers.3.mamba.conv1d.weight",
+                "layers.1.self_attn.o_proj.weight",
+                "layers.0.block_sparse_moe.input_linear.weight",
+                "layers.3.shared_mlp.output_linear.weight",
+            ],
+        ),
+        (
+            "lfm2",
+            &[
+                "layers.0.conv.conv.weight",
+                "layers.3.conv.in_proj.weight",
+                "layers.2.self_attn.k_proj.weight",
+            ],
+        ),
+        ("lfm2_moe", &["layers.2.feed_forward.expert_bias", "layers.3.feed_forward.experts.7.w2.weight"]),
+        (
+            "qwen3_5",
+            &[
+                "layers.0.linear_attn.A_log",
+                "layers.2.linear_attn.in_proj_b.weight",
+                "layers.4.linear_attn.norm.weight",
+                "layers.3.self_attn.q_norm.weight",
+            ],
+        ),
+    ] {
+        for name in names {
+            let error = golden_with(family, |tensor| !tensor.ends_with(name), |_| ());
+            assert_variant(&error, "MissingTensor", &[name]);
+        }
+    }
+}
+
+#[test]
+fn counts_of_experts_that_the_tensors_do_not_have() {
+    for family in ["gemma4-experts", "gpt_oss", "granitemoehybrid", "lfm2_moe", "qwen3_moe"] {
+        for n_experts in [7, 9] {
+            let change = |config: &mut Value| {
+                for field in ["num_experts", "num_local_experts"] {
+                    if let Some(n) = config.get_mut(field).filter(|n| n.is_number()) {
+                        *n = n_experts.into();
+                    }
+                }
+            };
+            let error = golden_with(family, |_| true, change);
+            assert_variant(&error, "WrongShape", &[&format!("expected [{n_experts}")]);
+        }
+    }
 }
 
 #[test]

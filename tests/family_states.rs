@@ -1,5 +1,5 @@
 //! The state of sequences of every family: whatever way a session comes to its tokens, its next tokens and their logits have the
-//! same bits. Forks, truncation to every length, packed and streamed weights, instruction sets, caches in 16 bits.
+//! same bits. Forks, truncation to every length, restored states, packed and streamed weights, instruction sets, caches in 16 bits.
 
 mod common;
 mod model_files;
@@ -16,9 +16,10 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 14] = [
+const FAMILIES: [&str; 15] = [
     "gemma3",
     "gemma3n",
+    "gemma4-experts",
     "gpt_oss",
     "granitemoehybrid",
     "granite",
@@ -113,6 +114,35 @@ fn drafts_of_every_kind_leave_the_state_of_plain_decoding() {
                 session.add_source(Box::new(AlwaysRight::new(text.len(), known))).unwrap();
                 let found = continuation(&mut session, 24);
                 assert_eq!(found, expected, "{family}: {rows} rows, {n_right} right drafts");
+            }
+        }
+    }
+}
+
+#[test]
+fn restored_states_go_on_as_if_computed() {
+    for family in FAMILIES {
+        // The second engine stands for another process.
+        let (first, second) = (engine(family), engine(family));
+        let text = tokens(150);
+        for kv_type in [KvType::F16, KvType::F32] {
+            let plain = || SessionOptions { kv_type, ..plain() };
+            let mut computed = session(&first, plain(), &text);
+            computed.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+            let expected = continuation(&mut session(&first, plain(), &text), 8);
+            for end in computed.state_ends().unwrap_or_else(|| vec![1, 64, 97, 149]) {
+                let mut state = Vec::new();
+                computed.write_state(0..end, &mut state).unwrap();
+                assert_eq!(state.len() as u64, computed.state_bytes(end), "{family}");
+                let mut restored = session(&second, plain(), &text);
+                assert_eq!(restored.restore_state(0, &text[..end], &state).unwrap(), end, "{family}");
+                let mut fork = restored.fork().unwrap();
+                assert_eq!(continuation(&mut fork, 8), expected, "{family}: a fork, restored to {end}");
+                assert_eq!(continuation(&mut restored, 8), expected, "{family}: restored to {end}");
+                let len = 2 * end / 3 + 1;
+                fork.truncate(len).unwrap();
+                let new = continuation(&mut session(&first, plain(), &text[..len]), 5);
+                assert_eq!(continuation(&mut fork, 5), new, "{family}: restored to {end}, back to {len}");
             }
         }
     }

@@ -189,8 +189,8 @@ pub(crate) struct Model {
     pub(crate) combiner: Combiner,
     pub(crate) warm: Warm,
     pub(crate) grammars: Grammars,
-    /// How this model is told about tools, and how it calls them; found at the first request with tools.
-    pub(crate) call_format: OnceLock<CallFormat>,
+    /// Found at the first request with tools.
+    call_format: OnceLock<CallFormat>,
     /// Whether its chat template knows levels of reasoning; found at the first request with one.
     pub(crate) knows_effort: OnceLock<bool>,
     vocabulary: OnceLock<Vocabulary>,
@@ -431,6 +431,11 @@ impl Model {
         let vocabulary = Vocabulary::of_engine(&self.engine)
             .map_err(|_| ApiError::server("the vocabulary of the model cannot be used with grammars"))?;
         Ok(self.vocabulary.get_or_init(|| vocabulary))
+    }
+
+    /// How this model is told about tools, and how it calls them.
+    pub(crate) fn call_format(&self) -> CallFormat {
+        *self.call_format.get_or_init(|| CallFormat::of(self.engine.tokenizer()))
     }
 
     /// The embedder of an embedding model.

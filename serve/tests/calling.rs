@@ -4,14 +4,14 @@
 mod bigram;
 mod support;
 
-use bigram::{FREE_STRING, GREETING};
+use bigram::{Calls, FREE_STRING, GREETING, THOUGHT};
 use refrain::{Checkpoint, Engine, EngineOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, Running, with};
 
-fn server(has_control_marker: bool) -> Running {
-    let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(has_control_marker).into(), "bigram").unwrap();
+fn server(calls: Calls) -> Running {
+    let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();
     let engine = Engine::load(&checkpoint, EngineOptions::default(), None).unwrap();
     let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(engine.clone())))]).unwrap();
     Running::with_models(ServeOptions::default(), Limits::default(), models)
@@ -36,14 +36,14 @@ fn content(answer: &Value) -> &Value {
 
 #[test]
 fn a_call_comes_with_either_kind_of_marker() {
-    for has_control_marker in [false, true] {
-        let server = server(has_control_marker);
+    for calls in [Calls::Text, Calls::Control] {
+        let server = server(calls);
         for choice in ["auto", "required"] {
             let request = with(&chat("The weather?"), json!({ "tools": tools(), "tool_choice": choice }));
             let request = with(&request, json!({ "parallel_tool_calls": false }));
             let answer = server.answer("/v1/chat/completions", &request);
             let choice = &answer["choices"][0];
-            assert_eq!(choice["finish_reason"], "tool_calls", "{has_control_marker}: {answer}");
+            assert_eq!(choice["finish_reason"], "tool_calls", "{calls:?}: {answer}");
             assert!(content(&answer).is_null());
             let call = &choice["message"]["tool_calls"][0]["function"];
             let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
@@ -74,9 +74,108 @@ fn a_call_comes_with_either_kind_of_marker() {
     }
 }
 
+/// A chat in which [`Calls::RecipientFirst`] reasons once.
+fn penalized(text: &str) -> Value {
+    with(&chat(text), json!({ "presence_penalty": 2 }))
+}
+
+#[test]
+fn a_call_comes_in_channels() {
+    let weather = json!({ "name": "weather", "arguments": json!({ "city": FREE_STRING }).to_string() });
+    for calls in [Calls::Channels, Calls::RecipientFirst] {
+        let server = server(calls);
+        let reasoning = if calls == Calls::RecipientFirst { THOUGHT.into() } else { Value::Null };
+        for choice in
+            [json!("auto"), json!("required"), json!({ "type": "function", "function": { "name": "now" } })]
+        {
+            let request =
+                with(&penalized("The weather?"), json!({ "tools": tools(), "tool_choice": choice }));
+            let answer = server.answer("/v1/chat/completions", &request);
+            let (first, message) = (&answer["choices"][0], &answer["choices"][0]["message"]);
+            let expected = match choice.is_object() {
+                true => json!({ "name": "now", "arguments": "{}" }),
+                false => weather.clone(),
+            };
+            assert_eq!(message["tool_calls"][0]["function"], expected, "{calls:?} {choice}: {answer}");
+            assert_eq!(message["tool_calls"].as_array().unwrap().len(), 1);
+            assert_eq!((&first["finish_reason"], content(&answer)), (&json!("tool_calls"), &Value::Null));
+            assert_eq!(message["reasoning_content"], reasoning, "{answer}");
+            let chunks =
+                server.post("/v1/chat/completions", &with(&request, json!({ "stream": true }))).chunks();
+            let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+            let joined = |path: &str| -> String {
+                deltas.iter().filter_map(|delta| delta.pointer(path)?.as_str()).collect()
+            };
+            let call = json!({
+                "name": joined("/tool_calls/0/function/name"),
+                "arguments": joined("/tool_calls/0/function/arguments"),
+            });
+            assert_eq!((call, joined("/content")), (expected, String::new()));
+            assert_eq!(joined("/reasoning_content"), reasoning.as_str().unwrap_or_default());
+            assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+        }
+        if calls == Calls::RecipientFirst {
+            // The template opens the reasoning.
+            for choice in ["auto", "required"] {
+                let open = json!({ "tools": tools(), "tool_choice": choice, "reasoning_effort": "high" });
+                let answer = server.answer("/v1/chat/completions", &with(&penalized("The weather?"), open));
+                let message = &answer["choices"][0]["message"];
+                assert_eq!(message["tool_calls"][0]["function"], weather, "{choice}: {answer}");
+                assert_eq!(message["reasoning_content"], reasoning, "{answer}");
+            }
+        }
+        // The call is cut, and so are its arguments.
+        let cut = with(&penalized("The weather?"), json!({ "tools": tools(), "tool_choice": "required" }));
+        let whole = server.answer("/v1/chat/completions", &cut);
+        let n_tokens = whole["usage"]["completion_tokens"].as_u64().unwrap();
+        let answer =
+            server.answer("/v1/chat/completions", &with(&cut, json!({ "max_tokens": n_tokens - 3 })));
+        let first = &answer["choices"][0];
+        assert_eq!(first["finish_reason"], "length", "{answer}");
+        let arguments = first["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+        assert!(arguments.len() > 5 && weather["arguments"].as_str().unwrap().starts_with(arguments));
+        let response = json!({ "input": "The weather?", "tools": [{ "type": "function", "name": "now" }] });
+        let response = server.answer("/v1/responses", &response);
+        let kinds: Vec<&Value> =
+            response["output"].as_array().unwrap().iter().map(|item| &item["type"]).collect();
+        assert_eq!(kinds.last().unwrap(), &"function_call", "{response}");
+        assert_eq!(kinds.len(), 1 + usize::from(calls == Calls::RecipientFirst));
+    }
+}
+
+#[test]
+fn an_answer_beside_tools_in_channels_is_text_or_json() {
+    let format = json!({ "type": "json_object" });
+    let request = with(&penalized("The weather?"), json!({ "tools": tools() }));
+    let answers = server(Calls::Never);
+    let answer = answers.answer("/v1/chat/completions", &request);
+    assert_eq!(
+        (content(&answer), &answer["choices"][0]["finish_reason"]),
+        (&json!(GREETING), &json!("stop"))
+    );
+    let formatted = with(&request, json!({ "response_format": format }));
+    let answer = answers.answer("/v1/chat/completions", &formatted);
+    assert_eq!((content(&answer), &answer["choices"][0]["finish_reason"]), (&json!("{}"), &json!("stop")));
+    // The result of a call is a turn.
+    let mut answered = request.clone();
+    let call =
+        json!({ "id": "call_1", "type": "function", "function": { "name": "now", "arguments": "{}" } });
+    let messages = answered["messages"].as_array_mut().unwrap();
+    messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
+    messages.push(json!({ "role": "tool", "tool_call_id": "call_1", "content": "Ten." }));
+    assert_eq!(content(&answers.answer("/v1/chat/completions", &answered)), GREETING);
+    for calls in [Calls::Channels, Calls::RecipientFirst] {
+        let answer = server(calls).answer("/v1/chat/completions", &formatted);
+        assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{calls:?}: {answer}");
+    }
+    let required = with(&formatted, json!({ "tool_choice": "required" }));
+    let answer = answers.answer("/v1/chat/completions", &required);
+    assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "weather", "{answer}");
+}
+
 #[test]
 fn an_answer_beside_tools_has_its_format() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let schema = json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
     for (format, expected) in
@@ -106,7 +205,7 @@ fn an_answer_beside_tools_has_its_format() {
 
 #[test]
 fn a_stop_string_cuts_a_formatted_answer() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let schema = json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
     let request = with(&chat("Hello."), json!({ "response_format": format, "stop": FREE_STRING }));
@@ -119,7 +218,7 @@ fn a_stop_string_cuts_a_formatted_answer() {
 
 #[test]
 fn characters_of_several_tokens_arrive_whole() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let request = with(&chat("Hello."), json!({ "stream": true, "logprobs": true }));
     let chunks = server.post("/v1/chat/completions", &request).chunks();
     let texts: Vec<&str> =
@@ -143,7 +242,7 @@ fn characters_of_several_tokens_arrive_whole() {
 
 #[test]
 fn the_last_message_can_be_continued() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let mut request = chat("Hello.");
     let begun = json!({ "role": "assistant", "content": "Say: Hi]" });
     request["messages"].as_array_mut().unwrap().push(begun);
@@ -178,7 +277,7 @@ fn the_last_message_can_be_continued() {
 
 #[test]
 fn levels_of_reasoning_reach_a_template_that_knows_them() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let n_prompt = |fields: Value| {
         server.answer("/v1/chat/completions", &with(&chat("Hello."), fields))["usage"]["prompt_tokens"]
             .clone()
@@ -200,7 +299,7 @@ fn levels_of_reasoning_reach_a_template_that_knows_them() {
 
 #[test]
 fn texts_become_tokens_and_tokens_texts() {
-    let server = server(false);
+    let server = server(Calls::Text);
     let text = "Où? 🌍";
     let bytes: Vec<u8> = text.bytes().collect();
     for name in ["prompt", "content"] {

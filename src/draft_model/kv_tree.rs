@@ -11,6 +11,10 @@
 //! plain pass over its path, bit for bit. When tokens are committed, their path is moved to the end of the
 //! text, and the other nodes are rolled back ([`KvCache::commit`], as after a verification). Tokens that the
 //! target committed without a computed node are computed with the next root.
+//!
+//! **Recurrent layers** cannot compute rows below rows of earlier passes. Of a model with such layers the cache holds the
+//! text before the root, and every pass over nodes computes the root and all nodes of the text again, as one tree: few rows of a small
+//! model cost little more than one. A commit keeps the path of the newest pass, without the new root.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,7 +23,7 @@ use std::time::Instant;
 use super::DraftModel;
 use crate::draft::{Computed, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
-use crate::model::kv_cache::KvCacheError;
+use crate::model::kv_cache::{CacheSize, KvCacheError};
 use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Batch, KvCache, ModelConfig, Workspace};
 use crate::token::TokenId;
@@ -50,6 +54,11 @@ struct Node {
 /// # Invariants
 /// - the cache holds `text[..n_read]`, followed by all nodes except the root;
 /// - `nodes` is empty, or node 0 is the last of `text[..n_read]` and `n_read == text.len()`.
+///
+/// With recurrent layers, instead:
+/// - the cache holds `text[..n_read]` alone;
+/// - `nodes` is empty, or node 0 is the token behind it and `n_read + 1 == text.len()`; if `has_pass`, the rows of the newest pass are
+///   those of all nodes.
 pub struct KvTree {
     model: Arc<DraftModel>,
     kv: KvCache,
@@ -62,6 +71,8 @@ pub struct KvTree {
     /// Tokens of the text in the cache.
     n_read: usize,
     nodes: Vec<Node>,
+    /// Whether a path of the nodes can be committed from the newest pass of recurrent layers.
+    has_pass: bool,
     /// Successors of all nodes; the successors of a node are contiguous, likeliest first.
     likely: Vec<Likely>,
     /// Number of successors kept per node.
@@ -87,13 +98,14 @@ impl KvTree {
         let config = model.config();
         let text_len_max = context_len.min(config.context_len);
         Ok(Self {
-            kv: KvCache::new(config, KvType::F16, text_len_max + n_nodes_max)?,
+            kv: KvCache::sized(config, cache_size(text_len_max, n_nodes_max))?,
             workspace: Workspace::new(config),
             batch: Batch::new(),
             logits: Vec::new(),
             text: Vec::new(),
             n_read: 0,
             nodes: Vec::new(),
+            has_pass: false,
             likely: Vec::new(),
             n_likely,
             text_len_max,
@@ -106,11 +118,10 @@ impl KvTree {
 
     /// Maximum bytes of such a tree, without the weights.
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
-        let n_slots = context_len.min(config.context_len).saturating_add(n_nodes_max) as u64;
+        let size = cache_size(context_len.min(config.context_len), n_nodes_max);
         let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
-        KvCache::bytes_per_slot(config, KvType::F16)
-            .saturating_mul(n_slots)
-            .saturating_add(Workspace::bytes(config, CHUNK, n_slots as usize))
+        KvCache::bytes(config, size)
+            .saturating_add(Workspace::bytes(config, CHUNK, size.n_slots))
             .saturating_add(logits)
     }
 
@@ -139,19 +150,24 @@ impl KvTree {
         }
         self.text.truncate(common);
         self.text.extend_from_slice(&committed[common..]);
-        if common < self.n_read {
-            self.n_read = common;
-            self.forget_nodes();
+        if common < self.n_computed() {
+            self.forget_from(common);
         } else if !self.nodes.is_empty() {
             self.keep_path();
         }
+    }
+
+    /// Tokens of the text whose rows are computed, the root's included.
+    fn n_computed(&self) -> usize {
+        let has_root = self.kv.is_recurrent() && !self.nodes.is_empty();
+        self.n_read + usize::from(has_root)
     }
 
     /// Removes the text and frees the memory: the keys and values are allocated again, which takes no memory
     /// until they are written. If the allocation fails, the old memory is kept.
     pub fn release(&mut self) {
         self.truncate(0);
-        if let Ok(kv) = KvCache::new(self.model.config(), self.kv.kv_type(), self.kv.n_slots()) {
+        if let Ok(kv) = KvCache::sized(self.model.config(), cache_size(self.text_len_max, self.n_nodes_max)) {
             self.kv = kv;
         }
         self.workspace = Workspace::new(self.model.config());
@@ -161,19 +177,21 @@ impl KvTree {
     /// Removes the text from position `len` on, and all nodes.
     pub fn truncate(&mut self, len: usize) {
         self.text.truncate(len);
-        if len < self.n_read {
-            self.n_read = len;
-            self.forget_nodes();
+        if len < self.n_computed() {
+            self.forget_from(len);
         }
     }
 
     /// Converts the nodes of the new text tokens to text.
     fn keep_path(&mut self) {
         let (mut path, mut node) = (Vec::new(), ROOT);
-        for &token in &self.text[self.n_read..] {
+        for &token in &self.text[self.n_computed()..] {
             let Some(child) = self.child(node, token) else { break };
             path.push(child);
             node = child;
+        }
+        if self.kv.is_recurrent() {
+            return self.keep_path_of_pass(&path);
         }
         self.kv.truncate(self.n_read);
         // Node 1 is in the first slot after the text.
@@ -185,6 +203,23 @@ impl KvTree {
         }
     }
 
+    /// As [`keep_path`](Self::keep_path) with recurrent layers: commits rows of the newest pass, the old root's and those of `path`. The
+    /// new root stays behind the cache.
+    fn keep_path_of_pass(&mut self, path: &[u32]) {
+        let rows: Vec<usize> =
+            std::iter::once(ROOT).chain(path.iter().copied()).map(|row| row as usize).collect();
+        let is_whole = self.n_read + rows.len() == self.text.len();
+        if std::mem::take(&mut self.has_pass) {
+            let n_kept = rows.len() - usize::from(is_whole);
+            self.kv.commit(rows[..n_kept].iter().copied());
+            self.n_read += n_kept;
+            if is_whole {
+                return self.make_root(rows[n_kept] as u32);
+            }
+        }
+        self.forget_nodes();
+    }
+
     /// Keeps only `node`, whose row is the newest of the text, as the root.
     fn make_root(&mut self, node: u32) {
         let Node { token, likely: (start, end), .. } = self.nodes[node as usize];
@@ -194,8 +229,17 @@ impl KvTree {
         self.nodes.push(Node { token, parent: ROOT, likely: (0, end - start) });
     }
 
+    /// Removes the cached text from position `len` on, and all nodes.
+    fn forget_from(&mut self, len: usize) {
+        self.n_read = self.n_read.min(len);
+        self.forget_nodes();
+    }
+
     fn forget_nodes(&mut self) {
         self.kv.truncate(self.n_read);
+        // Recurrent layers may go back further.
+        self.n_read = self.kv.len();
+        self.has_pass = false;
         self.nodes.clear();
         self.likely.clear();
     }
@@ -238,6 +282,7 @@ impl KvTree {
             let started = Instant::now();
             self.batch.set_chain(self.n_read, &self.text[self.n_read..end]);
             self.forward(PassEnd::KeysAndValues)?;
+            self.kv.commit_all(&self.batch);
             self.n_read = end;
             self.count(started.elapsed().as_secs_f64() * 1e6);
         }
@@ -257,14 +302,34 @@ impl KvTree {
             return Ok(());
         }
         // After a truncation the cache contains the newest token's row, but its successors are unknown.
-        self.n_read = self.n_read.min(self.text.len() - 1);
-        self.kv.truncate(self.n_read);
-        if self.text.len() - self.n_read > CHUNK {
+        self.forget_from(self.text.len() - 1);
+        let is_recurrent = self.kv.is_recurrent();
+        let n_rows_max = if is_recurrent { self.n_nodes_max + 1 } else { CHUNK };
+        if self.text.len() - self.n_read > n_rows_max {
             self.read()?;
         }
-        self.batch.set_chain(self.n_read, &self.text[self.n_read..]);
+        let unread = &self.text[self.n_read..];
+        let n_rows = unread.len();
+        match is_recurrent {
+            true => {
+                let parents: Vec<u32> = (0..n_rows as u32).map(|row| row.saturating_sub(1)).collect();
+                self.batch.set_tree(self.n_read, unread, &parents, n_rows);
+            }
+            false => self.batch.set_chain(self.n_read, unread),
+        }
         self.run_nodes(&[(ROOT, self.text[self.text.len() - 1])])?;
-        self.n_read = self.text.len();
+        match is_recurrent {
+            false => {
+                self.kv.commit_all(&self.batch);
+                self.n_read += n_rows;
+            }
+            // The pass is over with its commit.
+            true if n_rows > 1 => {
+                self.kv.commit(0..n_rows - 1);
+                self.n_read += n_rows - 1;
+            }
+            true => self.has_pass = true,
+        }
         Ok(())
     }
 
@@ -279,6 +344,15 @@ impl KvTree {
     pub fn compute(&mut self, wanted: &[(u32, TokenId)]) -> Result<u32, ForwardError> {
         assert!(wanted.len() <= self.room(), "{} nodes where {} fit", wanted.len(), self.room());
         let first = self.nodes.len() as u32;
+        if self.kv.is_recurrent() {
+            let computed = self.nodes.iter().map(|node| (node.parent, node.token));
+            let (parents, tokens): (Vec<u32>, Vec<TokenId>) = computed.chain(wanted.iter().copied()).unzip();
+            self.batch.set_tree(self.n_read, &tokens, &parents, tokens.len());
+            self.has_pass = false;
+            self.run_nodes(wanted)?;
+            self.has_pass = true;
+            return Ok(first);
+        }
         let tokens: Vec<TokenId> = wanted.iter().map(|&(_, token)| token).collect();
         let (nodes, n_read) = (&self.nodes, self.n_read);
         self.batch.set_leaves(n_read, n_read + nodes.len() - 1, &tokens, |row, slots| {
@@ -295,6 +369,7 @@ impl KvTree {
             slots[start..].reverse();
         });
         self.run_nodes(wanted)?;
+        self.kv.commit_all(&self.batch);
         Ok(first)
     }
 
@@ -311,11 +386,12 @@ impl KvTree {
         &self.likely[start as usize..end as usize]
     }
 
-    /// Expected time of a pass over `n_rows` rows, in µs. The rows of a pass are usually siblings and
+    /// Expected time of a pass over `n_rows` rows that are not computed, in µs. The rows of a pass are usually siblings and
     /// cousins, so their number of leaves adds no information: the pass counts as a chain, here and in
     /// `run_nodes`.
     pub fn pass_us(&self, n_rows: usize) -> f32 {
-        self.model.costs().verify_us(n_rows, 1)
+        let n_again = if self.kv.is_recurrent() { self.nodes.len() } else { 0 };
+        self.model.costs().verify_us(n_again + n_rows, 1)
     }
 
     /// Counts and times of the passes so far.
@@ -334,12 +410,10 @@ impl KvTree {
             + self.likely.capacity() * size_of::<Likely>()
     }
 
-    /// Runs the batch and appends its rows to the cache.
+    /// Runs the batch. Its rows are not committed.
     fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
         let Self { model, batch, kv, workspace, cancel, .. } = self;
-        model.model.forward(model.compute(), batch, kv, workspace, end, cancel)?;
-        kv.commit_all(batch);
-        Ok(())
+        model.model.forward(model.compute(), batch, kv, workspace, end, cancel)
     }
 
     fn count(&mut self, us: f64) {
@@ -375,6 +449,12 @@ impl KvTree {
             self.nodes.push(Node { token, parent, likely: (start, self.likely.len() as u32) });
         }
     }
+}
+
+/// The size of a tree's cache.
+fn cache_size(text_len_max: usize, n_nodes_max: usize) -> CacheSize {
+    let tree_rows_max = n_nodes_max.saturating_add(1);
+    CacheSize { tree_rows_max, ..CacheSize::full(KvType::F16, text_len_max.saturating_add(n_nodes_max)) }
 }
 
 /// Appends the `n` likeliest tokens, likeliest first; ties go to the lower token id, and NaN logits are left

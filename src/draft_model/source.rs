@@ -7,7 +7,8 @@ use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use crate::draft::{
-    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass, StepOutcome,
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
+    StepOutcome, VERIFY_ROWS_MAX,
 };
 use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
@@ -20,6 +21,14 @@ const CANDIDATES: usize = 8;
 /// Maximum nodes computed after a text: twice the rows of the longest verification batch, because some nodes
 /// are computed in a group and never drafted.
 const NODES_MAX: usize = 128;
+
+/// The same with recurrent layers, which compute all nodes in every pass and keep records for the rows of two: as many as a verification
+/// batch has beside its root.
+const RECURRENT_NODES_MAX: usize = VERIFY_ROWS_MAX - 1;
+
+fn nodes_max(config: &ModelConfig) -> usize {
+    if config.is_recurrent() { RECURRENT_NODES_MAX } else { NODES_MAX }
+}
 
 /// Drafts with a smaller model.
 ///
@@ -50,12 +59,13 @@ impl DraftModelSource {
     /// # Errors
     /// There is no memory for the keys and values.
     pub(crate) fn new(model: &Arc<DraftModel>, context_len: usize) -> Result<Self, KvCacheError> {
-        Ok(Self { drafter: Drafter::new(model, context_len, CANDIDATES, NODES_MAX)?, unseen: Vec::new() })
+        let drafter = Drafter::new(model, context_len, CANDIDATES, nodes_max(model.config()))?;
+        Ok(Self { drafter, unseen: Vec::new() })
     }
 
     /// Maximum bytes of such a source, without the model's weights.
     pub(crate) fn bytes(config: &ModelConfig, context_len: usize) -> u64 {
-        KvTree::bytes(config, context_len, NODES_MAX)
+        KvTree::bytes(config, context_len, nodes_max(config))
     }
 
     /// Returns the node of `cursor`: its number in the tree, or its future number after `wanted` is computed.

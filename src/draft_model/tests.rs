@@ -17,9 +17,22 @@ const N_LIKELY: usize = 4;
 const N_NODES_MAX: usize = 12;
 const CONTEXT_LEN: usize = 64;
 
-/// The fixture draft model; its passes cost 10 µs and 1 µs for each row.
+/// Short convolutions, the gated delta rule, Mamba-2.
+const RECURRENT: [&str; 3] = ["lfm2", "qwen3_5", "granitemoehybrid-dense"];
+
+/// The fixture draft model.
 fn model() -> Arc<DraftModel> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/draft.gguf");
+    open("fixtures/draft.gguf")
+}
+
+/// A golden model.
+fn golden(family: &str) -> Arc<DraftModel> {
+    open(&format!("tests/golden/{family}"))
+}
+
+/// A model whose passes cost 10 µs and 1 µs for each row.
+fn open(path: &str) -> Arc<DraftModel> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let checkpoint = Checkpoint::open(path).expect("the fixture");
     let model = Model::load(&checkpoint, LoadOptions::default()).expect("the fixture");
     let costs = CostProfile::from_measurements(&[(1, 11.0), (64, 74.0)]);
@@ -44,8 +57,8 @@ enum Op {
     /// Computes nodes, each below a computed node or an earlier entry (by an index into them), with a likely
     /// successor or another token.
     Compute(Vec<(prop::sample::Index, usize)>),
-    /// Commits a computed path of at most this many nodes, followed by a token.
-    Commit(usize, u32),
+    /// Commits a computed path of at most this many nodes, followed by a token, if there is one.
+    Commit(usize, Option<u32>),
     /// Commits tokens that were not drafted.
     Append(Vec<u32>),
     Truncate(prop::sample::Index),
@@ -56,8 +69,8 @@ enum Op {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         4 => prop::collection::vec((any::<prop::sample::Index>(), 0..N_LIKELY + 2), 1..4).prop_map(Op::Compute),
-        4 => (0..4usize, 0..500u32).prop_map(|(n, token)| Op::Commit(n, token)),
-        1 => prop::collection::vec(0..500u32, 1..6).prop_map(Op::Append),
+        4 => (0..4usize, prop::option::of(0..380u32)).prop_map(|(n, token)| Op::Commit(n, token)),
+        1 => prop::collection::vec(0..380u32, 1..6).prop_map(Op::Append),
         1 => any::<prop::sample::Index>().prop_map(Op::Truncate),
         1 => Just(Op::Fork),
     ];
@@ -69,10 +82,11 @@ proptest! {
 
     #[test]
     fn nodes_say_what_a_plain_pass_over_their_path_says(
-        first in prop::collection::vec(0..500u32, 1..8),
+        first in prop::collection::vec(0..380u32, 1..8),
         ops in ops(),
+        family in prop::sample::select(&[None, Some(RECURRENT[0]), Some(RECURRENT[1]), Some(RECURRENT[2])][..]),
     ) {
-        let model = model();
+        let model = family.map_or_else(model, golden);
         let mut tree = tree(&model);
         let mut text: Vec<TokenId> = first.into_iter().map(TokenId).collect();
         // The path of each computed node, the root first.
@@ -108,10 +122,16 @@ proptest! {
                 Op::Commit(n, token) => {
                     // The newest path is the likeliest to be long.
                     let path = paths.last().map_or(&[][..], |path| &path[..n.min(path.len())]);
+                    if path.is_empty() && token.is_none() {
+                        continue;
+                    }
                     text.extend_from_slice(path);
-                    text.push(TokenId(token));
+                    text.extend(token.map(TokenId));
                     tree.follow(&text);
                     paths.clear();
+                    if token.is_none() {
+                        prop_assert_eq!(tree.n_owed(), 0, "the row of the new root is there");
+                    }
                 }
                 Op::Append(tokens) => {
                     text.extend(tokens.into_iter().map(TokenId));
@@ -166,6 +186,33 @@ fn a_committed_path_is_not_computed_again() {
     tree.follow(&text);
     tree.compute_root().unwrap();
     assert_eq!(tree.computed().rows, rows + 1);
+}
+
+#[test]
+fn recurrent_layers_commit_the_path_of_the_newest_pass() {
+    for family in RECURRENT {
+        let model = golden(family);
+        let mut tree = tree(&model);
+        let mut text = vec![TokenId(5), TokenId(6)];
+        tree.follow(&text);
+        tree.compute_root().unwrap();
+        let (first, second) = (tree.likely(ROOT)[0].token, tree.likely(ROOT)[1].token);
+        let nodes = tree.compute(&[(ROOT, first), (ROOT, second)]).unwrap();
+        let third = tree.likely(nodes + 1)[0].token;
+        let below = tree.compute(&[(nodes + 1, third)]).unwrap();
+        assert_eq!(tree.computed().rows, 2 + 3 + 4, "{family}: nodes are computed again");
+        let last = tree.likely(below).to_vec();
+        // The path is in the newest pass alone.
+        text.extend([second, third]);
+        tree.follow(&text);
+        assert_eq!((tree.n_owed(), tree.likely(ROOT)), (0, &last[..]), "{family}");
+        // A token that was no node owes its own row, and that of the root, whose pass is over.
+        text.push(TokenId(7));
+        tree.follow(&text);
+        assert_eq!(tree.n_owed(), 2, "{family}");
+        tree.compute_root().unwrap();
+        assert_eq!(tree.likely(ROOT), from_scratch(&model, &text), "{family}");
+    }
 }
 
 #[test]

@@ -58,12 +58,6 @@ pub enum EngineError {
     /// Streamed weights could not be read for the cost measurement.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// The draft model has recurrent layers, which cannot compute rows below rows of earlier passes.
-    #[error("draft model {name}: recurrent layers cannot draft trees")]
-    DraftRecurrent {
-        /// The checkpoint's name.
-        name: String,
-    },
     /// The draft model's vocabulary differs from the target's.
     #[error("`{name}` cannot draft: {mismatch}")]
     DraftVocabulary {

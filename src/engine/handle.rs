@@ -185,9 +185,6 @@ impl Engine {
         if checkpoint.graphs().is_some() {
             return Err(EngineError::DraftGraphs { name: name.to_owned() });
         }
-        if checkpoint.config().is_recurrent() {
-            return Err(EngineError::DraftRecurrent { name: name.to_owned() });
-        }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
             .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
         let n_threads = Some(self.shared.pool.n_threads());

@@ -393,6 +393,12 @@ pub struct Experts {
     pub shared_ffn_dim: usize,
     /// The result of the further network is multiplied by the sigmoid of a gate.
     pub shared_gated: bool,
+    /// Router, experts and the further network have norms of their own (Gemma 4). With `x` the residual stream, the layer's norm is
+    /// that of the further network's input alone, the router reads `rms_norm(x) / √hidden_dim` with a factor of each dimension, the
+    /// experts read a norm of `x`, weights are multiplied by a factor of each expert, and the result is
+    /// `norm(shared) + norm(Σ weight · expert)`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub own_norms: bool,
 }
 
 /// How the scores of a router become the weights of the chosen networks.
@@ -797,6 +803,13 @@ impl ModelConfig {
                 for (field, value) in [("expert ffn_dim", experts.ffn_dim), ("hidden_dim", self.hidden_dim)] {
                     if !value.is_multiple_of(16) {
                         return Err(check.out_of_range(field, value, "a multiple of 16 with experts"));
+                    }
+                }
+                if experts.own_norms {
+                    check.count("shared ffn_dim", experts.shared_ffn_dim, FFN_DIM_MAX)?;
+                    if !layer.norms.has_pre() || experts.shared_gated {
+                        return Err(check
+                            .inconsistent(("norms of experts", "own"), ("their layer", "of another kind")));
                     }
                 }
                 if let Routing::Sigmoid { scale, .. } = experts.routing {

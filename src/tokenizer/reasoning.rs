@@ -37,6 +37,10 @@ pub struct ReasoningMarkers {
 /// The headers of a model's channels.
 #[derive(PartialEq, Eq, Debug)]
 struct Channels {
+    /// The end of a prompt behind which the model completes a header that has begun.
+    turn: &'static str,
+    /// Begins the recipient in a header.
+    recipient: &'static str,
     /// Control tokens that begin a header. The last one is followed by the channel's name.
     begin: &'static [&'static str],
     /// Ends a header: a control token or text.
@@ -52,6 +56,8 @@ struct Channels {
 /// The channels of published models.
 const CHANNELS: [Channels; 2] = [
     Channels {
+        turn: "<|start|>assistant",
+        recipient: " to=",
         begin: &["<|start|>", "<|channel|>"],
         end: "<|message|>",
         close: &["<|end|>", "<|return|>", "<|call|>"],
@@ -59,6 +65,8 @@ const CHANNELS: [Channels; 2] = [
         markers: ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     },
     Channels {
+        turn: "",
+        recipient: "",
         begin: &["<|channel>"],
         end: "\n",
         close: &["<channel|>"],
@@ -157,7 +165,7 @@ enum State {
 /// control token is the exception: text cannot spell it, so it always begins reasoning.
 ///
 /// Of a model with channels, the text of the channel `analysis` (gpt-oss) or `thought` (Gemma 4) is reasoning, and that of all others is
-/// answer: of gpt-oss also the arguments of a call of a tool. Headers are removed.
+/// answer: of gpt-oss also the arguments of a call of a tool, whose name [`Self::recipient`] has. Headers are removed.
 ///
 /// ```
 /// # use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
@@ -177,6 +185,8 @@ pub struct ReasoningSplitter {
     state: State,
     /// Text held back because it may be part of a marker. Shorter than a marker, except for leading white space.
     held: String,
+    /// The recipient in the newest header.
+    recipient: Option<String>,
 }
 
 /// Maximum length of white space held back before an opening marker, in bytes. After more white space, the output is
@@ -193,10 +203,26 @@ impl ReasoningSplitter {
         let state = match &markers {
             None => State::Answer,
             Some(markers) if prompt_end.trim_end().ends_with(markers.open.trim_end()) => State::Reasoning,
-            Some(markers) if markers.has_channels() => State::Answer,
+            Some(ReasoningMarkers { channels: Some(channels), .. })
+                if channels.turn.is_empty() || !prompt_end.ends_with(channels.turn) =>
+            {
+                State::Answer
+            }
             Some(_) => State::Start,
         };
-        Self { markers, state, held: String::new() }
+        Self { markers, state, held: String::new(), recipient: None }
+    }
+
+    /// Whether the next text may belong to the header of a channel.
+    pub fn is_in_header(&self) -> bool {
+        let has_channels = self.markers.as_ref().is_some_and(ReasoningMarkers::has_channels);
+        has_channels && matches!(self.state, State::Start | State::Header)
+    }
+
+    /// The recipient in the header of the message that the next text belongs to: of gpt-oss, `functions.NAME` where this text is the
+    /// arguments of a call. It stays until the next header.
+    pub fn recipient(&self) -> Option<&str> {
+        self.recipient.as_deref().filter(|_| self.state != State::Header)
     }
 
     /// The kind of the next text, as far as it is determined.
@@ -250,12 +276,23 @@ impl ReasoningSplitter {
 
     /// The held text in a model of channels.
     fn push_channel(&mut self, channels: &Channels, out: &mut Vec<(TextKind, String)>) {
+        if self.state == State::Start {
+            // A header may name the recipient before its channel.
+            if self.held.starts_with(channels.recipient) {
+                self.state = State::Header;
+            } else if channels.recipient.starts_with(&*self.held) {
+                return;
+            } else {
+                self.state = State::Answer;
+            }
+        }
         if self.state == State::Header {
             if let Some(at) = self.held.find(channels.end) {
                 let text = self.held.split_off(at + channels.end.len());
                 self.end_header(channels);
                 self.held = text;
             } else if self.held.len() > HEADER_BYTES_MAX {
+                self.recipient = None;
                 self.state = State::Answer;
             } else {
                 return;
@@ -265,23 +302,46 @@ impl ReasoningSplitter {
         emit(&mut self.held, kind, out);
     }
 
-    /// Removes the held header. Its first word is the channel's name.
+    /// Reads the recipient from the held part of a header.
+    fn read_recipient(&mut self, channels: &Channels) {
+        let word = channels.recipient.trim_start();
+        let found = self.held.split_whitespace().find_map(|part| part.strip_prefix(word));
+        if let Some(name) = found.filter(|_| !word.is_empty()) {
+            self.recipient = Some(name.to_owned());
+        }
+    }
+
+    /// Removes the held header. Its first word is the channel's name. What has a recipient is no reasoning: some calls are in its channel.
     fn end_header(&mut self, channels: &Channels) {
-        let is_reasoning = self.held.split_whitespace().next() == Some(channels.reasoning);
+        self.read_recipient(channels);
+        let is_named = self.held.split_whitespace().next() == Some(channels.reasoning);
+        let is_reasoning = is_named && self.recipient.is_none();
         self.state = if is_reasoning { State::Reasoning } else { State::Answer };
         self.held.clear();
     }
 
-    fn push_channel_control(&mut self, channels: &Channels, token: &str) {
+    fn push_channel_control(&mut self, channels: &Channels, token: &str, out: &mut Vec<(TextKind, String)>) {
+        if self.state == State::Start {
+            emit(&mut self.held, TextKind::Answer, out);
+        }
         // Only a header is held back between two pushes.
         if channels.begin.contains(&token) {
+            let goes_on = self.state == State::Header && channels.begin.last() == Some(&token);
+            self.recipient = self.recipient.take().filter(|_| goes_on);
+            if goes_on {
+                self.read_recipient(channels);
+            }
             self.held.clear();
             self.state = State::Header;
         } else if channels.close.contains(&token) {
             self.held.clear();
             self.state = State::Answer;
-        } else if token == channels.end && self.state == State::Header {
-            self.end_header(channels);
+        } else if self.state == State::Header {
+            match token == channels.end {
+                true => self.end_header(channels),
+                // As between `to=functions.find` and `json`.
+                false => self.held.push(' '),
+            }
         }
     }
 
@@ -290,7 +350,7 @@ impl ReasoningSplitter {
     pub fn push_control(&mut self, token: &str, out: &mut Vec<(TextKind, String)>) {
         let Some(markers) = &self.markers else { return };
         if let Some(channels) = markers.channels {
-            return self.push_channel_control(channels, token);
+            return self.push_channel_control(channels, token, out);
         }
         let next = match token {
             _ if token == markers.open => State::Reasoning,
@@ -485,6 +545,48 @@ mod tests {
         assert_eq!(split_channels(&gemma, "<|turn>model\n"), texts("When?\nNow", "At\nten."));
         let begun = split_channels(&["When?", "<channel|>", "At ten.", "<|channel>"], "<|channel>thought\n");
         assert_eq!(begun, texts("When?", "At ten."));
+    }
+
+    #[test]
+    fn a_call_names_its_recipient() {
+        let tokens = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"];
+        let markers = ReasoningMarkers::find(|_| false, |text| tokens.contains(&text), None);
+        // The recipient of each text.
+        let read = |pieces: &[&str]| {
+            let mut splitter = ReasoningSplitter::new(markers.clone(), "<|start|>assistant");
+            let (mut out, mut recipients) = (Vec::new(), Vec::new());
+            for piece in pieces {
+                out.clear();
+                match piece.starts_with("<|") {
+                    true => splitter.push_control(piece, &mut out),
+                    false => splitter.push(piece, &mut out),
+                }
+                for (_, text) in out.drain(..) {
+                    recipients.push((text, splitter.recipient().unwrap_or("none").to_owned()));
+                }
+            }
+            splitter.finish(&mut out);
+            assert_eq!(out, [], "{pieces:?}");
+            recipients
+        };
+        let of = |text: &str, recipient: &str| (text.to_owned(), recipient.to_owned());
+        let first =
+            ["<|channel|>", "commentary to=functions.find", "<|constrain|>", "json", "<|message|>", "{", "}"];
+        let expected = [of("{", "functions.find"), of("}", "functions.find")];
+        assert_eq!(read(&first), expected);
+        let before =
+            [" to", "=functions.find", "<|channel|>", "commentary ", "<|constrain|>", "json", "<|message|>"];
+        assert_eq!(read(&[&before[..], &["{", "}", "<|call|>"]].concat()), expected);
+        let both = ["<|channel|>", "analysis", "<|message|>", "Hm.", "<|end|>", "<|start|>", "assistant"];
+        let call = ["{", "<|end|>", "<|start|>", "assistant", "<|channel|>", "final", "<|message|>", "Ten."];
+        assert_eq!(
+            read(&[&both[..], &before, &call].concat()),
+            [of("Hm.", "none"), of("{", "functions.find"), of("Ten.", "none")]
+        );
+        assert_eq!(read(&[" t", "<|return|>"]), [of(" t", "none")]);
+        assert_eq!(read(&[" to", "day"]), [of(" today", "none")]);
+        let endless = format!(" to=x {}", "y".repeat(HEADER_BYTES_MAX));
+        assert_eq!(read(&[&endless]), [of(&endless, "none")]);
     }
 
     #[test]

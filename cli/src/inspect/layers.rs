@@ -194,6 +194,9 @@ fn feed(feed: &FeedForward) -> String {
             if experts.shared_ffn_dim > 0 {
                 put(&mut text, format_args!(", and one of {} for all", experts.shared_ffn_dim));
             }
+            if experts.own_norms {
+                text += ", with norms of their own";
+            }
             text
         }
         other => format!("{other:?}"),

@@ -67,6 +67,16 @@ pub enum PrefixProblem {
     /// It does not belong to its name or place.
     #[error("it belongs to another place")]
     Misplaced,
+    /// Its state has a length that no state of its model has.
+    #[error("a state of {given} bytes; with {n_tokens} tokens, its model has states of {expected:?} bytes")]
+    StateBytes {
+        /// The length in its header, in bytes.
+        given: u64,
+        /// Its tokens.
+        n_tokens: usize,
+        /// Bytes without and with the state of recurrent layers.
+        expected: [u64; 2],
+    },
     /// It could not be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),

@@ -14,7 +14,7 @@ use super::block::{BLOCK_TOKENS, block_id, file_bytes};
 use super::error::PrefixProblem;
 use super::folder::{Entry, Tree};
 use super::seal::Id;
-use super::store::{Planned, PrefixStore};
+use super::store::{Planned, PrefixStore, state_lens};
 
 impl PrefixStore {
     /// Restores the longest prefix whose end has a state, and makes the prefill remember the state where the tokens part from those that
@@ -98,14 +98,16 @@ impl PrefixStore {
         last: Entry,
     ) -> Result<(), usize> {
         let key = session.state_key();
-        let keys_values = session.keys_values_bytes(BLOCK_TOKENS);
+        let expected = [BLOCK_TOKENS, last.n_tokens].map(|n_tokens| state_lens(session, n_tokens));
+        let [keys_values, _] = expected[0];
         let n_before = session.n_cached_tokens();
         let mut buf = Vec::new();
         let mut restoration = session.restoration();
         for (index, entry) in chain.iter().chain([&last]).enumerate().skip(n_before / BLOCK_TOKENS) {
             let (start, is_last) = (index * BLOCK_TOKENS, index == chain.len());
             let mut restore = || -> Result<bool, PrefixProblem> {
-                let (head, state) = self.read_block(tree, entry, key, &mut buf)?;
+                let expected = expected[usize::from(is_last)];
+                let (head, state) = self.read_block(tree, entry, key, expected, &mut buf)?;
                 // A state in the midst of the prefix is not needed.
                 let part = if is_last { Some(state) } else { state.get(..keys_values as usize) };
                 let part = part.ok_or(PrefixProblem::Misplaced)?;
@@ -164,5 +166,63 @@ impl PrefixStore {
             }
         }
         plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use refrain::{CancelToken, CostProfile, Engine, EngineOptions, SessionOptions};
+
+    use super::super::block::{encode, root_id};
+    use super::super::{PrefixOptions, PrefixProblem};
+    use super::*;
+
+    #[test]
+    fn a_length_that_no_state_has_is_refused_before_it_is_read() {
+        let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen3_5");
+        let options =
+            EngineOptions { cost_profile: Some(CostProfile::free_rows(100.0)), ..EngineOptions::default() };
+        let engine = Engine::open(golden, options).expect("the golden model loads");
+        let tokens: Vec<TokenId> = (0..100).map(|i| TokenId(i * 7 % 250)).collect();
+        let session = || {
+            let mut session = engine.session(SessionOptions::default()).expect("a session");
+            session.append_tokens(&tokens).expect("fits");
+            session
+        };
+        let mut computed = session();
+        computed.prefill(&CancelToken::new(), |_, _| {}).expect("computes");
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = PrefixStore::open(folder.path(), PrefixOptions::default()).expect("opens");
+        assert_eq!(store.keep(&computed, "a", &[], usize::MAX).expect("keeps"), 99);
+        assert_eq!(store.restore(&mut session(), "a").expect("restores"), 99);
+        let tree = Tree::list(&*store.disk, &store.namespace_folder("a")).expect("lists");
+        let (root, key) = (root_id(&store.seal, "a", computed.state_key()), computed.state_key());
+        let entry =
+            tree.children(root, 0).find(|entry| entry.n_tokens == BLOCK_TOKENS).expect("a whole block");
+        let expected = state_lens(&computed, BLOCK_TOKENS);
+        let mut buf = Vec::new();
+        let right = std::fs::read(tree.path(&entry)).expect("reads");
+        for given in [0, expected[0] - 1, expected[0] + 1, expected[1] + 4, 1 << 24] {
+            let write = |out: &mut Vec<u8>| {
+                out.resize(out.len() + given as usize, 0);
+                Ok(())
+            };
+            let file =
+                encode(&store.seal, root, key, &tokens[..BLOCK_TOKENS], given, write).expect("encodes");
+            std::fs::write(tree.path(&entry), file).expect("writes");
+            let read = store.read_block(&tree, &entry, key, expected, &mut buf);
+            let problem = read.expect_err("it has another length");
+            assert!(
+                matches!(problem, PrefixProblem::StateBytes { given: found, n_tokens: 64, .. } if found == given),
+                "{problem}"
+            );
+            assert_eq!(buf.capacity(), 0, "nothing is allocated");
+            // A new store knows no unusable blocks yet.
+            let store = PrefixStore::open(folder.path(), PrefixOptions::default()).expect("opens");
+            assert_eq!(store.restore(&mut session(), "a").expect("restores"), 0);
+        }
+        std::fs::write(tree.path(&entry), right).expect("writes");
+        let store = PrefixStore::open(folder.path(), PrefixOptions::default()).expect("opens");
+        assert_eq!(store.restore(&mut session(), "a").expect("restores"), 99);
     }
 }

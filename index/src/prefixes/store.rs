@@ -341,7 +341,8 @@ impl PrefixStore {
 
     /// Notes a damaged block, so that the next [`keep`](Self::keep) writes it again.
     pub(super) fn judge<T>(&self, entry: &Entry, result: Result<T, PrefixProblem>) -> Option<T> {
-        if matches!(result, Err(PrefixProblem::Damaged(_) | PrefixProblem::Misplaced)) {
+        use PrefixProblem::{Damaged, Misplaced, StateBytes};
+        if matches!(result, Err(Damaged(_) | Misplaced | StateBytes { .. })) {
             self.unusable.lock().unwrap_or_else(PoisonError::into_inner).insert(entry.id);
         }
         result.ok()
@@ -356,22 +357,29 @@ impl PrefixStore {
         start: usize,
         buf: &mut Vec<u8>,
     ) -> Result<usize, PrefixProblem> {
-        let (head, state) = self.read_block(tree, entry, session.state_key(), buf)?;
+        let expected = state_lens(session, entry.n_tokens);
+        let (head, state) = self.read_block(tree, entry, session.state_key(), expected, buf)?;
         session.restore_state(start, &head.tokens, state).map_err(|_| PrefixProblem::Misplaced)
     }
 
-    /// Reads a block, and its state into `buf`.
+    /// Reads a block, and its state into `buf`. The state has one of the `expected` numbers of bytes: a seal without a key does not vouch for
+    /// the number in a file, and memory is taken for it.
     pub(super) fn read_block<'a>(
         &self,
         tree: &Tree,
         entry: &Entry,
         key: StateKey,
+        expected: [u64; 2],
         buf: &'a mut Vec<u8>,
     ) -> Result<(Head, &'a [u8]), PrefixProblem> {
         let file = self.disk.open(&tree.path(entry))?;
         let head = block::read_head(&self.seal, entry, &*file)?;
         if head.state_key != key.to_bits() {
             return Err(PrefixProblem::Misplaced);
+        }
+        if !expected.contains(&head.state_bytes) {
+            let (given, n_tokens) = (head.state_bytes, entry.n_tokens);
+            return Err(PrefixProblem::StateBytes { given, n_tokens, expected });
         }
         let state = block::read_state(&self.seal, &head, &*file, buf)?;
         Ok((head, state))
@@ -510,6 +518,11 @@ impl PrefixStore {
         }
         Ok(())
     }
+}
+
+/// Bytes of the state of a block of so many tokens, without and with that of recurrent layers.
+pub(super) fn state_lens(session: &Session, n_tokens: usize) -> [u64; 2] {
+    [session.keys_values_bytes(n_tokens), session.state_bytes(n_tokens)]
 }
 
 /// The default value where another process has removed the folder or a file meanwhile.

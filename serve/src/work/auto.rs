@@ -1,5 +1,7 @@
 //! A mask for outputs that may call tools: free text, and behind the marker that opens a call, the grammar of calls.
 //!
+//! Of a model that calls in channels, the marker counts in headers only.
+//!
 //! The free text equals an output without tools, except that no token may have bytes behind the marker, so that the grammar begins with a token
 //! of its own.
 
@@ -7,10 +9,11 @@ use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{Engine, LogitsProcessor, ProcessorError, TextKind, TokenId};
 use refrain_grammar::{Grammar, GrammarMask};
 
-use super::calls::OPEN;
+use super::calls::CallFormat;
 
 pub(crate) struct AutoMask {
     engine: Engine,
+    format: CallFormat,
     grammar: Grammar,
     /// Tokens of the prompt.
     n_prompt: usize,
@@ -29,9 +32,9 @@ pub(crate) struct AutoMask {
 
 impl AutoMask {
     /// A mask for an output after `prompt`. `grammar` begins behind the marker.
-    pub(crate) fn new(engine: &Engine, grammar: &Grammar, prompt: &[TokenId]) -> Self {
+    pub(crate) fn new(engine: &Engine, format: CallFormat, grammar: &Grammar, prompt: &[TokenId]) -> Self {
         let tokenizer = engine.tokenizer();
-        let marker = OPEN.as_bytes();
+        let marker = format.marker().as_bytes();
         let has_surplus = |&token: &TokenId| {
             let bytes = tokenizer.token_bytes(token).unwrap_or_default();
             let behind = bytes.len().saturating_sub(1);
@@ -40,6 +43,7 @@ impl AutoMask {
         let surplus = (0..tokenizer.vocab_size() as u32).map(TokenId).filter(has_surplus).collect();
         Self {
             engine: engine.clone(),
+            format,
             grammar: grammar.clone(),
             n_prompt: prompt.len(),
             n_read: prompt.len(),
@@ -60,15 +64,16 @@ impl AutoMask {
             false => self.splitter.push(&text, &mut self.segments),
         }
         self.segments.clear();
-        if self.splitter.kind() == TextKind::Reasoning {
+        if !self.format.may_call(&self.splitter) {
             self.tail.clear();
             return;
         }
+        let marker = self.format.marker();
         self.tail.extend_from_slice(bytes);
-        if self.tail.ends_with(OPEN.as_bytes()) {
+        if self.tail.ends_with(marker.as_bytes()) {
             self.mask = Some(self.grammar.mask());
         }
-        let surplus = self.tail.len().saturating_sub(OPEN.len() - 1);
+        let surplus = self.tail.len().saturating_sub(marker.len() - 1);
         self.tail.drain(..surplus);
     }
 
@@ -79,8 +84,8 @@ impl AutoMask {
                 *logit = f32::NEG_INFINITY;
             }
         }
-        let marker = OPEN.as_bytes();
-        // The longest end of the text that begins the marker. A shorter one cannot also: `<` is its first byte only.
+        let marker = self.format.marker().as_bytes();
+        // The longest end of the text that begins the marker. A shorter one cannot also: its first byte comes once.
         let Some(n_begun) = (1..marker.len()).rev().find(|&n| self.tail.ends_with(&marker[..n])) else {
             return;
         };
@@ -98,7 +103,12 @@ impl LogitsProcessor for AutoMask {
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() < self.n_read {
             // A step is repeated, from an earlier place.
-            *self = Self::new(&self.engine, &self.grammar, &tokens[..self.n_prompt.min(tokens.len())]);
+            *self = Self::new(
+                &self.engine,
+                self.format,
+                &self.grammar,
+                &tokens[..self.n_prompt.min(tokens.len())],
+            );
         }
         while self.mask.is_none() && self.n_read < tokens.len() {
             self.n_read += 1;
@@ -140,7 +150,7 @@ mod tests {
         let tokenizer = engine.tokenizer();
         let encode = |text: &str| tokenizer.encode(text, SpecialTokens::AsText).unwrap();
         let prompt = encode("A prompt that has <tool_call> in it");
-        let mut mask = AutoMask::new(&engine, &grammar, &prompt);
+        let mut mask = AutoMask::new(&engine, CallFormat::Text, &grammar, &prompt);
         let mut tokens = prompt.clone();
         let mut allowed = |tokens: &[TokenId]| {
             let mut logits = vec![0.0; engine.config().vocab_size];
@@ -201,7 +211,7 @@ mod tests {
             let sampling = Sampling { temperature: 1.0, seed: Some(seed), ..Sampling::default() };
             let mut options = GenerateOptions::default().with_max_tokens(200_usize).with_sampling(sampling);
             options.processors.push(Box::new(Force { n_prompt: prompt.len(), tokens: forced }));
-            options.processors.push(Box::new(AutoMask::new(&engine, &grammar, &prompt)));
+            options.processors.push(Box::new(AutoMask::new(&engine, CallFormat::Text, &grammar, &prompt)));
             let (mut reader, mut parts) = (CallReader::new(&tools), Vec::new());
             let mut finish = None;
             for event in session.generate(options).unwrap() {

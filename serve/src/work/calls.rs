@@ -1,6 +1,6 @@
 //! Calls of tools: how a model is told about them, how it writes them, and how they are read while they arrive.
 //!
-//! All models call in one form, that of the Hermes and Qwen families:
+//! gpt-oss calls in [`channels`]. All other models call in one form, that of the Hermes and Qwen families:
 //!
 //! ```text
 //! <tool_call>
@@ -8,36 +8,44 @@
 //! </tool_call>
 //! ```
 //!
-//! If the model's chat template writes it, the template gets the tools. Otherwise the form is described in the system turn. The grammar allows
-//! exactly this form, so the reader below never meets another one, except where the output ends early.
+//! If the model's chat template writes its form, the template gets the tools. Otherwise the form above is described in the system turn. The
+//! grammar allows exactly this form, so the reader below never meets another one, except where the output ends early.
 
-use refrain::{ChatOptions, Message, Role, Tokenizer};
+use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter};
+use refrain::{ChatOptions, Message, Role, TextKind, TokenId, Tokenizer};
 use serde_json::{Value, json};
 
+use super::channels::{self, ChannelReader};
 use super::grammars::Form;
 use super::request::{Function, Tools};
 
-pub(crate) const OPEN: &str = "<tool_call>";
+const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 /// Calls of one output: a small model could go on for ever.
 const CALLS_MAX: usize = 16;
 
-/// Who tells the model about tools.
+/// How a model calls, and who tells it about tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallFormat {
-    /// The chat template.
+    /// In the form above; the chat template.
     Template,
-    /// The system turn.
+    /// In the form above; the system turn.
     Text,
+    /// In channels; the chat template.
+    Channels,
 }
 
 impl CallFormat {
-    /// Renders a tool to see whether the template shows it, in the form above.
+    /// Renders a tool to see whether the template shows it, and in which form.
     pub(crate) fn of(tokenizer: &Tokenizer) -> Self {
         let tool = json!({
             "type": "function",
-            "function": { "name": "refrain_probe", "parameters": { "type": "object", "properties": {} } },
+            "function": {
+                "name": "refrain_probe",
+                "description": "",
+                "parameters": { "type": "object", "properties": {} },
+            },
         });
         let options = ChatOptions::default().with_tools(vec![tool]);
         let tokens = tokenizer.encode_chat(&[Message::new(Role::User, "x")], &options, true);
@@ -48,18 +56,41 @@ impl CallFormat {
             .copied()
             .collect();
         let text = String::from_utf8_lossy(&bytes);
-        match text.contains(OPEN) && text.contains("refrain_probe") {
+        if !text.contains("refrain_probe") {
+            return Self::Text;
+        }
+        let has_channels = tokenizer.reasoning_markers().is_some_and(ReasoningMarkers::writes_header);
+        match text.contains(OPEN) {
             true => Self::Template,
+            false if has_channels => Self::Channels,
             false => Self::Text,
+        }
+    }
+
+    /// The text behind which a call is certain.
+    pub(crate) fn marker(self) -> &'static str {
+        match self {
+            Self::Template | Self::Text => OPEN,
+            Self::Channels => channels::MARKER,
+        }
+    }
+
+    /// Whether the marker means a call behind what `splitter` has read. Elsewhere it is only mentioned.
+    pub(crate) fn may_call(self, splitter: &ReasoningSplitter) -> bool {
+        match self {
+            Self::Template | Self::Text => splitter.kind() == TextKind::Answer,
+            Self::Channels => splitter.is_in_header(),
         }
     }
 }
 
 /// A function as templates expect it.
-pub(crate) fn function_json(function: &Function) -> Value {
+pub(crate) fn function_json(function: &Function, format: CallFormat) -> Value {
     let mut inner = json!({ "name": function.name });
-    if let Some(description) = &function.description {
-        inner["description"] = description.as_str().into();
+    // The template of gpt-oss fails without one.
+    let default = (format == CallFormat::Channels).then_some("");
+    if let Some(description) = function.description.as_deref().or(default) {
+        inner["description"] = description.into();
     }
     inner["parameters"] = function.parameters.clone();
     json!({ "type": "function", "function": inner })
@@ -87,7 +118,7 @@ pub(crate) fn as_text(messages: &mut Vec<Message>, functions: &[&Function]) {
     }
     let mut text = String::from("You can call functions. Each line is one:\n");
     for function in functions {
-        text.push_str(&function_json(function).to_string());
+        text.push_str(&function_json(function, CallFormat::Text).to_string());
         text.push('\n');
     }
     let example = r#"{"name": NAME, "arguments": {...}}"#;
@@ -122,26 +153,29 @@ pub(crate) fn grammar(tools: &Tools, is_open_special: bool, form: Form<'_>) -> S
     };
     let functions = tools.callable();
     let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
-    // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
-    let options = json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
     let mut grammar = match form {
         Form::BehindMarker | Form::Calls => format!("start: {first}{further}\n"),
         Form::CallsOr { schema, .. } => {
-            let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
-            schema["x-guidance"] = options.clone();
-            format!("start: calls | answer\ncalls: {first}{further}\nanswer: %json {schema}\n")
+            format!("start: calls | answer\ncalls: {first}{further}\nanswer: {}\n", json_rule(schema))
         }
     };
     grammar.push_str(&format!("call: {}\n", names.join(" | ")));
     for (index, function) in functions.into_iter().enumerate() {
         let (before, after) = (literal(&before_arguments(&function.name)), literal(&after_arguments()));
-        let mut schema = function.parameters.clone();
-        schema["x-guidance"] = options.clone();
+        let schema = json_rule(&function.parameters);
         grammar.push_str(&format!(
-            "call_{index}: {before} arguments_{index} {after}\narguments_{index}: %json {schema}\n"
+            "call_{index}: {before} arguments_{index} {after}\narguments_{index}: {schema}\n"
         ));
     }
     grammar
+}
+
+/// The right side of a rule in llguidance's variant of Lark: JSON under a schema.
+pub(crate) fn json_rule(schema: &Value) -> String {
+    let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
+    // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
+    schema["x-guidance"] = json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
+    format!("%json {schema}")
 }
 
 /// A part of an output that may have calls.
@@ -153,7 +187,61 @@ pub(crate) enum CallPart {
     Arguments(String),
 }
 
-/// Reads an output while it arrives.
+/// Reads an output in the model's form.
+#[derive(Debug)]
+pub(crate) enum OutputReader {
+    Marked(CallReader),
+    Channels(ChannelReader),
+}
+
+impl OutputReader {
+    /// `answers_json`: whether the output is calls or JSON.
+    pub(crate) fn new(format: CallFormat, tools: &Tools, answers_json: bool) -> Self {
+        match format {
+            CallFormat::Channels => Self::Channels(ChannelReader::new(tools)),
+            _ if answers_json => Self::Marked(CallReader::of_calls_or_json(tools)),
+            _ => Self::Marked(CallReader::new(tools)),
+        }
+    }
+
+    /// Reads the next text of the answer.
+    pub(crate) fn push(&mut self, text: &str, out: &mut Vec<CallPart>) {
+        match self {
+            Self::Marked(reader) => reader.push(text, out),
+            Self::Channels(reader) => out.push(reader.part(text)),
+        }
+    }
+
+    /// Reads a token behind its text. In some vocabularies the marker of a call is a control token, which has no text. `splitter` has read
+    /// the token.
+    pub(crate) fn push_token(
+        &mut self,
+        tokenizer: &Tokenizer,
+        token: TokenId,
+        splitter: &ReasoningSplitter,
+        out: &mut Vec<CallPart>,
+    ) {
+        match self {
+            Self::Marked(reader) => {
+                let is_open =
+                    tokenizer.is_special(token) && tokenizer.token_bytes(token) == Some(OPEN.as_bytes());
+                if is_open && splitter.kind() == TextKind::Answer {
+                    reader.push(OPEN, out);
+                }
+            }
+            Self::Channels(reader) => out.extend(reader.header(splitter.recipient())),
+        }
+    }
+
+    /// The output has ended.
+    pub(crate) fn finish(&mut self, out: &mut Vec<CallPart>) {
+        if let Self::Marked(reader) = self {
+            reader.finish(out);
+        }
+    }
+}
+
+/// Reads an output of the form above while it arrives.
 #[derive(Debug)]
 pub(crate) struct CallReader {
     names: Vec<String>,

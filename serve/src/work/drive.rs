@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{
     CancelToken, Event, FinishReason, ForwardError, GenerateError, Origin, Stats, TextKind, TokenEvent,
-    TokenId,
 };
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::calls::{self, CallPart, CallReader};
+use super::calls::{CallPart, OutputReader};
 use super::logprobs::{Logprobs, TokenLogprob};
 use super::prepare::{Output, Prepared};
 use super::request::Document;
@@ -184,7 +183,7 @@ struct Writer<'a> {
     logprobs: Option<Logprobs>,
     /// Probabilities of tokens whose text has not come yet.
     pending: Vec<TokenLogprob>,
-    reader: Option<CallReader>,
+    reader: Option<OutputReader>,
     n_calls: usize,
     n_reasoning: usize,
     /// Tells whether the newest token is reasoning; texts come later.
@@ -199,7 +198,7 @@ impl<'a> Writer<'a> {
         choice: usize,
         n_prompt: usize,
         logprobs: Option<Logprobs>,
-        reader: Option<CallReader>,
+        reader: Option<OutputReader>,
     ) -> Self {
         let Driver { app, prepared, sender, cancel, .. } = *driver;
         let splitter = prepared.model.engine.tokenizer().reasoning_splitter(prepared.prompt(choice));
@@ -243,11 +242,11 @@ impl<'a> Writer<'a> {
         }
         let is_reasoning = self.splitter.kind() == TextKind::Reasoning;
         self.n_reasoning += usize::from(was_reasoning || is_reasoning);
-        // In some vocabularies the marker of a call is a control token, which has no text.
-        let opens = self.reader.is_some() && !is_reasoning && self.is_open(id);
         self.segments(segments, &origin);
-        if opens {
-            self.segments(vec![(TextKind::Answer, calls::OPEN.to_owned())], &origin);
+        if let Some(reader) = &mut self.reader {
+            let mut parts = Vec::new();
+            reader.push_token(tokenizer, id, &self.splitter, &mut parts);
+            parts.into_iter().for_each(|part| self.part(part, &origin));
         }
     }
 
@@ -257,11 +256,6 @@ impl<'a> Writer<'a> {
             true => self.segments(vec![(TextKind::Answer, text)], &Origin::Target),
             false => self.segments(segments, &Origin::Target),
         }
-    }
-
-    fn is_open(&self, id: TokenId) -> bool {
-        let tokenizer = self.prepared.model.engine.tokenizer();
-        tokenizer.is_special(id) && tokenizer.token_bytes(id) == Some(calls::OPEN.as_bytes())
     }
 
     fn segments(&mut self, segments: Vec<(TextKind, String)>, origin: &Origin) {

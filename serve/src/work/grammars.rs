@@ -9,7 +9,8 @@ use refrain::CancelToken;
 use refrain_grammar::{Grammar, JsonOptions};
 use serde_json::Value;
 
-use super::calls;
+use super::calls::{self, CallFormat};
+use super::channels;
 use super::request::Tools;
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
@@ -159,10 +160,11 @@ pub(crate) enum Form<'a> {
     CallsOr { schema: &'a Value, path: &'a str },
 }
 
-/// Calls of tools.
+/// Calls of tools. `is_open`: whether the output begins inside its reasoning.
 pub(crate) fn calls(
     model: &Arc<Model>,
     tools: &Tools,
+    is_open: bool,
     form: Form<'_>,
     cancel: &CancelToken,
 ) -> ApiResult<Grammar> {
@@ -194,8 +196,13 @@ pub(crate) fn calls(
         }
     }
     let tokenizer = model.engine.tokenizer();
-    let is_open_special = tokenizer.token_id(calls::OPEN).is_some_and(|id| tokenizer.is_special(id));
-    let source = calls::grammar(tools, is_open_special, form);
+    let source = match model.call_format() {
+        CallFormat::Channels => channels::grammar(tools, tokenizer, is_open, form),
+        format => {
+            let marker = tokenizer.token_id(format.marker());
+            calls::grammar(tools, marker.is_some_and(|id| tokenizer.is_special(id)), form)
+        }
+    };
     let (theirs, their_cancel) = (source.clone(), cancel.clone());
     get(model, "calls", &source, cancel, move |model| {
         let error = match Grammar::lark(model.vocabulary()?, &theirs) {

@@ -5,6 +5,7 @@
 
 mod auto;
 mod calls;
+mod channels;
 mod combine;
 mod drive;
 mod grammars;

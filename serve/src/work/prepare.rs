@@ -11,7 +11,7 @@ use refrain_grammar::Grammar;
 use serde_json::json;
 
 use super::auto::AutoMask;
-use super::calls::{self, CallFormat, CallReader};
+use super::calls::{self, CallFormat, OutputReader};
 use super::grammars::{self, Form};
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
@@ -44,7 +44,7 @@ enum Constraint {
 pub(crate) struct Output {
     pub(crate) options: GenerateOptions,
     pub(crate) logprobs: Option<Logprobs>,
-    pub(crate) reader: Option<CallReader>,
+    pub(crate) reader: Option<OutputReader>,
 }
 
 /// Prepares a request.
@@ -205,9 +205,10 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
             ToolChoice::None => Vec::new(),
             _ => request.tools.functions.iter().collect(),
         };
-        match model.call_format.get_or_init(|| CallFormat::of(tokenizer)) {
-            CallFormat::Template => {
-                options = options.with_tools(shown.into_iter().map(calls::function_json).collect());
+        match model.call_format() {
+            format @ (CallFormat::Template | CallFormat::Channels) => {
+                let shown = shown.into_iter().map(|function| calls::function_json(function, format));
+                options = options.with_tools(shown.collect());
             }
             CallFormat::Text => calls::as_text(&mut messages, &shown),
         }
@@ -283,7 +284,9 @@ fn constraint(
         let message = "is not supported together with tools or a format of the answer";
         return Err(ApiError::unsupported("continue_final_message", message));
     }
-    let calls = |form| grammars::calls(model, &request.tools, form, cancel);
+    let tokenizer = model.engine.tokenizer();
+    let is_open = tokenizer.reasoning_splitter(prompt).kind() == TextKind::Reasoning;
+    let calls = |form| grammars::calls(model, &request.tools, is_open, form, cancel);
     let is_required = request.tools.choice.is_required();
     let grammar = match answer {
         None if !has_tools => return Ok(Constraint::None),
@@ -293,9 +296,12 @@ fn constraint(
         Some((schema, path)) if !is_required => calls(Form::CallsOr { schema, path })?,
         _ => calls(Form::Calls)?,
     };
-    let tokenizer = model.engine.tokenizer();
+    if has_tools && model.call_format() == CallFormat::Channels {
+        // This grammar has the reasoning in it.
+        return Ok(Constraint::Grammar(grammar));
+    }
     let markers = tokenizer.reasoning_markers();
-    match markers.filter(|_| reasons(tokenizer, request, prompt)) {
+    match markers.filter(|_| is_open || asks_for_reasoning(tokenizer, request)) {
         None => Ok(Constraint::Grammar(grammar)),
         Some(markers) => {
             let after =
@@ -305,14 +311,13 @@ fn constraint(
     }
 }
 
-/// Whether the output certainly begins with reasoning: the prompt has opened it, or the request asks for it. A model that only may reason
-/// answers at once under a grammar, because a grammar behind a marker that never comes would constrain nothing.
-fn reasons(tokenizer: &Tokenizer, request: &Request, prompt: &[TokenId]) -> bool {
+/// Whether the output certainly begins with reasoning although the prompt has not opened it. A model that only may reason answers at once
+/// under a grammar, because a grammar behind a marker that never comes would constrain nothing.
+fn asks_for_reasoning(tokenizer: &Tokenizer, request: &Request) -> bool {
     let is_chat = matches!(request.input, Input::Chat(_));
-    let is_open = tokenizer.reasoning_splitter(prompt).kind() == TextKind::Reasoning;
     // gpt-oss writes the header of its answer itself.
     let always = tokenizer.reasoning_markers().is_some_and(ReasoningMarkers::writes_header);
-    is_open || is_chat && (always || request.thinking == Some(true))
+    is_chat && (always || request.thinking == Some(true))
 }
 
 impl Prepared {
@@ -347,14 +352,13 @@ impl Prepared {
             Constraint::None => {}
             Constraint::Grammar(grammar) => options = grammar.constrain(options),
             Constraint::Auto(grammar) => {
-                options.processors.push(Box::new(AutoMask::new(&self.model.engine, grammar, prompt)));
+                let (engine, format) = (&self.model.engine, self.model.call_format());
+                options.processors.push(Box::new(AutoMask::new(engine, format, grammar, prompt)));
             }
         }
         if !request.tools.callable().is_empty() {
-            reader = Some(match request.format {
-                Format::Text => CallReader::new(&request.tools),
-                _ => CallReader::of_calls_or_json(&request.tools),
-            });
+            let answers_json = !matches!(request.format, Format::Text);
+            reader = Some(OutputReader::new(self.model.call_format(), &request.tools, answers_json));
         }
         if let Some(prediction) = &self.prediction {
             options.sources.push(Box::new(prediction.clone()));

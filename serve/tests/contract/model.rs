@@ -6,5 +6,5 @@ mod bigram;
 
 fn main() -> std::io::Result<()> {
     let path = std::env::args_os().nth(1).expect("usage: contract-model FILE");
-    std::fs::write(path, bigram::gguf(false))
+    std::fs::write(path, bigram::gguf(bigram::Calls::Text))
 }

@@ -1,21 +1,21 @@
 //! Gemma 4 (its text part): wider heads and a partial rotation in layers without a window, layers that read the keys and
-//! values of earlier ones, and inputs of each layer beside the residual stream.
-//!
-//! The variant with experts is refused.
+//! values of earlier ones, and inputs of each layer beside the residual stream; in a variant, experts with norms of their own
+//! beside each dense network.
 
 use super::keys::{Key, Keys, Object, key};
 use super::read::{self, Defaults};
+use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
 use super::{Architecture, Family, gemma3, llama, rope};
 use crate::model::config::{
-    Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, FeedForward, KvSource, ModelConfig, Norms,
-    PerLayerInputs, QkNorm, RopeConfig, RopeScaling,
+    Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, Experts, FeedForward, KvSource, ModelConfig,
+    Norms, PerLayerInputs, QkNorm, RopeConfig, RopeScaling, Routing,
 };
 
 pub(super) static FAMILY: Family = Family {
     name: "gemma4",
     json: &["gemma4_text", "gemma4"],
     read,
-    place: gemma3::place_pre_norm,
+    place,
     roots: &["model.", "model.language_model.", "language_model.model."],
     is_redundant: is_other_medium,
     ..Family::STANDARD
@@ -41,13 +41,13 @@ const PER_LAYER_DIM: Key = key("embedding_length_per_layer_input", "hidden_size_
 const PER_LAYER_VOCAB: Key = key("", "vocab_size_per_layer_input");
 const SLIDING_THETA: Key = key("rope.freq_base_swa", "");
 const SLIDING_ROTARY_DIM: Key = key("rope.dimension_count_swa", "");
-const EXPERTS: Key = key("", "enable_moe_block");
+const HAS_EXPERTS: Key = key("", "enable_moe_block");
+const N_EXPERTS: Key = key("expert_count", "num_experts");
+const N_USED: Key = key("expert_used_count", "top_k_experts");
+const EXPERT_DIM: Key = key("expert_feed_forward_length", "moe_intermediate_size");
 const BIDIRECTIONAL: Key = key("", "use_bidirectional_attention");
 
 fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
-    if keys.flag(EXPERTS)?.unwrap_or(false) {
-        return Err(keys.unsupported(EXPERTS, true));
-    }
     // Pictures see all of themselves; text is causal.
     match keys.text(BIDIRECTIONAL)? {
         None | Some("vision") => {}
@@ -65,7 +65,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         None => !keys.has_tensor(&format!("blk.{layer_idx}.attn_v.weight")),
     };
     let sources = kv_sources(keys, &slides, keys.count(N_SHARED)?.unwrap_or(0), is_one)?;
-    let ffn_dims = ffn_dims(keys, &sources)?;
+    let feeds = feeds(keys, ffn_dims(keys, &sources)?)?;
     config.per_layer = per_layer(keys, &config)?;
     config.ropes = ropes(keys, &heads, &slides, &config)?;
     let window = keys.count(read::WINDOW)?.or(keys.json().map(|_| 512));
@@ -73,7 +73,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         Some(object) => object.flag("attention_bias")?.unwrap_or(false),
         None => false,
     };
-    for (layer_idx, &slides) in slides.iter().enumerate() {
+    for ((layer_idx, &slides), feed) in slides.iter().enumerate().zip(feeds) {
         let Heads { n_heads, n_kv_heads, head_dim } = heads[layer_idx];
         let mut attention = Attention::plain(n_heads, n_kv_heads, head_dim);
         attention.rope = Some(usize::from(slides));
@@ -87,8 +87,6 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
             // A window as long as any context limits nothing.
             attention.window = (window < config.context_len.min(CONTEXT_LEN_MAX)).then_some(window);
         }
-        let activation = read::activation(keys, Activation::GeluTanh)?;
-        let feed = FeedForward::Dense(Dense::plain(ffn_dims[layer_idx], activation));
         let mut layer = read::layer(attention, feed);
         layer.norms = Norms::Both;
         layer.output_scaled =
@@ -220,6 +218,69 @@ fn ffn_dims(keys: &Keys<'_>, sources: &[KvSource]) -> Result<Vec<usize>, ConfigE
         _ => ffn_dim,
     };
     Ok(stated.into_iter().zip(sources).map(width).collect())
+}
+
+/// The feed-forward parts, with dense networks of these widths.
+fn feeds(keys: &Keys<'_>, ffn_dims: Vec<usize>) -> Result<Vec<FeedForward>, ConfigError> {
+    let activation = read::activation(keys, Activation::GeluTanh)?;
+    let has_experts = match keys.json() {
+        Some(_) => keys.flag(HAS_EXPERTS)?.unwrap_or(false),
+        None => keys.count(N_EXPERTS)?.is_some_and(|n| n > 0),
+    };
+    if !has_experts {
+        let dense = |ffn_dim| FeedForward::Dense(Dense::plain(ffn_dim, activation));
+        return Ok(ffn_dims.into_iter().map(dense).collect());
+    }
+    let experts = Experts {
+        n_experts: keys.required_count(N_EXPERTS)?,
+        n_used: keys.required_count(N_USED)?,
+        ffn_dim: keys.required_count(EXPERT_DIM)?,
+        activation,
+        routing: Routing::SoftmaxNormalized,
+        bias: false,
+        shared_ffn_dim: 0,
+        shared_gated: false,
+        own_norms: true,
+    };
+    let with_dense = |shared_ffn_dim| FeedForward::Experts(Experts { shared_ffn_dim, ..experts.clone() });
+    Ok(ffn_dims.into_iter().map(with_dense).collect())
+}
+
+/// The dense networks beside experts have the names of those without. Gate and up of an expert lie behind each other, in GGUF files of
+/// some writers apart.
+fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
+    use LayerWeight::*;
+    let place = gemma3::place_pre_norm(config, slot, container);
+    let WeightId::Layer(layer_idx, weight) = slot.id else { return place };
+    let FeedForward::Experts(Experts { n_experts, ffn_dim, .. }) = config.layers[layer_idx].feed else {
+        return place;
+    };
+    let hidden_dim = config.hidden_dim;
+    let is_gguf = container == Container::Gguf;
+    let name = |gguf: &str, json: &str| match container {
+        Container::Gguf => format!("blk.{layer_idx}.{gguf}.weight"),
+        Container::Json => format!("model.layers.{layer_idx}.{json}"),
+    };
+    let gate_up = |first: usize| {
+        let shape = [n_experts, 2 * ffn_dim, hidden_dim].map(|n| n as u64);
+        let rows = RowOrder::Blocks { first, len: ffn_dim, stride: 2 * ffn_dim };
+        Place::whole(name("ffn_gate_up_exps", "experts.gate_up_proj"), slot).shaped(shape).with_rows(rows)
+    };
+    match weight {
+        SharedGate => Place::whole(name("ffn_gate", "mlp.gate_proj.weight"), slot),
+        SharedUp => Place::whole(name("ffn_up", "mlp.up_proj.weight"), slot),
+        SharedDown => Place::whole(name("ffn_down", "mlp.down_proj.weight"), slot),
+        ExpertGate if is_gguf => gate_up(0).or(place),
+        ExpertUp if is_gguf => gate_up(ffn_dim).or(place),
+        ExpertGate => gate_up(0),
+        ExpertUp => gate_up(ffn_dim),
+        ExpertDown if !is_gguf => {
+            let shape = [n_experts, hidden_dim, ffn_dim].map(|n| n as u64);
+            Place::whole(name("", "experts.down_proj"), slot).shaped(shape)
+        }
+        Router if !is_gguf => Place::whole(name("", "router.proj.weight"), slot),
+        _ => place,
+    }
 }
 
 /// The inputs of layers beside the residual stream; a width of 0 means none.

@@ -61,6 +61,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         bias: true,
         shared_ffn_dim: 0,
         shared_gated: false,
+        own_norms: false,
     });
     let n_layers = read::n_layers(keys)?;
     config.layers = vec![read::layer(attention, experts); n_layers];

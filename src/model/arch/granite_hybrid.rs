@@ -91,6 +91,7 @@ fn feed(keys: &Keys<'_>) -> Result<FeedForward, ConfigError> {
         bias: false,
         shared_ffn_dim: count(SHARED_DIM, 1024)?,
         shared_gated: false,
+        own_norms: false,
     }))
 }
 

@@ -49,6 +49,7 @@ fn feeds(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<FeedForward>, ConfigErr
         bias: false,
         shared_ffn_dim: 0,
         shared_gated: false,
+        own_norms: false,
     });
     let mut feeds = vec![experts; n_layers];
     if n_dense > 0 {

@@ -51,6 +51,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         bias: false,
         shared_ffn_dim: 0,
         shared_gated: false,
+        own_norms: false,
     });
     config.layers = vec![read::layer(attention, experts); n_layers];
     let step = keys.count(STEP)?.unwrap_or(1);

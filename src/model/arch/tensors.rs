@@ -185,6 +185,16 @@ layer_weights! {
     StateSkip: "ssm_d", "mamba.D";
     /// Norm of a state's result, `[value_dim]` or `[inner]`.
     StateNorm: "ssm_norm.weight", "mamba.norm.weight";
+    /// Norm before experts with norms of their own, `[hidden_dim]`.
+    ExpertNorm: "pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight";
+    /// Factors of the normed input of their router, `[hidden_dim]`.
+    RouterScale: "ffn_gate_inp.scale", "router.scale";
+    /// Factors of their weights, `[n_experts]`.
+    ExpertScale: "ffn_down_exps.scale", "router.per_expert_scale";
+    /// Norm behind the network that every row uses beside them, `[hidden_dim]`.
+    PostSharedNorm: "post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight";
+    /// Norm behind them, `[hidden_dim]`.
+    PostExpertNorm: "post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight";
 }
 
 /// A tensor that a model has.
@@ -670,6 +680,12 @@ impl Slots {
         }
         if experts.shared_gated {
             self.vector(SharedRouter, hidden_dim);
+        }
+        if experts.own_norms {
+            for norm in [ExpertNorm, RouterScale, PostSharedNorm, PostExpertNorm] {
+                self.vector(norm, hidden_dim);
+            }
+            self.vector(ExpertScale, experts.n_experts);
         }
     }
 }

@@ -60,7 +60,8 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let config = config_from_gguf(&file, factors)?;
     let mut weights = HashMap::new();
     for slot in slots(&config) {
-        let place = place(&config, &slot, tensors::Container::Gguf);
+        let place =
+            there(place(&config, &slot, tensors::Container::Gguf), |name| file.tensor(name).is_some());
         let info = check(&slot, place, |name| {
             let Some(tensor) = file.tensor(&name) else {
                 return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
@@ -159,11 +160,8 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let root = root_of(&config, &folder);
     let mut weights = HashMap::new();
     for slot in slots(&config) {
-        let mut place = place(&config, &slot, tensors::Container::Json);
-        let is_empty = |place: &Place| folder.tensor(&rooted(&place.names[0], root)).is_none();
-        if let Some(other) = place.or.take().filter(|other| is_empty(&place) && !is_empty(other)) {
-            place = *other;
-        }
+        let is_there = |name: &str| folder.tensor(&rooted(name, root)).is_some();
+        let mut place = there(place(&config, &slot, tensors::Container::Json), is_there);
         place.names.iter_mut().chain(&mut place.scales).for_each(|name| *name = rooted(name, root));
         let info = check(&slot, place, |name| {
             let Some((shard, tensor)) = folder.tensor(&name) else {
@@ -184,6 +182,14 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let name = path.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
     let name = name.unwrap_or_else(|| path.display().to_string());
     Ok(Checkpoint { name, container: Container::Hf(folder), config, weights })
+}
+
+/// The place, or its other one if only that has a tensor.
+fn there(mut place: Place, is_there: impl Fn(&str) -> bool) -> Place {
+    match place.or.take() {
+        Some(other) if !is_there(&place.names[0]) && is_there(&other.names[0]) => *other,
+        _ => place,
+    }
 }
 
 /// What stands for `model.` at the beginning of this folder's names.

@@ -7,6 +7,9 @@
 //! y     += gate·shared(b)                                      if there is a shared network
 //! ```
 //!
+//! With norms of their own ([`Experts::own_norms`]), router, experts and shared network each read the residual stream through another norm,
+//! and the two results are normed before they are added.
+//!
 //! The rows of a pass are sorted by expert, and a product multiplies each expert's rows with its own panels, all experts in
 //! one parallel section. A row adds its experts in ascending order, and its sums do not depend on the other rows of an
 //! expert, so a row has the same bits in every batch.
@@ -312,6 +315,10 @@ impl Model {
             choices.scores.chunks_exact_mut(plan.n_experts).for_each(|row| kernels::add(k, row, bias));
         }
         choices.choose(k, plan, layer.vector(LayerWeight::ChoiceBias));
+        if let Some(scale) = layer.vector(LayerWeight::ExpertScale) {
+            let chosen = choices.weights.iter_mut().zip(&choices.experts);
+            chosen.for_each(|(weight, &expert)| *weight *= scale[expert as usize]);
+        }
         let Buffers { x, normed, activations, projected, .. } = &mut *ws;
         let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
         let vector = |weight: LayerWeight| layer.vector(weight);
@@ -331,7 +338,7 @@ impl Model {
             Part::poll(parts)?;
             let n_values = round.rows.len() * plan.ffn_dim;
             if n_rows == 1 && first == 0 {
-                // The row that the router read is the row of every expert.
+                // The activations are those of the row already.
                 round.groups.iter_mut().for_each(|group| group.first_row = 0);
             } else {
                 activations.set_gathered(k, compute.pool, input, &round.rows, hidden_dim, form);
@@ -401,8 +408,8 @@ impl Model {
         Ok(())
     }
 
-    /// Multiplies the normed rows with the router, into `scores`, and with gate and up of the shared network. The
-    /// activations are those of the experts too if there is one row.
+    /// Multiplies the normed rows with the router, into `scores`, and with gate and up of the shared network. `normed` and, if there
+    /// is one row, the activations are those of the experts.
     fn project_routed(
         &self,
         at: &At<'_>,
@@ -430,6 +437,27 @@ impl Model {
             ];
             &mut with_shared
         };
+        if let (Some(factors), Some(weight)) =
+            (layer.vector(LayerWeight::RouterScale), layer.vector(LayerWeight::ExpertNorm))
+        {
+            let (router, shared) = jobs.split_at_mut(1);
+            self.project_input(at, LayerWeight::FfnNorm, x, normed, activations, shared);
+            let eps = self.config.norm_eps;
+            let (norm, scale) = (Normed { x, weight: factors, eps }, 1.0 / (hidden_dim as f32).sqrt());
+            project_computed(compute, activations, normed, hidden_dim, router, &|i, row| {
+                norm.row(compute, i, row);
+                kernels::scale(k, row, scale);
+            });
+            let norm = Normed { x, weight, eps };
+            match n_rows {
+                1 => {
+                    let row = |i: usize, row: &mut [f32]| norm.row(compute, i, row);
+                    activations.set_computed(k, compute.pool, normed, hidden_dim, form, &row);
+                }
+                _ => norm.write(compute, normed),
+            }
+            return;
+        }
         let own = form_of(jobs).expect("there is a router");
         let form = if n_rows == 1 { own.with(form) } else { own };
         match layer.vector(LayerWeight::FfnNorm) {
@@ -443,7 +471,7 @@ impl Model {
         kernels::matmul(k, compute.pool, activations, jobs);
     }
 
-    /// `projected += gate · (Wdown · (activation(gate) ∘ up))` with the shared network.
+    /// `projected += gate · (Wdown · (activation(gate) ∘ up))` with the shared network, where both may have a norm.
     fn add_shared(&self, at: &At<'_>, plan: &Experts, out: &mut Vec<f32>, ws: &mut Buffers) {
         let &At { compute, layer, .. } = at;
         let (k, hidden_dim) = (compute.kernels, self.config.hidden_dim);
@@ -455,7 +483,15 @@ impl Model {
         });
         let input = if layer.vector(LayerWeight::FfnNorm).is_some() { &*normed } else { &*x };
         let router = layer.vector(LayerWeight::SharedRouter);
+        let eps = self.config.norm_eps;
+        if let Some(norm) = layer.vector(LayerWeight::PostSharedNorm) {
+            for_rows(compute, out, hidden_dim, &|_, row| kernels::rms_norm_in_place(k, row, norm, eps));
+        }
+        let norm = layer.vector(LayerWeight::PostExpertNorm);
         for_rows(compute, projected, hidden_dim, &|i, row| {
+            if let Some(norm) = norm {
+                kernels::rms_norm_in_place(k, row, norm, eps);
+            }
             let result = &out[i * row.len()..(i + 1) * row.len()];
             match router {
                 None => kernels::add(k, row, result),
@@ -495,6 +531,7 @@ mod tests {
             bias: false,
             shared_ffn_dim: 0,
             shared_gated: false,
+            own_norms: false,
         }
     }
 
