@@ -4,6 +4,7 @@
 //! builder, the engine and the statistics treat it like any source. In a session with `Drafting::AsClaimed`, the
 //! builder keeps the plan unchanged. [`Strategy`](crate::Strategy) starts such sessions.
 
+mod corpus;
 pub mod model;
 mod source;
 pub mod text;

@@ -11,7 +11,6 @@
 //!
 //! All rules stay within the `max_rows` of the batch, and read at most 2²⁰ tokens of text.
 
-mod corpus;
 mod pld;
 mod recycle;
 mod sam;

@@ -1,8 +1,7 @@
 //! SAM-Decoding: the dynamic and the static automaton.
 
-use super::corpus::Corpus;
-use super::corpus::Earlier;
 use super::recycle::Recycle;
+use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
 
@@ -15,43 +14,40 @@ pub(super) const N_TOKENS: usize = 40;
 
 #[derive(Clone, Debug)]
 pub(super) struct Sam {
-    own: Corpus,
-    earlier: Earlier,
+    texts: Texts,
     threshold: usize,
 }
 
 impl Sam {
     pub(super) fn new(earlier: &[&[TokenId]], threshold: usize) -> Self {
-        Sam { own: Corpus::new(&[]), earlier: Earlier::new(earlier), threshold }
+        Sam { texts: Texts::new(earlier), threshold }
     }
 }
 
 impl Rule for Sam {
     fn read(&mut self, committed: &[TokenId]) {
-        self.own.extend(&committed[self.own.len().min(committed.len())..]);
-        self.earlier.follow(committed);
+        self.texts.read(committed);
     }
 
     fn reset(&mut self) {
-        self.own.clear();
-        self.earlier.reset();
+        self.texts.reset();
     }
 
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
-        let (own, earlier) = (self.own.automaton().suffix_match(), self.earlier.matched());
+        let (own, earlier) = (self.texts.own.automaton().suffix_match(), self.texts.earlier.matched());
         // Both lengths as in the authors' comparison: that of the earlier text is reduced by the bias.
         let own_wins = own.len() + BIAS >= earlier.len();
         let len = if own_wins { own.len() } else { earlier.len() - BIAS };
         if len >= self.threshold {
             plan.push_path(match own_wins {
-                true => self.own.after_first(own, N_TOKENS),
-                false => self.earlier.corpus().after_first(earlier, N_TOKENS),
+                true => self.texts.own.after_first(own, N_TOKENS),
+                false => self.texts.earlier.corpus().after_first(earlier, N_TOKENS),
             });
         }
     }
 
     fn memory_usage(&self) -> usize {
-        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+        self.texts.memory_usage()
     }
 }
 

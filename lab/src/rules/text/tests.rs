@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use refrain::internals::draft::{BuilderConfig, CostProfile, StepLimits, TreeBuilder};
+use crate::rules::source::built;
 use refrain::{Candidates, Cursor, DraftTree, NodeIdx};
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {
@@ -12,14 +12,7 @@ fn tokens(ids: &[u32]) -> Vec<TokenId> {
 
 /// The tree built from the rule's draft after `committed`.
 fn draft(baseline: Baseline, max_rows: usize, earlier: &[&[TokenId]], committed: &[TokenId]) -> DraftTree {
-    let mut sources = [baseline.source(max_rows, earlier)];
-    let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
-    let mut tree = DraftTree::default();
-    sources[0].prime(committed);
-    let costs = CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]); // rules ignore the costs of rows
-    builder.build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
-    tree.check_integrity();
-    tree
+    built(baseline.source(max_rows, earlier), max_rows, committed)
 }
 
 /// The tokens of a tree that is a path.
