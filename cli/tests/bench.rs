@@ -62,7 +62,7 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
     let (strategy, acceptance, n_tokens) =
         (column("strategy"), column("acceptance_length"), column("tokens"));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 2 * 2 * 10, "subtasks × budgets × strategies");
+    assert_eq!(lines.len(), 2 * 2 * 12, "subtasks × budgets × strategies");
     let value = |name: &str, column: usize| -> f64 {
         lines.iter().find(|line| line[1] == "trip <one>" && line[strategy] == name).unwrap()[column]
             .parse()
@@ -225,7 +225,9 @@ fn published_rules_say_what_plain_decoding_says() {
         refrain(&[&args[..], &["The train leaves at noon. The train leaves at"]].concat()).done()
     };
     let plain = say("plain");
-    for rule in ["refrain", "pld", "sam", "sam-recycle", "sam-only", "suffix", "recycle"] {
+    let rules =
+        ["refrain", "pld", "pld-2", "sam", "sam-recycle", "sam-only", "sam-length", "suffix", "recycle"];
+    for rule in rules {
         assert_eq!(say(rule), plain, "{rule}");
     }
     assert_eq!(refrain(&["run", "--strategy", "always-right", "hello"]).code, Some(2));

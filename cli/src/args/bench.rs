@@ -177,8 +177,8 @@ pub(crate) struct BenchGraphsArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// Drafting strategies: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right,
-    /// always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N, specinfer,
+    /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
+    /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N, specinfer,
     /// opt-tree, edgellm [default: all; with --draft those that use a draft model].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,

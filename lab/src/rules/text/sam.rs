@@ -1,6 +1,5 @@
 //! SAM-Decoding: the dynamic and the static automaton.
 
-use super::recycle::Recycle;
 use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
@@ -12,15 +11,38 @@ pub(super) const BIAS: usize = 5;
 /// Maximum number of drafted tokens.
 pub(super) const N_TOKENS: usize = 40;
 
+/// Number of drafted tokens per matched token in the authors' version without auxiliary drafter (`alpha`).
+pub(super) const FACTOR: usize = 4;
+/// Maximum number of drafted tokens of that version (`max_predicts`, which counts the root).
+pub(super) const N_TOKENS_BY_LENGTH: usize = 59;
+
+/// How a match becomes a draft.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SamConfig {
+    /// The minimum match length for drafts.
+    pub(super) threshold: usize,
+    /// Whether the draft has [`FACTOR`] tokens per matched token, up to [`N_TOKENS_BY_LENGTH`], instead of [`N_TOKENS`].
+    pub(super) by_length: bool,
+}
+
+impl SamConfig {
+    /// As published, with an auxiliary drafter.
+    pub(super) const PUBLISHED: SamConfig = SamConfig { threshold: THRESHOLD, by_length: false };
+    /// For matches of any length.
+    pub(super) const ANY_MATCH: SamConfig = SamConfig { threshold: 1, ..Self::PUBLISHED };
+    /// The authors' version without auxiliary drafter.
+    pub(super) const BY_LENGTH: SamConfig = SamConfig { by_length: true, ..Self::ANY_MATCH };
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct Sam {
+pub(crate) struct Sam {
     texts: Texts,
-    threshold: usize,
+    config: SamConfig,
 }
 
 impl Sam {
-    pub(super) fn new(earlier: &[&[TokenId]], threshold: usize) -> Self {
-        Sam { texts: Texts::new(earlier), threshold }
+    pub(crate) fn new(earlier: &[&[TokenId]], config: SamConfig) -> Self {
+        Sam { texts: Texts::new(earlier), config }
     }
 }
 
@@ -38,10 +60,14 @@ impl Rule for Sam {
         // Both lengths as in the authors' comparison: that of the earlier text is reduced by the bias.
         let own_wins = own.len() + BIAS >= earlier.len();
         let len = if own_wins { own.len() } else { earlier.len() - BIAS };
-        if len >= self.threshold {
+        if len >= self.config.threshold {
+            let n_tokens = match self.config.by_length {
+                true => (FACTOR * len).min(N_TOKENS_BY_LENGTH),
+                false => N_TOKENS,
+            };
             plan.push_path(match own_wins {
-                true => self.texts.own.after_first(own, N_TOKENS),
-                false => self.texts.earlier.corpus().after_first(earlier, N_TOKENS),
+                true => self.texts.own.after_first(own, n_tokens),
+                false => self.texts.earlier.corpus().after_first(earlier, n_tokens),
             });
         }
     }
@@ -53,18 +79,18 @@ impl Rule for Sam {
 
 /// As `Sam`; if it drafts nothing, Token Recycling.
 #[derive(Clone, Debug)]
-pub(super) struct SamRecycle {
+pub(crate) struct SamRecycle<R> {
     sam: Sam,
-    recycle: Recycle,
+    recycle: R,
 }
 
-impl SamRecycle {
-    pub(super) fn new(sam: Sam, recycle: Recycle) -> Self {
+impl<R> SamRecycle<R> {
+    pub(crate) fn new(sam: Sam, recycle: R) -> Self {
         SamRecycle { sam, recycle }
     }
 }
 
-impl Rule for SamRecycle {
+impl<R: Rule> Rule for SamRecycle<R> {
     fn read(&mut self, committed: &[TokenId]) {
         self.sam.read(committed);
         self.recycle.read(committed);
