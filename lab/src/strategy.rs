@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
-use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions};
+use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
 use thiserror::Error;
 
 use crate::rules::{Baseline, ModelRule};
@@ -47,7 +47,7 @@ impl Strategy {
 
     /// Refrain, its two halves, and the rules for comparison with a target on flash, in the order of reports.
     pub fn streamed() -> Vec<Strategy> {
-        let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm].map(Strategy::ModelRule);
+        let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm, ModelRule::BestFirst].map(Strategy::ModelRule);
         [Strategy::Refrain, Strategy::Retrieval, Strategy::DraftModel].into_iter().chain(rules).collect()
     }
 
@@ -90,6 +90,14 @@ impl Strategy {
             }
             _ => return Ok(()),
         })
+    }
+
+    /// Maximum rows of its batches where others have `max_rows`: the published EdgeLLM has no limit of its own.
+    pub fn rows_max(self, max_rows: usize) -> usize {
+        match self {
+            Strategy::ModelRule(ModelRule::EdgeLlm) => VERIFY_ROWS_MAX,
+            _ => max_rows,
+        }
     }
 
     /// Maximum memory of the rule's source in bytes, without the weights of its draft model. 0 for strategies other

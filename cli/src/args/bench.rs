@@ -132,7 +132,7 @@ pub(crate) struct BenchStreamArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) lengths: Vec<u32>,
     /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also
-    /// retrieval, draft-model, chain:8 and edgellm].
+    /// retrieval, draft-model, chain:8, edgellm and best-first].
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
     pub(crate) strategy: Vec<Strategy>,
     /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
@@ -178,8 +178,8 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
     /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
-    /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N, specinfer,
-    /// opt-tree, edgellm [default: all; with --draft those that use a draft model].
+    /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
+    /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first [default: all; with --draft those that use a draft model].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,

@@ -18,8 +18,8 @@ pub(crate) struct DraftArgs {
     #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
     /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule
-    /// for comparison: pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle, and with a draft model chain:N,
-    /// specinfer, opt-tree, edgellm. Never changes the output.
+    /// for comparison: pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle, and with a draft
+    /// model chain:N, specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy)]
     pub(crate) strategy: Strategy,
     /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain
