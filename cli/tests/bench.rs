@@ -125,6 +125,48 @@ fn a_replay_through_a_model_follows_the_record() {
     assert!(steps("always-right") < steps("suffix") && steps("suffix") < steps("plain"), "{cells}");
 }
 
+/// The column of a file of cells, by strategy.
+fn column<'a>(cells: &'a str, name: &str) -> std::collections::BTreeMap<&'a str, &'a str> {
+    let mut lines = cells.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let place = |name: &str| head.iter().position(|&column| column == name).unwrap();
+    let (strategy, wanted) = (place("strategy"), place(name));
+    lines.map(|line| (line[strategy], line[wanted])).collect()
+}
+
+#[test]
+fn a_recorded_trace_replays_every_rule_with_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let rows = rows(folder.path());
+    let traces = file("traces");
+    let record = ["bench", "trace", arg(&rows), "--out", arg(&traces), "--threads", "1"];
+    let limits = ["--rows", "8", "--max-tokens", "20", "--task-rows", "2"];
+    let shown = refrain(&[&record[..], &limits].concat()).done();
+    assert!(shown.contains("| summary | 2 | 0 |"), "{shown}");
+    let trace = traces.join("summary.trace");
+
+    let replay = |rows: &str, csv: &str, more: &[&str]| {
+        let cells = file(csv);
+        let args = ["bench", "replay", "--trace", arg(&trace), "--rows", rows, "--csv", arg(&cells)];
+        refrain(&[&args[..], more].concat())
+    };
+    let shown = replay("8", "8.csv", &[]).done();
+    assert!(shown.contains("Every row of every tree is in the trace."), "{shown}");
+    let cells = fs::read_to_string(file("8.csv")).unwrap();
+    let tokens = column(&cells, "tokens");
+    assert_eq!([tokens["refrain"], tokens["retrieval"]], [tokens["plain"]; 2], "all commit the answer");
+    // Larger batches have rows that nobody computed.
+    let shown = replay("24", "24.csv", &[]).done();
+    assert!(shown.contains("Rows of trees that are not in the trace: "), "{shown}");
+    let mut bytes = fs::read(&trace).unwrap();
+    bytes[100] ^= 4;
+    fs::write(&trace, bytes).unwrap();
+    let refused = replay("8", "8.csv", &[]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("summary.trace: the checksum"), "{}", refused.stderr);
+}
+
 #[test]
 fn a_model_can_be_replayed_with_another_tokenizer() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
-    BuilderConfig, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior, ReliabilityConfig,
-    ReliabilityTable, ResumeSource, StepLimits, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior,
+    ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource, StepLimits, TreeBuilder,
 };
 use refrain::internals::verify::{Walk, walk};
-use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, TokenId};
+use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
+use crate::trace::Top;
 
 /// The setting of a measurement: one column of a report.
 #[derive(Clone, Debug)]
@@ -88,13 +89,18 @@ pub struct Lane<'a> {
 /// Called with each claim at a visited node, and whether the response confirmed it.
 pub type Judge<'a> = &'a mut dyn FnMut(&Evidence, bool);
 
-/// Optional outputs of a replay besides the counts.
+/// Gives the target's rows of a tree after a number of committed tokens, `[tree.len()]`; `None` for unknown ones.
+pub type Target<'a> = &'a mut dyn FnMut(usize, &DraftTree) -> Vec<Option<Top>>;
+
+/// Optional outputs of a replay besides the counts, and a target.
 #[derive(Default)]
 pub struct Wanted<'a> {
     /// The steps, in order.
     pub trace: Option<&'a mut Vec<TracedStep>>,
     /// The claims.
     pub judge: Option<Judge<'a>>,
+    /// The target, instead of the row's recorded one.
+    pub target: Option<Target<'a>>,
 }
 
 /// The namespace in the history store. A store contains one session.
@@ -125,20 +131,29 @@ impl<'a> Lane<'a> {
         let costs = self.setting.costs.behind(row.prompt.len());
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
+        self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let started = Instant::now();
             let limits = self.limits(rest);
+            let started = Instant::now();
             builder.build(&mut sources, &committed, limits, &costs, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
             let new_tokens = &rest[..n_new];
+            let tops = match (&mut wanted.target, &row.target) {
+                (Some(target), _) => target(committed.len(), &tree),
+                (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
+                (None, None) => Vec::new(),
+            };
+            let confidence = self.read_step(committed.len() - 1, &tree, &tops, &mut sources);
+            tally.n_looked_up += tops.len();
+            tally.n_unknown += tops.iter().filter(|top| top.is_none()).count();
             committed.extend_from_slice(new_tokens);
             let accepted = &self.walk.path()[1..];
-            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &[] };
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &confidence };
             if let Some(judge) = wanted.judge.as_mut() {
                 builder.claims_seen(&outcome, judge);
             }
@@ -188,6 +203,38 @@ impl<'a> Lane<'a> {
         }
     }
 
+    /// The target's rows of the prompt, as a prefill gives them.
+    fn read_prompt(&self, row: &TokenRow, sources: &mut [Box<dyn DraftSource>]) {
+        let Some(rows) = &row.target else { return };
+        let mut lists = SuccessorLists::new();
+        rows.text()[..row.prompt.len() - 1].iter().for_each(|top| lists.push(&top.successors()));
+        calibrate(sources, 0, &lists);
+    }
+
+    /// The target's rows of a step whose root is token `root` of the text. Returns the target's probability of each
+    /// node's token; nothing without rows.
+    fn read_step(
+        &self,
+        root: usize,
+        tree: &DraftTree,
+        tops: &[Option<Top>],
+        sources: &mut [Box<dyn DraftSource>],
+    ) -> Vec<f32> {
+        if tops.is_empty() {
+            return Vec::new();
+        }
+        let path = self.walk.path();
+        let mut lists = SuccessorLists::new();
+        path.iter().for_each(|node| {
+            lists.push(&tops[node.index()].as_ref().map_or_else(Vec::new, Top::successors));
+        });
+        calibrate(sources, root, &lists);
+        let given_parent = |(&parent, &token): (&u32, &TokenId)| {
+            tops[parent as usize].map_or(f32::NAN, |top| top.probability(token))
+        };
+        tree.parents().iter().zip(tree.tokens()).map(given_parent).collect()
+    }
+
     fn limits(&self, rest: &[TokenId]) -> StepLimits {
         match self.setting.strategy {
             Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
@@ -226,6 +273,10 @@ impl<'a> Lane<'a> {
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }
+                if *strategy == Strategy::Refrain && row.target.is_some() {
+                    all.push(Box::new(CalibrationSource::new()));
+                    all.push(Box::new(ReuseSource::new(ReuseConfig::default())));
+                }
                 if *sources == Sources::Passages && !row.passages.is_empty() {
                     let passages = row.passages.iter().map(Vec::as_slice);
                     all.push(Box::new(PassagesSource::with_config(constants.orders, passages)));
@@ -256,6 +307,11 @@ impl<'a> Lane<'a> {
             }
         }
     }
+}
+
+fn calibrate(sources: &mut [Box<dyn DraftSource>], first: usize, lists: &SuccessorLists) {
+    let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+    listeners.for_each(|source| source.calibrate(first, lists));
 }
 
 /// Follows the recorded tokens in the tree, as the verifier does. Returns the number of committed tokens.

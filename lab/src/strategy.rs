@@ -38,6 +38,14 @@ impl Strategy {
         first.chain(baselines).chain([Strategy::AlwaysRight, Strategy::AlwaysWrong]).collect()
     }
 
+    /// All strategies for replays of traces, in the order of reports: `Refrain` drafts from the target's rows too,
+    /// `Retrieval` does not.
+    pub fn traced() -> Vec<Strategy> {
+        let mut all = Strategy::all();
+        all.insert(1, Strategy::Retrieval);
+        all
+    }
+
     /// Refrain with and without its parts, and all rules that draft with a model, in the order of reports.
     pub fn with_draft_model() -> Vec<Strategy> {
         let rules = ModelRule::ALL.into_iter().map(Strategy::ModelRule);
@@ -54,6 +62,11 @@ impl Strategy {
     /// Whether the strategy is a competitor of Refrain in reports.
     pub fn is_rival(self) -> bool {
         matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
+    }
+
+    /// Whether the strategy is a bound, not a drafter.
+    pub fn is_control(self) -> bool {
+        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong)
     }
 
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
@@ -190,8 +203,8 @@ impl FromStr for Strategy {
         if let Ok(rule) = name.parse() {
             return Ok(Strategy::ModelRule(rule));
         }
-        let mut all = Strategy::all();
-        all.extend(Strategy::with_draft_model().into_iter().skip(2));
+        let mut all = Strategy::traced();
+        all.extend(Strategy::with_draft_model().into_iter().skip(3));
         find(&all, name)
     }
 }
@@ -210,7 +223,7 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        let all = Strategy::all().into_iter().chain(Strategy::with_draft_model());
+        let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
         for strategy in all.chain([Strategy::ModelRule(ModelRule::Chain(3))]) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }

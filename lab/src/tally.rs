@@ -25,6 +25,10 @@ pub struct Tally {
     pub verify_us: f64,
     /// Time of plain decoding of the same tokens according to the cost profile, in µs.
     pub plain_us: f64,
+    /// Number of tree rows that were looked up in a trace.
+    pub n_looked_up: usize,
+    /// Of these, the rows that the trace does not have: the tree left the recorded batches.
+    pub n_unknown: usize,
     /// Largest memory of builder and sources at the end of a row, in bytes, including shared history.
     pub memory_bytes_max: usize,
 }
@@ -68,6 +72,8 @@ impl Tally {
         self.draft_us.extend_from_slice(&other.draft_us);
         self.verify_us += other.verify_us;
         self.plain_us += other.plain_us;
+        self.n_looked_up += other.n_looked_up;
+        self.n_unknown += other.n_unknown;
         self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
     }
 

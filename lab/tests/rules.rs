@@ -152,6 +152,7 @@ fn generated(n_rows: usize) -> Vec<TokenRow> {
             prompt: text(&mut pool, 60 + index % 70),
             passages: Vec::new(),
             response: text(&mut pool, index % 80),
+            target: None,
         })
         .collect()
 }

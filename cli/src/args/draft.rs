@@ -84,8 +84,8 @@ impl From<OsString> for DraftArg {
 
 /// Rejects the controls, which need the response in advance; only a replay has it.
 fn parse_strategy(name: &str) -> Result<Strategy, String> {
-    match name.parse() {
-        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
+    match name.parse::<Strategy>() {
+        Ok(strategy) if strategy.is_control() => Err(format!("`{name}` is for `refrain bench`")),
         Ok(strategy) => Ok(strategy),
         Err(unknown) => Err(unknown.to_string()),
     }

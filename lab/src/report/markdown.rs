@@ -29,6 +29,7 @@ fn write_all(out: &mut String, report: &Report<'_>) -> std::fmt::Result {
         writeln!(out, "\nDrafting, all subtasks together.\n")?;
         let totals = group.iter().map(|&s| (report.settings[s].strategy.to_string(), report.total(s)));
         write_details(out, "strategy", totals)?;
+        write_unknown(out, report, &group)?;
         let refrain = group.iter().find(|&&setting| report.settings[setting].strategy == Strategy::Refrain);
         if let Some(&refrain) = refrain {
             writeln!(out, "\nRefrain by subtask (`--csv` has the same of every strategy).\n")?;
@@ -78,6 +79,22 @@ fn write_values(
         " {} |",
         if ratios.is_empty() { String::new() } else { format!("{:.3}", geometric_mean(ratios)) }
     )
+}
+
+/// How often trees left a trace.
+fn write_unknown(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fmt::Result {
+    let totals = group.iter().map(|&setting| (report.settings[setting].strategy, report.total(setting)));
+    let traced: Vec<_> = totals.filter(|(_, total)| total.n_looked_up > 0).collect();
+    if traced.is_empty() {
+        return Ok(());
+    }
+    let share = |total: &Tally| format!("{:.2} %", percent(total.n_unknown, total.n_looked_up));
+    let left = traced.iter().filter(|(_, total)| total.n_unknown > 0);
+    let left: Vec<String> = left.map(|(strategy, total)| format!("{strategy} {}", share(total))).collect();
+    match left.is_empty() {
+        true => writeln!(out, "\nEvery row of every tree is in the trace."),
+        false => writeln!(out, "\nRows of trees that are not in the trace: {}.", left.join(", ")),
+    }
 }
 
 /// A line per tally.

@@ -91,12 +91,12 @@ const COLORS: [RGBColor; 10] = [
 ];
 
 fn color(strategy: Strategy) -> RGBColor {
-    let all = Strategy::all();
+    let all = Strategy::traced();
     COLORS[all.iter().position(|&other| other == strategy).unwrap_or(0) % COLORS.len()]
 }
 
 fn is_control(report: &Report<'_>, setting: usize) -> bool {
-    matches!(report.settings[setting].strategy, Strategy::AlwaysRight | Strategy::AlwaysWrong)
+    report.settings[setting].strategy.is_control()
 }
 
 /// Draws one picture. `None` if there is no data.
