@@ -89,6 +89,9 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(Failure::usage("a trace is replayed without a model", "leave out --model or --trace"));
     }
     let strategies = strategies(args);
+    if let Some(strategy) = strategies.iter().copied().find(|strategy| strategy.needs_trace()) {
+        return Err(Failure::usage(format!("{strategy} drafts in replays only"), "leave out --model"));
+    }
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {
         return Err(needs_draft_model(strategy));
     }
@@ -290,6 +293,15 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     if let Some(&strategy) = strategies.iter().find(|strategy| strategy.needs_draft_model()) {
         let problem = format!("{strategy} drafts with a model");
         return Err(Failure::usage(problem, "replay through a model, with --model and --draft"));
+    }
+    if let Some(&strategy) = strategies.iter().find(|strategy| strategy.needs_trace())
+        && args.rows_args.trace.is_empty()
+    {
+        let problem = format!("{strategy} drafts from logits");
+        return Err(Failure::usage(
+            problem,
+            "record a trace with `refrain bench trace`, and name it with --trace",
+        ));
     }
     let mut settings = Vec::new();
     for &sources in &args.sources {

@@ -155,7 +155,13 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
     assert!(shown.contains("Every row of every tree is in the trace."), "{shown}");
     let cells = fs::read_to_string(file("8.csv")).unwrap();
     let tokens = column(&cells, "tokens");
-    assert_eq!([tokens["refrain"], tokens["retrieval"]], [tokens["plain"]; 2], "all commit the answer");
+    for rule in
+        ["refrain", "retrieval", "recycle-logits", "sam-recycle-logits", "racer", "logitspec", "sam-coordgen"]
+    {
+        assert_eq!(tokens[rule], tokens["plain"], "{rule} commits the answer");
+    }
+    let accepted = column(&cells, "accepted");
+    assert!(accepted["recycle-logits"].parse::<usize>().unwrap() > 0, "{cells}");
     // Larger batches have rows that nobody computed.
     let shown = replay("24", "24.csv", &[]).done();
     assert!(shown.contains("Rows of trees that are not in the trace: "), "{shown}");
@@ -165,6 +171,9 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
     let refused = replay("8", "8.csv", &[]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("summary.trace: the checksum"), "{}", refused.stderr);
+    let refused = refrain(&["bench", "replay", arg(&rows), "--strategy", "racer"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("refrain bench trace"), "{}", refused.stderr);
 }
 
 #[test]
@@ -272,5 +281,7 @@ fn published_rules_say_what_plain_decoding_says() {
     for rule in rules {
         assert_eq!(say(rule), plain, "{rule}");
     }
-    assert_eq!(refrain(&["run", "--strategy", "always-right", "hello"]).code, Some(2));
+    for strategy in ["always-right", "racer"] {
+        assert_eq!(refrain(&["run", "--strategy", strategy, "hello"]).code, Some(2), "{strategy}");
+    }
 }

@@ -14,6 +14,7 @@ use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, Succes
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
+use crate::rules::logits::SharedRows;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
 use crate::trace::Top;
@@ -83,6 +84,8 @@ pub struct Lane<'a> {
     /// Responses of the session: in the history store for Refrain, unchanged for the rules.
     history: Arc<HistoryStore>,
     earlier: Vec<Vec<TokenId>>,
+    /// The target's rows of this and earlier requests, for rules with logits.
+    rows: SharedRows,
     walk: Walk,
 }
 
@@ -116,6 +119,7 @@ impl<'a> Lane<'a> {
             session: None,
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
+            rows: SharedRows::default(),
             walk: Walk::default(),
         }
     }
@@ -206,6 +210,7 @@ impl<'a> Lane<'a> {
     /// The target's rows of the prompt, as a prefill gives them.
     fn read_prompt(&self, row: &TokenRow, sources: &mut [Box<dyn DraftSource>]) {
         let Some(rows) = &row.target else { return };
+        self.rows.lock().read_prompt(&row.prompt, rows.text());
         let mut lists = SuccessorLists::new();
         rows.text()[..row.prompt.len() - 1].iter().for_each(|top| lists.push(&top.successors()));
         calibrate(sources, 0, &lists);
@@ -224,6 +229,7 @@ impl<'a> Lane<'a> {
             return Vec::new();
         }
         let path = self.walk.path();
+        self.rows.lock().read_step(tree, path, root, tops);
         let mut lists = SuccessorLists::new();
         path.iter().for_each(|node| {
             lists.push(&tops[node.index()].as_ref().map_or_else(Vec::new, Top::successors));
@@ -262,10 +268,8 @@ impl<'a> Lane<'a> {
             Strategy::Plain | Strategy::DraftModel | Strategy::ModelRule(_) => Vec::new(),
             Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, row.response.clone()))],
             Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
-            Strategy::Baseline(baseline) => {
-                let earlier: Vec<&[TokenId]> = self.earlier.iter().map(Vec::as_slice).collect();
-                vec![baseline.source(*max_rows, &earlier)]
-            }
+            Strategy::Baseline(baseline) => vec![baseline.source(*max_rows, &self.earlier())],
+            Strategy::LogitRule(rule) => vec![rule.source(*max_rows, &self.earlier(), &self.rows)],
             Strategy::Refrain | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
@@ -284,6 +288,10 @@ impl<'a> Lane<'a> {
                 all
             }
         }
+    }
+
+    fn earlier(&self) -> Vec<&[TokenId]> {
+        self.earlier.iter().map(Vec::as_slice).collect()
     }
 
     fn count(

@@ -7,7 +7,7 @@ use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
 use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
 use thiserror::Error;
 
-use crate::rules::{Baseline, ModelRule};
+use crate::rules::{Baseline, LogitRule, ModelRule};
 
 /// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -24,6 +24,8 @@ pub enum Strategy {
     Baseline(Baseline),
     /// A published rule that drafts with the draft model.
     ModelRule(ModelRule),
+    /// A published rule that drafts from the target's logits, in replays of traces.
+    LogitRule(LogitRule),
     /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
     /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
@@ -42,7 +44,10 @@ impl Strategy {
     /// `Retrieval` does not.
     pub fn traced() -> Vec<Strategy> {
         let mut all = Strategy::all();
+        let controls = all.split_off(all.len() - 2);
         all.insert(1, Strategy::Retrieval);
+        all.extend(LogitRule::ALL.into_iter().map(Strategy::LogitRule));
+        all.extend(controls);
         all
     }
 
@@ -61,12 +66,17 @@ impl Strategy {
 
     /// Whether the strategy is a competitor of Refrain in reports.
     pub fn is_rival(self) -> bool {
-        matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
+        matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_) | Strategy::LogitRule(_))
     }
 
     /// Whether the strategy is a bound, not a drafter.
     pub fn is_control(self) -> bool {
         matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong)
+    }
+
+    /// Whether the strategy requires a trace.
+    pub fn needs_trace(self) -> bool {
+        matches!(self, Strategy::LogitRule(_))
     }
 
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
@@ -77,6 +87,7 @@ impl Strategy {
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
             | Strategy::ModelRule(_)
+            | Strategy::LogitRule(_)
             | Strategy::AlwaysRight
             | Strategy::AlwaysWrong => Drafting::AsClaimed,
         }
@@ -141,6 +152,7 @@ impl fmt::Display for Strategy {
             Strategy::DraftModel => "draft-model",
             Strategy::Baseline(baseline) => baseline.name(),
             Strategy::ModelRule(rule) => return rule.fmt(f),
+            Strategy::LogitRule(rule) => return rule.fmt(f),
             Strategy::AlwaysRight => "always-right",
             Strategy::AlwaysWrong => "always-wrong",
         })

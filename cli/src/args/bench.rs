@@ -212,8 +212,9 @@ pub(crate) struct ReplayArgs {
     pub(crate) rows_args: RowsArgs,
     /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
     /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
-    /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the
-    /// target's rows) [default: all; with --draft those that use a draft model].
+    /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
+    /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
+    /// --draft those that use a draft model].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,
@@ -338,7 +339,7 @@ pub(crate) struct RowsArgs {
     /// Files of rows, JSON Lines.
     #[arg(required_unless_present = "trace")]
     pub(crate) files: Vec<PathBuf>,
-    /// Instead of rows: files of `refrain bench trace`.
+    /// Instead of rows: files of `refrain bench trace`. Rules with logits need them.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "files")]
     pub(crate) trace: Vec<PathBuf>,
     /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].

@@ -82,10 +82,12 @@ impl From<OsString> for DraftArg {
     }
 }
 
-/// Rejects the controls, which need the response in advance; only a replay has it.
+/// Rejects the controls, which need the response in advance, and rules that need a trace; only a replay has them.
 fn parse_strategy(name: &str) -> Result<Strategy, String> {
     match name.parse::<Strategy>() {
-        Ok(strategy) if strategy.is_control() => Err(format!("`{name}` is for `refrain bench`")),
+        Ok(strategy) if strategy.is_control() || strategy.needs_trace() => {
+            Err(format!("`{name}` is for `refrain bench`"))
+        }
         Ok(strategy) => Ok(strategy),
         Err(unknown) => Err(unknown.to_string()),
     }

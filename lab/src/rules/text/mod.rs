@@ -4,12 +4,12 @@
 //! | --- | --- | --- | --- |
 //! | [`Pld`](Baseline::Pld) | a path: 10 tokens after the first occurrence of the last 3 tokens (then 2, then 1) | prompt lookup decoding (Saxena 2023): `max_ngram_size`, `num_pred_tokens` of its code | none |
 //! | [`Pld2`](Baseline::Pld2) | as `Pld`, from the last 2 tokens (then 1) | Hugging Face transformers, `prompt_lookup_num_tokens` with its default of `max_matching_ngram_size` | none |
-//! | [`Sam`](Baseline::Sam) | a path: 40 tokens after the first occurrence of the longest suffix; from the session's own text, unless a match in earlier text is more than 5 longer; for matches of at least 5 | SAM-Decoding, arXiv 2411.10666 | drafts nothing below 5; the paper uses an auxiliary drafter. A match at the end of the text is not shortened (`to_anc`) |
+//! | [`Sam`](Baseline::Sam) | a path: 40 tokens after the first occurrence of the longest suffix; from the session's own text, unless a match in earlier text is more than 5 longer; for matches of at least 5 | SAM-Decoding, arXiv 2411.10666 | drafts nothing below 5; the paper uses an auxiliary drafter. A match at the end of the text is not shortened (`to_anc`), as `SamRecycle` with logits does |
 //! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; if `Sam` drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
 //! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, for matches of at least 1 | the authors' evaluation without auxiliary drafter | none |
 //! | [`SamLength`](Baseline::SamLength) | as `SamOnly`, but 4 tokens per matched token, at most 59 | the authors' later version without auxiliary drafter: `alpha` 4, `max_predicts` 60 with the root (`samd_sam_only` of their code) | none |
 //! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; among all match lengths, and the session's own and earlier text, the tree with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
-//! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list contains the *seen* successors, newest first, because draft sources do not receive logits; the paper stores the target's 8 most likely ones. Of the tree's 80 nodes, those with the largest subtrees are kept |
+//! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list contains the *seen* successors, newest first, because draft sources do not receive logits; the paper stores the target's 8 most likely ones, as [`LogitRule`](super::LogitRule) does. Of the tree's 80 nodes, those with the largest subtrees are kept |
 //!
 //! All rules stay within the `max_rows` of the batch, and read at most 2²⁰ tokens of text.
 
@@ -28,8 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use super::source::RuleSource;
 
-use pld::Pld;
-use sam::{Sam, SamConfig, SamRecycle};
+pub(crate) use pld::Pld;
+pub(crate) use recycle::plan_template;
+pub(crate) use sam::{Sam, SamConfig, SamRecycle};
 
 /// A published drafting rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -89,9 +90,9 @@ impl Baseline {
         match self {
             Baseline::Pld => RuleSource::boxed(self, n_max, Pld::PUBLISHED),
             Baseline::Pld2 => RuleSource::boxed(self, n_max, Pld { ngram_max: pld::NGRAM_MAX_TRANSFORMERS }),
-            Baseline::Sam => RuleSource::boxed(self, n_max, Sam::new(earlier, SamConfig::PUBLISHED)),
+            Baseline::Sam => RuleSource::boxed(self, n_max, Sam::new(earlier, SamConfig::UNSHORTENED)),
             Baseline::SamRecycle => {
-                let sam = Sam::new(earlier, SamConfig::PUBLISHED);
+                let sam = Sam::new(earlier, SamConfig::UNSHORTENED);
                 RuleSource::boxed(self, n_max, SamRecycle::new(sam, recycle::Recycle::new(earlier)))
             }
             Baseline::SamOnly => RuleSource::boxed(self, n_max, Sam::new(earlier, SamConfig::ANY_MATCH)),

@@ -3,6 +3,7 @@
 use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
+use refrain::internals::sam::Match;
 
 /// The minimum match length for drafts, as published.
 pub(super) const THRESHOLD: usize = 5;
@@ -23,13 +24,19 @@ pub(crate) struct SamConfig {
     pub(super) threshold: usize,
     /// Whether the draft has [`FACTOR`] tokens per matched token, up to [`N_TOKENS_BY_LENGTH`], instead of [`N_TOKENS`].
     pub(super) by_length: bool,
+    /// Whether a match in the session's own text is shortened until [`N_TOKENS`] tokens follow its first occurrence
+    /// (`to_anc`; the authors' code does this in the dynamic automaton only).
+    pub(super) shortens: bool,
 }
 
 impl SamConfig {
     /// As published, with an auxiliary drafter.
-    pub(super) const PUBLISHED: SamConfig = SamConfig { threshold: THRESHOLD, by_length: false };
+    pub(crate) const PUBLISHED: SamConfig =
+        SamConfig { threshold: THRESHOLD, by_length: false, shortens: true };
+    /// As published, without shortening.
+    pub(super) const UNSHORTENED: SamConfig = SamConfig { shortens: false, ..Self::PUBLISHED };
     /// For matches of any length.
-    pub(super) const ANY_MATCH: SamConfig = SamConfig { threshold: 1, ..Self::PUBLISHED };
+    pub(in crate::rules) const ANY_MATCH: SamConfig = SamConfig { threshold: 1, ..Self::UNSHORTENED };
     /// The authors' version without auxiliary drafter.
     pub(super) const BY_LENGTH: SamConfig = SamConfig { by_length: true, ..Self::ANY_MATCH };
 }
@@ -43,6 +50,23 @@ pub(crate) struct Sam {
 impl Sam {
     pub(crate) fn new(earlier: &[&[TokenId]], config: SamConfig) -> Self {
         Sam { texts: Texts::new(earlier), config }
+    }
+
+    /// The longest suffix of `own` whose first occurrence has [`N_TOKENS`] tokens after it; if none has, the shortest.
+    fn shortened(&self, own: Match) -> Match {
+        let automaton = self.texts.own.automaton();
+        let room = |m: Match| self.texts.own.len() - 1 - automaton.first_end(automaton.renew(m)) as usize;
+        let suffixes = std::iter::successors(Some(automaton.renew(own)), |&m| {
+            automaton.shorter(m).filter(|m| !m.is_empty())
+        });
+        let mut last = own;
+        for suffix in suffixes {
+            last = suffix;
+            if room(suffix) >= N_TOKENS {
+                break;
+            }
+        }
+        last
     }
 }
 
@@ -65,6 +89,7 @@ impl Rule for Sam {
                 true => (FACTOR * len).min(N_TOKENS_BY_LENGTH),
                 false => N_TOKENS,
             };
+            let own = if self.config.shortens && !own.is_empty() { self.shortened(own) } else { own };
             plan.push_path(match own_wins {
                 true => self.texts.own.after_first(own, n_tokens),
                 false => self.texts.earlier.corpus().after_first(earlier, n_tokens),
