@@ -89,7 +89,8 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(Failure::usage("a trace is replayed without a model", "leave out --model or --trace"));
     }
     let strategies = strategies(args);
-    if let Some(strategy) = strategies.iter().copied().find(|strategy| strategy.needs_trace()) {
+    let is_replayed = |strategy: &Strategy| strategy.needs_trace() || matches!(strategy, Strategy::Oracle(_));
+    if let Some(strategy) = strategies.iter().copied().find(is_replayed) {
         return Err(Failure::usage(format!("{strategy} drafts in replays only"), "leave out --model"));
     }
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {
@@ -237,6 +238,7 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
         constants: Constants::default(),
         fresh: false,
+        explain: false,
     };
     match args.profile {
         Some(_) => println!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
@@ -313,6 +315,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
                 costs: costs.clone(),
                 constants: Constants::default(),
                 fresh: args.fresh,
+                explain: args.explain,
             }));
         }
     }

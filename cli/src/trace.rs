@@ -80,6 +80,7 @@ fn settings(args: &TraceArgs) -> Result<Vec<Setting>, Failure> {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            explain: false,
         })
     };
     Ok(all_rows.into_iter().flat_map(with_rows).collect())

@@ -151,8 +151,11 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
         let args = ["bench", "replay", "--trace", arg(&trace), "--rows", rows, "--csv", arg(&cells)];
         refrain(&[&args[..], more].concat())
     };
-    let shown = replay("8", "8.csv", &[]).done();
+    let page = file("page.html");
+    let shown = replay("8", "8.csv", &["--explain", "--html", arg(&page)]).done();
     assert!(shown.contains("Every row of every tree is in the trace."), "{shown}");
+    assert!(shown.contains("Why steps ended") && shown.contains("| under-weighted |"), "{shown}");
+    assert!(fs::read_to_string(&page).unwrap().contains("Why steps end, 8 rows"));
     let cells = fs::read_to_string(file("8.csv")).unwrap();
     let tokens = column(&cells, "tokens");
     for rule in
@@ -162,9 +165,21 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
     }
     let accepted = column(&cells, "accepted");
     assert!(accepted["recycle-logits"].parse::<usize>().unwrap() > 0, "{cells}");
+    replay("8", "unexplained.csv", &["--strategy", "refrain"]).done();
+    let unexplained = fs::read_to_string(file("unexplained.csv")).unwrap();
+    let by_len = |cells| column(cells, "steps_by_len")["refrain"].to_owned();
+    assert_eq!(by_len(&unexplained), by_len(&cells), "explaining changes no draft");
     // Larger batches have rows that nobody computed.
     let shown = replay("24", "24.csv", &[]).done();
     assert!(shown.contains("Rows of trees that are not in the trace: "), "{shown}");
+    // Each oracle bounds the one before it.
+    let oracles = ["oracle-anchored", "oracle-jump", "oracle-pairs", "oracle-tokens"];
+    replay("8", "oracles.csv", &["--strategy", &oracles.join(",")]).done();
+    let cells = fs::read_to_string(file("oracles.csv")).unwrap();
+    let steps = column(&cells, "steps");
+    let steps = oracles.map(|oracle| steps[oracle].parse::<usize>().unwrap());
+    assert!(steps.is_sorted_by(|fewer, more| fewer >= more), "{steps:?}");
+
     let mut bytes = fs::read(&trace).unwrap();
     bytes[100] ^= 4;
     fs::write(&trace, bytes).unwrap();
@@ -281,7 +296,7 @@ fn published_rules_say_what_plain_decoding_says() {
     for rule in rules {
         assert_eq!(say(rule), plain, "{rule}");
     }
-    for strategy in ["always-right", "racer"] {
+    for strategy in ["always-right", "oracle-jump", "racer"] {
         assert_eq!(refrain(&["run", "--strategy", strategy, "hello"]).code, Some(2), "{strategy}");
     }
 }

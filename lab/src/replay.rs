@@ -8,15 +8,17 @@ use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior,
     ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource, StepLimits, TreeBuilder,
+    VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
+use crate::rules::Seen;
 use crate::rules::logits::SharedRows;
 use crate::strategy::{Sources, Strategy};
-use crate::tally::Tally;
+use crate::tally::{StepEnd, Tally};
 use crate::trace::Top;
 
 /// The setting of a measurement: one column of a report.
@@ -34,6 +36,9 @@ pub struct Setting {
     pub constants: Constants,
     /// Whether every row starts with the shipped reliability table, instead of the table learnt from earlier rows.
     pub fresh: bool,
+    /// Whether each step of [`Strategy::Refrain`] and [`Strategy::Retrieval`] gets the [reason](StepEnd) of its end. Drafts
+    /// are then built twice, so their times are not those of drafting alone.
+    pub explain: bool,
 }
 
 /// Constants of Refrain's own drafting. The defaults are the shipped ones.
@@ -137,16 +142,23 @@ impl<'a> Lane<'a> {
         let mut tree = DraftTree::default();
         self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
+        let mut explainer = self.explainer(row);
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
             let limits = self.limits(rest);
+            if let Some(explainer) = &mut explainer {
+                explainer.prepare(&builder, &mut sources, &committed, limits, &costs);
+            }
             let started = Instant::now();
             builder.build(&mut sources, &committed, limits, &costs, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
             let new_tokens = &rest[..n_new];
+            if let Some(explainer) = &explainer {
+                *tally.ends.entry(explainer.end(&committed, rest, n_new)).or_default() += 1;
+            }
             let tops = match (&mut wanted.target, &row.target) {
                 (Some(target), _) => target(committed.len(), &tree),
                 (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
@@ -200,10 +212,10 @@ impl<'a> Lane<'a> {
 
     fn leave(&mut self, row: &TokenRow) {
         if row.session.is_some() && self.setting.sources != Sources::Prompt {
-            match self.setting.strategy {
-                Strategy::Refrain | Strategy::Retrieval => self.history.append(NAMESPACE, &row.response),
-                _ => self.earlier.push(row.response.clone()),
+            if matches!(self.setting.strategy, Strategy::Refrain | Strategy::Retrieval) {
+                self.history.append(NAMESPACE, &row.response);
             }
+            self.earlier.push(row.response.clone());
         }
     }
 
@@ -241,6 +253,21 @@ impl<'a> Lane<'a> {
         tree.parents().iter().zip(tree.tokens()).map(given_parent).collect()
     }
 
+    fn explainer(&self, row: &TokenRow) -> Option<Explainer> {
+        let Setting { strategy, explain, .. } = self.setting;
+        (*explain && matches!(strategy, Strategy::Refrain | Strategy::Retrieval)).then(|| Explainer {
+            config: BuilderConfig { max_rows: VERIFY_ROWS_MAX, ..self.builder_config() },
+            seen: Seen::new(&self.texts_before(row)),
+            widest: DraftTree::default(),
+        })
+    }
+
+    /// The texts of a row's sources besides prompt and output.
+    fn texts_before<'b>(&'b self, row: &'b TokenRow) -> Vec<&'b [TokenId]> {
+        let passages = row.passages.iter().filter(|_| self.setting.sources == Sources::Passages);
+        self.earlier.iter().chain(passages).map(Vec::as_slice).collect()
+    }
+
     fn limits(&self, rest: &[TokenId]) -> StepLimits {
         match self.setting.strategy {
             Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
@@ -270,6 +297,9 @@ impl<'a> Lane<'a> {
             Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
             Strategy::Baseline(baseline) => vec![baseline.source(*max_rows, &self.earlier())],
             Strategy::LogitRule(rule) => vec![rule.source(*max_rows, &self.earlier(), &self.rows)],
+            Strategy::Oracle(oracle) => {
+                vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
+            }
             Strategy::Refrain | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
@@ -320,6 +350,55 @@ impl<'a> Lane<'a> {
 fn calibrate(sources: &mut [Box<dyn DraftSource>], first: usize, lists: &SuccessorLists) {
     let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
     listeners.for_each(|source| source.calibrate(first, lists));
+}
+
+/// Finds out why steps end, from the texts of the sources and a tree of the largest batch.
+struct Explainer {
+    config: BuilderConfig,
+    seen: Seen,
+    /// The draft if the batch had [`VERIFY_ROWS_MAX`] rows.
+    widest: DraftTree,
+}
+
+impl Explainer {
+    /// Builds the widest tree of a step, before its own tree: anchors are then those of the step's own.
+    fn prepare(
+        &mut self,
+        builder: &TreeBuilder,
+        sources: &mut [Box<dyn DraftSource>],
+        committed: &[TokenId],
+        limits: StepLimits,
+        costs: &refrain::CostProfile,
+    ) {
+        self.seen.read(committed);
+        let limits = StepLimits { max_rows: VERIFY_ROWS_MAX, ..limits };
+        let mut widest = TreeBuilder::with_table(self.config, builder.table().clone());
+        widest.build(sources, committed, limits, costs, &mut self.widest);
+    }
+
+    /// Why a step after `committed` committed only the first `n_new` tokens of `rest`.
+    fn end(&self, committed: &[TokenId], rest: &[TokenId], n_new: usize) -> StepEnd {
+        let new_tokens = &rest[..n_new];
+        let Some((&bonus, accepted)) = new_tokens.split_last().filter(|_| n_new < rest.len()) else {
+            return StepEnd::Output;
+        };
+        let before = accepted.last().or(committed.last());
+        // The step's own accepted tokens are part of the text that a pointer may follow.
+        let in_step = |token: TokenId| accepted.contains(&token);
+        let pair_in_step = |token, next| accepted.windows(2).any(|pair| pair == [token, next]);
+        if !self.seen.holds(bonus) && !in_step(bonus) {
+            return StepEnd::Absent;
+        }
+        if before.is_some_and(|&before| !self.seen.holds_pair(before, bonus) && !pair_in_step(before, bonus))
+        {
+            return StepEnd::Jump;
+        }
+        let child = |node: Option<NodeIdx>, &token: &TokenId| self.widest.child(node?, token);
+        match new_tokens.iter().fold(Some(NodeIdx::ROOT), child) {
+            Some(_) => StepEnd::BelowBudget,
+            None => StepEnd::UnderWeighted,
+        }
+    }
 }
 
 /// Follows the recorded tokens in the tree, as the verifier does. Returns the number of committed tokens.

@@ -7,7 +7,7 @@ use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
 use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
 use thiserror::Error;
 
-use crate::rules::{Baseline, LogitRule, ModelRule};
+use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
 
 /// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,6 +26,8 @@ pub enum Strategy {
     ModelRule(ModelRule),
     /// A published rule that drafts from the target's logits, in replays of traces.
     LogitRule(LogitRule),
+    /// Control: drafts the response as far as the sources could, in replays without a model.
+    Oracle(Oracle),
     /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
     /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
@@ -71,7 +73,7 @@ impl Strategy {
 
     /// Whether the strategy is a bound, not a drafter.
     pub fn is_control(self) -> bool {
-        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong)
+        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_))
     }
 
     /// Whether the strategy requires a trace.
@@ -88,6 +90,7 @@ impl Strategy {
             Strategy::Baseline(_)
             | Strategy::ModelRule(_)
             | Strategy::LogitRule(_)
+            | Strategy::Oracle(_)
             | Strategy::AlwaysRight
             | Strategy::AlwaysWrong => Drafting::AsClaimed,
         }
@@ -153,6 +156,7 @@ impl fmt::Display for Strategy {
             Strategy::Baseline(baseline) => baseline.name(),
             Strategy::ModelRule(rule) => return rule.fmt(f),
             Strategy::LogitRule(rule) => return rule.fmt(f),
+            Strategy::Oracle(oracle) => return oracle.fmt(f),
             Strategy::AlwaysRight => "always-right",
             Strategy::AlwaysWrong => "always-wrong",
         })
@@ -217,6 +221,7 @@ impl FromStr for Strategy {
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
+        all.extend(Oracle::ALL.map(Strategy::Oracle));
         find(&all, name)
     }
 }
@@ -236,6 +241,7 @@ mod tests {
     #[test]
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
+        let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
         for strategy in all.chain([Strategy::ModelRule(ModelRule::Chain(3))]) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }

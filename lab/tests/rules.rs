@@ -87,6 +87,7 @@ fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            explain: false,
         };
         let mut lane = Lane::new(&setting, vocab_size);
         let (mut session, mut earlier) = (None, Vec::new());

@@ -214,7 +214,8 @@ pub(crate) struct ReplayArgs {
     /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
     /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
     /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
-    /// --draft those that use a draft model].
+    /// --draft those that use a draft model]. Without --model also oracle-anchored, oracle-jump, oracle-pairs,
+    /// oracle-tokens: upper bounds of drafts from text.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,
@@ -231,6 +232,10 @@ pub(crate) struct ReplayArgs {
     /// Reset the reliability table after every row.
     #[arg(long)]
     pub(crate) fresh: bool,
+    /// Count why the steps of refrain and retrieval end: the next token is absent from the sources, a jump within
+    /// them, under-weighted, or below the budget of rows. Builds each draft twice.
+    #[arg(long, conflicts_with = "model")]
+    pub(crate) explain: bool,
     /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that
     /// do not fit the context are left out. Only the first values of --rows and --sources are used. Rows are
     /// encoded by the model's tokenizer, or by --tokenizer.

@@ -10,9 +10,13 @@
 mod corpus;
 pub mod logits;
 pub mod model;
+mod oracle;
+mod seen;
 mod source;
 pub mod text;
 
 pub use logits::LogitRule;
 pub use model::{ModelRule, UnknownModelRule};
+pub use oracle::Oracle;
+pub(crate) use seen::Seen;
 pub use text::{Baseline, UnknownBaseline};
