@@ -102,10 +102,11 @@ fn write_ends(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fm
     Ok(())
 }
 
-/// How often trees left a trace.
+/// How often trees left a trace. Nobody needs the logits of a control's rows.
 fn write_unknown(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fmt::Result {
     let totals = group.iter().map(|&setting| (report.settings[setting].strategy, report.total(setting)));
-    let traced: Vec<_> = totals.filter(|(_, total)| total.n_looked_up > 0).collect();
+    let traced: Vec<_> =
+        totals.filter(|(strategy, total)| !strategy.is_control() && total.n_looked_up > 0).collect();
     if traced.is_empty() {
         return Ok(());
     }
