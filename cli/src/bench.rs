@@ -8,6 +8,7 @@ use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, T
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
+use refrain_bench::trace::{Trace, TraceError};
 use refrain_bench::{
     AblateError, Arm, Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally,
     TokenRow, rows,
@@ -28,6 +29,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
             Some(path) => replay_model(args, path),
             None => replay(args),
         },
+        BenchCommand::Trace(args) => crate::trace::bench(args),
         BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
@@ -60,6 +62,11 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     if args.plots.is_none() && args.html.is_none() {
         return Ok(Exit::Done);
     }
+    let n_known = set.tokenizer.vocab_size();
+    if args.html.is_some() && n_known < set.vocab_size {
+        let problem = format!("{}: {n_known} tokens, the traces have {}", set.tokenizer_name, set.vocab_size);
+        return Err(Failure::usage(problem, "name the traced model's tokenizer with --tokenizer"));
+    }
     let plots = report::plots::draw(&report);
     write_plots(args, &plots)?;
     if let Some(path) = &args.html {
@@ -78,7 +85,14 @@ fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
 
 /// Replays through a model: the strategies and plain decoding, row by row.
 fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
+    if !args.rows_args.trace.is_empty() {
+        return Err(Failure::usage("a trace is replayed without a model", "leave out --model or --trace"));
+    }
     let strategies = strategies(args);
+    let is_replayed = |strategy: &Strategy| strategy.needs_trace() || matches!(strategy, Strategy::Oracle(_));
+    if let Some(strategy) = strategies.iter().copied().find(is_replayed) {
+        return Err(Failure::usage(format!("{strategy} drafts in replays only"), "leave out --model"));
+    }
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {
         return Err(needs_draft_model(strategy));
     }
@@ -150,7 +164,8 @@ fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
     match (&args.strategy, &args.draft) {
         (given, _) if !given.is_empty() => given.clone(),
         (_, Some(_)) => Strategy::with_draft_model(),
-        (_, None) => Strategy::all(),
+        (_, None) if args.rows_args.trace.is_empty() => Strategy::all(),
+        (_, None) => Strategy::traced(),
     }
 }
 
@@ -223,6 +238,7 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
         constants: Constants::default(),
         fresh: false,
+        explain: false,
     };
     match args.profile {
         Some(_) => println!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
@@ -249,7 +265,7 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn check_rows(rows: usize) -> Result<(), Failure> {
+pub(crate) fn check_rows(rows: usize) -> Result<(), Failure> {
     match rows {
         1..=VERIFY_ROWS_MAX => Ok(()),
         _ => {
@@ -266,7 +282,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-fn create_folder(path: &Path) -> Result<(), Failure> {
+pub(crate) fn create_folder(path: &Path) -> Result<(), Failure> {
     let created = std::fs::create_dir_all(path);
     created.map_err(|error| {
         Failure::input(format!("{}: {error}", path.display()), "name a folder that can be written")
@@ -280,6 +296,15 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
         let problem = format!("{strategy} drafts with a model");
         return Err(Failure::usage(problem, "replay through a model, with --model and --draft"));
     }
+    if let Some(&strategy) = strategies.iter().find(|strategy| strategy.needs_trace())
+        && args.rows_args.trace.is_empty()
+    {
+        let problem = format!("{strategy} drafts from logits");
+        return Err(Failure::usage(
+            problem,
+            "record a trace with `refrain bench trace`, and name it with --trace",
+        ));
+    }
     let mut settings = Vec::new();
     for &sources in &args.sources {
         for &max_rows in &args.rows {
@@ -290,6 +315,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
                 costs: costs.clone(),
                 constants: Constants::default(),
                 fresh: args.fresh,
+                explain: args.explain,
             }));
         }
     }
@@ -302,14 +328,34 @@ struct RowSet {
     vocab_size: usize,
     tokenizer: Tokenizer,
     tokenizer_name: String,
+    /// The models of the traces, and the traces' size in bytes.
+    traced: Option<(Vec<String>, u64)>,
 }
 
 impl RowSet {
     fn load(args: &RowsArgs) -> Result<Self, Failure> {
+        if !args.trace.is_empty() {
+            return Self::load_traces(args);
+        }
         let rows = rows::read(&args.files)?;
         let (tokenizer, tokenizer_name) = open_tokenizer(args.tokenizer.as_deref())?;
         let rows = rows::encode(&rows, &tokenizer, n_threads(args.threads))?;
-        Ok(RowSet { rows, vocab_size: tokenizer.vocab_size(), tokenizer, tokenizer_name })
+        Ok(RowSet { rows, vocab_size: tokenizer.vocab_size(), tokenizer, tokenizer_name, traced: None })
+    }
+
+    /// The rows of traces. The subtasks of a task are one: its requests are one session.
+    fn load_traces(args: &RowsArgs) -> Result<Self, Failure> {
+        let (tokenizer, tokenizer_name) = open_tokenizer(args.tokenizer.as_deref())?;
+        let (mut rows, mut models, mut vocab_size, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+        for path in &args.trace {
+            let trace = Trace::read(path).map_err(|error| trace_failure(path, &error))?;
+            bytes += std::fs::metadata(path).map_or(0, |file| file.len());
+            vocab_size = trace.vocab_size.max(vocab_size);
+            models.push(trace.model);
+            rows.extend(trace.rows.into_iter().map(|row| TokenRow { subtask: String::new(), ..row }));
+        }
+        models.dedup();
+        Ok(RowSet { rows, vocab_size, tokenizer, tokenizer_name, traced: Some((models, bytes)) })
     }
 
     /// The first measured rows of each subtask, by the first setting with Refrain, or otherwise the first
@@ -343,10 +389,25 @@ impl RowSet {
             HalfArg::Even => ", of which the even ones are measured",
             HalfArg::Odd => ", of which the odd ones are measured",
         };
-        vec![
-            format!("{} rows{half}", self.rows.len()),
-            format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size),
-        ]
+        let rows = format!("{} rows{half}", self.rows.len());
+        match &self.traced {
+            Some((models, bytes)) => {
+                let (files, megabytes) = (args.trace.len(), *bytes as f64 / 1e6);
+                let answers =
+                    format!("answers of {}, greedy ({} tokens)", models.join(", "), self.vocab_size);
+                vec![rows, answers, format!("{files} traces, {megabytes:.1} MB")]
+            }
+            None => vec![rows, format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size)],
+        }
+    }
+}
+
+/// The failure of a trace's file.
+pub(crate) fn trace_failure(path: &Path, error: &TraceError) -> Failure {
+    let advice = "name a file that `refrain bench trace` of this version has written";
+    match error {
+        TraceError::Io { .. } => Failure::input(error, advice),
+        _ => Failure::input(format!("{}: {error}", path.display()), advice),
     }
 }
 

@@ -45,6 +45,7 @@ mod setup;
 mod stats;
 mod stream;
 mod terminal;
+mod trace;
 mod train;
 
 use std::ffi::OsString;

@@ -62,7 +62,7 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
     let (strategy, acceptance, n_tokens) =
         (column("strategy"), column("acceptance_length"), column("tokens"));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 2 * 2 * 10, "subtasks × budgets × strategies");
+    assert_eq!(lines.len(), 2 * 2 * 12, "subtasks × budgets × strategies");
     let value = |name: &str, column: usize| -> f64 {
         lines.iter().find(|line| line[1] == "trip <one>" && line[strategy] == name).unwrap()[column]
             .parse()
@@ -123,6 +123,71 @@ fn a_replay_through_a_model_follows_the_record() {
     };
     assert_eq!(steps("always-wrong"), steps("plain"));
     assert!(steps("always-right") < steps("suffix") && steps("suffix") < steps("plain"), "{cells}");
+}
+
+/// The column of a file of cells, by strategy.
+fn column<'a>(cells: &'a str, name: &str) -> std::collections::BTreeMap<&'a str, &'a str> {
+    let mut lines = cells.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let place = |name: &str| head.iter().position(|&column| column == name).unwrap();
+    let (strategy, wanted) = (place("strategy"), place(name));
+    lines.map(|line| (line[strategy], line[wanted])).collect()
+}
+
+#[test]
+fn a_recorded_trace_replays_every_rule_with_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let rows = rows(folder.path());
+    let traces = file("traces");
+    let record = ["bench", "trace", arg(&rows), "--out", arg(&traces), "--threads", "1"];
+    let limits = ["--rows", "8", "--max-tokens", "20", "--task-rows", "2"];
+    let shown = refrain(&[&record[..], &limits].concat()).done();
+    assert!(shown.contains("| summary | 2 | 0 |"), "{shown}");
+    let trace = traces.join("summary.trace");
+
+    let replay = |rows: &str, csv: &str, more: &[&str]| {
+        let cells = file(csv);
+        let args = ["bench", "replay", "--trace", arg(&trace), "--rows", rows, "--csv", arg(&cells)];
+        refrain(&[&args[..], more].concat())
+    };
+    let page = file("page.html");
+    let shown = replay("8", "8.csv", &["--explain", "--html", arg(&page)]).done();
+    assert!(shown.contains("Every row of every tree is in the trace."), "{shown}");
+    assert!(shown.contains("Why steps ended") && shown.contains("| under-weighted |"), "{shown}");
+    assert!(fs::read_to_string(&page).unwrap().contains("Why steps end, 8 rows"));
+    let cells = fs::read_to_string(file("8.csv")).unwrap();
+    let tokens = column(&cells, "tokens");
+    for rule in
+        ["refrain", "retrieval", "recycle-logits", "sam-recycle-logits", "racer", "logitspec", "sam-coordgen"]
+    {
+        assert_eq!(tokens[rule], tokens["plain"], "{rule} commits the answer");
+    }
+    let accepted = column(&cells, "accepted");
+    assert!(accepted["recycle-logits"].parse::<usize>().unwrap() > 0, "{cells}");
+    replay("8", "unexplained.csv", &["--strategy", "refrain"]).done();
+    let unexplained = fs::read_to_string(file("unexplained.csv")).unwrap();
+    let by_len = |cells| column(cells, "steps_by_len")["refrain"].to_owned();
+    assert_eq!(by_len(&unexplained), by_len(&cells), "explaining changes no draft");
+    // Larger batches have rows that nobody computed.
+    let shown = replay("24", "24.csv", &[]).done();
+    assert!(shown.contains("Rows of trees that are not in the trace: "), "{shown}");
+    let oracles = ["oracle-anchored", "oracle-jump", "oracle-pairs", "oracle-tokens"];
+    replay("8", "oracles.csv", &["--strategy", &oracles.join(",")]).done();
+    let cells = fs::read_to_string(file("oracles.csv")).unwrap();
+    let steps = column(&cells, "steps");
+    let [anchored, jump, pairs, tokens] = oracles.map(|oracle| steps[oracle].parse::<usize>().unwrap());
+    assert!(anchored >= jump.max(pairs) && jump.min(pairs) >= tokens, "{cells}");
+
+    let mut bytes = fs::read(&trace).unwrap();
+    bytes[100] ^= 4;
+    fs::write(&trace, bytes).unwrap();
+    let refused = replay("8", "8.csv", &[]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("summary.trace: the checksum"), "{}", refused.stderr);
+    let refused = refrain(&["bench", "replay", arg(&rows), "--strategy", "racer"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("refrain bench trace"), "{}", refused.stderr);
 }
 
 #[test]
@@ -225,8 +290,12 @@ fn published_rules_say_what_plain_decoding_says() {
         refrain(&[&args[..], &["The train leaves at noon. The train leaves at"]].concat()).done()
     };
     let plain = say("plain");
-    for rule in ["refrain", "pld", "sam", "sam-recycle", "sam-only", "suffix", "recycle"] {
+    let rules =
+        ["refrain", "pld", "pld-2", "sam", "sam-recycle", "sam-only", "sam-length", "suffix", "recycle"];
+    for rule in rules {
         assert_eq!(say(rule), plain, "{rule}");
     }
-    assert_eq!(refrain(&["run", "--strategy", "always-right", "hello"]).code, Some(2));
+    for strategy in ["always-right", "oracle-jump", "racer"] {
+        assert_eq!(refrain(&["run", "--strategy", strategy, "hello"]).code, Some(2), "{strategy}");
+    }
 }

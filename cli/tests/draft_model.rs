@@ -19,7 +19,17 @@ fn a_draft_model_changes_no_answer_and_is_in_the_statistics() {
     let (plain, _) = answer(&["--draft", "off"]);
     let path = repository("fixtures/draft.gguf");
     for draft in ["fixture", arg(&path)] {
-        for strategy in ["refrain", "draft-model", "chain:3", "specinfer", "opt-tree", "edgellm"] {
+        for strategy in [
+            "refrain",
+            "draft-model",
+            "chain:3",
+            "specinfer",
+            "opt-tree",
+            "opt-tree-0.05",
+            "eagle-2",
+            "edgellm",
+            "best-first",
+        ] {
             let (text, report) = answer(&["--draft", draft, "--strategy", strategy]);
             assert_eq!(text, plain, "{strategy}");
             let sources = report["stats"]["sources"].as_array().unwrap();
@@ -64,7 +74,14 @@ fn the_ways_of_drafting_with_a_model_are_compared_in_one_run() {
     let args =
         ["bench", "ablate", arg(&rows), "--draft", "fixture", "--task-rows", "1", "--max-tokens", "24"];
     let shown = refrain(&[&args[..], &["--free-rows"]].concat()).done();
-    for part in ["| draft model |", "| + history + draft model |", "| chain:8 |", "| edgellm |"] {
+    for part in [
+        "| draft model |",
+        "| + history + draft model |",
+        "| chain:8 |",
+        "| eagle-2 |",
+        "| edgellm |",
+        "| best-first |",
+    ] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
     let model = repository("fixtures/target.gguf");

@@ -85,7 +85,7 @@ impl Arm {
     ];
 
     /// Retrieval, the draft model, both, and the rules that draft with a model, in the order of reports.
-    pub const DRAFT_MODEL: [Arm; 9] = [
+    pub const DRAFT_MODEL: [Arm; 12] = [
         Arm::Plain,
         Arm::Sam,
         Arm::History,
@@ -95,6 +95,9 @@ impl Arm {
         Arm::ModelRule(ModelRule::ALL[1]),
         Arm::ModelRule(ModelRule::ALL[2]),
         Arm::ModelRule(ModelRule::ALL[3]),
+        Arm::ModelRule(ModelRule::ALL[4]),
+        Arm::ModelRule(ModelRule::ALL[5]),
+        Arm::ModelRule(ModelRule::ALL[6]),
     ];
 
     /// Whole drafts, and drafts pruned with and without the parts of pruning, in the order of reports.
@@ -160,6 +163,10 @@ impl Arm {
                 _ => Calibration::Off,
             },
             reuse: options.reuse.filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse)),
+            verify_rows_max: match self.rule() {
+                Some(rule) => rule.rows_max(options.verify_rows_max),
+                None => options.verify_rows_max,
+            },
             ..options.clone()
         }
     }

@@ -12,8 +12,9 @@
 //! same tree builder, the same walk and the same statistics as the engine.
 //!
 //! - [`rows`] reads the files and documents their format.
+//! - [`trace`](mod@trace) records a model's answers with the likeliest tokens after every row, for rules that use them.
 //! - [`rules`] contains the published drafting rules, with and without a draft model.
-//! - [`strategy`] lists the strategies: Refrain, the published rules, and two controls as lower and upper bound.
+//! - [`strategy`] lists the strategies: Refrain, the published rules, and controls as lower and upper bounds.
 //! - [`costs`] gives the costs of verification batches.
 //! - [`replay`] replays one row; [`run()`] replays whole files on several threads; [`tally`] contains the counts.
 //! - [`model`] replays through a model: everything is computed, and times are real.
@@ -41,6 +42,7 @@ pub mod strategy;
 pub mod stream;
 pub mod sweep;
 pub mod tally;
+pub mod trace;
 pub mod tune;
 
 pub use ablate::{AblateError, Ablation, Arm, Pruning, ablate};

@@ -252,6 +252,8 @@ fn decode(
     }
     let retrieves = matches!(strategy, Strategy::Refrain | Strategy::Retrieval);
     let has_history = retrieves && sources != Sources::Prompt && row.session.is_some();
+    let options =
+        &SessionOptions { verify_rows_max: strategy.rows_max(options.verify_rows_max), ..options.clone() };
     let mut session = engine.session(SessionOptions {
         context_len: Some(context_len),
         drafting: strategy.drafting(),

@@ -6,16 +6,20 @@ use std::time::Instant;
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
-    BuilderConfig, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior, ReliabilityConfig,
-    ReliabilityTable, ResumeSource, StepLimits, TreeBuilder,
+    BuilderConfig, CalibrationSource, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior,
+    ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource, StepLimits, TreeBuilder,
+    VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
-use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, TokenId};
+use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
+use crate::rules::Seen;
+use crate::rules::logits::SharedRows;
 use crate::strategy::{Sources, Strategy};
-use crate::tally::Tally;
+use crate::tally::{StepEnd, Tally};
+use crate::trace::Top;
 
 /// The setting of a measurement: one column of a report.
 #[derive(Clone, Debug)]
@@ -32,6 +36,9 @@ pub struct Setting {
     pub constants: Constants,
     /// Whether every row starts with the shipped reliability table, instead of the table learnt from earlier rows.
     pub fresh: bool,
+    /// Whether each step of [`Strategy::Refrain`] and [`Strategy::Retrieval`] gets the [reason](StepEnd) of its end. Drafts
+    /// are then built twice, so their times are not those of drafting alone.
+    pub explain: bool,
 }
 
 /// Constants of Refrain's own drafting. The defaults are the shipped ones.
@@ -82,19 +89,26 @@ pub struct Lane<'a> {
     /// Responses of the session: in the history store for Refrain, unchanged for the rules.
     history: Arc<HistoryStore>,
     earlier: Vec<Vec<TokenId>>,
+    /// The target's rows of this and earlier requests, for rules with logits.
+    rows: SharedRows,
     walk: Walk,
 }
 
 /// Called with each claim at a visited node, and whether the response confirmed it.
 pub type Judge<'a> = &'a mut dyn FnMut(&Evidence, bool);
 
-/// Optional outputs of a replay besides the counts.
+/// Gives the target's rows of a tree after a number of committed tokens, `[tree.len()]`; `None` for unknown ones.
+pub type Target<'a> = &'a mut dyn FnMut(usize, &DraftTree) -> Vec<Option<Top>>;
+
+/// Optional outputs of a replay besides the counts, and a target.
 #[derive(Default)]
 pub struct Wanted<'a> {
     /// The steps, in order.
     pub trace: Option<&'a mut Vec<TracedStep>>,
     /// The claims.
     pub judge: Option<Judge<'a>>,
+    /// The target, instead of the row's recorded one.
+    pub target: Option<Target<'a>>,
 }
 
 /// The namespace in the history store. A store contains one session.
@@ -110,6 +124,7 @@ impl<'a> Lane<'a> {
             session: None,
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
+            rows: SharedRows::default(),
             walk: Walk::default(),
         }
     }
@@ -125,20 +140,36 @@ impl<'a> Lane<'a> {
         let costs = self.setting.costs.behind(row.prompt.len());
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
+        self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
+        let mut explainer = self.explainer(row);
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let started = Instant::now();
             let limits = self.limits(rest);
+            if let Some(explainer) = &mut explainer {
+                explainer.prepare(&builder, &mut sources, &committed, limits, &costs);
+            }
+            let started = Instant::now();
             builder.build(&mut sources, &committed, limits, &costs, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
             let new_tokens = &rest[..n_new];
+            if let Some(explainer) = &explainer {
+                *tally.ends.entry(explainer.end(&committed, rest, n_new)).or_default() += 1;
+            }
+            let tops = match (&mut wanted.target, &row.target) {
+                (Some(target), _) => target(committed.len(), &tree),
+                (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
+                (None, None) => Vec::new(),
+            };
+            let confidence = self.read_step(committed.len() - 1, &tree, &tops, &mut sources);
+            tally.n_looked_up += tops.len();
+            tally.n_unknown += tops.iter().filter(|top| top.is_none()).count();
             committed.extend_from_slice(new_tokens);
             let accepted = &self.walk.path()[1..];
-            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &[] };
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &confidence };
             if let Some(judge) = wanted.judge.as_mut() {
                 builder.claims_seen(&outcome, judge);
             }
@@ -181,11 +212,60 @@ impl<'a> Lane<'a> {
 
     fn leave(&mut self, row: &TokenRow) {
         if row.session.is_some() && self.setting.sources != Sources::Prompt {
-            match self.setting.strategy {
-                Strategy::Refrain | Strategy::Retrieval => self.history.append(NAMESPACE, &row.response),
-                _ => self.earlier.push(row.response.clone()),
+            if matches!(self.setting.strategy, Strategy::Refrain | Strategy::Retrieval) {
+                self.history.append(NAMESPACE, &row.response);
             }
+            self.earlier.push(row.response.clone());
         }
+    }
+
+    /// The target's rows of the prompt, as a prefill gives them.
+    fn read_prompt(&self, row: &TokenRow, sources: &mut [Box<dyn DraftSource>]) {
+        let Some(rows) = &row.target else { return };
+        self.rows.lock().read_prompt(&row.prompt, rows.text());
+        let mut lists = SuccessorLists::new();
+        rows.text()[..row.prompt.len() - 1].iter().for_each(|top| lists.push(&top.successors()));
+        calibrate(sources, 0, &lists);
+    }
+
+    /// The target's rows of a step whose root is token `root` of the text. Returns the target's probability of each
+    /// node's token; nothing without rows.
+    fn read_step(
+        &self,
+        root: usize,
+        tree: &DraftTree,
+        tops: &[Option<Top>],
+        sources: &mut [Box<dyn DraftSource>],
+    ) -> Vec<f32> {
+        if tops.is_empty() {
+            return Vec::new();
+        }
+        let path = self.walk.path();
+        self.rows.lock().read_step(tree, path, root, tops);
+        let mut lists = SuccessorLists::new();
+        path.iter().for_each(|node| {
+            lists.push(&tops[node.index()].as_ref().map_or_else(Vec::new, Top::successors));
+        });
+        calibrate(sources, root, &lists);
+        let given_parent = |(&parent, &token): (&u32, &TokenId)| {
+            tops[parent as usize].map_or(f32::NAN, |top| top.probability(token))
+        };
+        tree.parents().iter().zip(tree.tokens()).map(given_parent).collect()
+    }
+
+    fn explainer(&self, row: &TokenRow) -> Option<Explainer> {
+        let Setting { strategy, explain, .. } = self.setting;
+        (*explain && matches!(strategy, Strategy::Refrain | Strategy::Retrieval)).then(|| Explainer {
+            config: BuilderConfig { max_rows: VERIFY_ROWS_MAX, ..self.builder_config() },
+            seen: Seen::new(&self.texts_before(row)),
+            widest: DraftTree::default(),
+        })
+    }
+
+    /// The texts of a row's sources besides prompt and output.
+    fn texts_before<'b>(&'b self, row: &'b TokenRow) -> Vec<&'b [TokenId]> {
+        let passages = row.passages.iter().filter(|_| self.setting.sources == Sources::Passages);
+        self.earlier.iter().chain(passages).map(Vec::as_slice).collect()
     }
 
     fn limits(&self, rest: &[TokenId]) -> StepLimits {
@@ -215,9 +295,10 @@ impl<'a> Lane<'a> {
             Strategy::Plain | Strategy::DraftModel | Strategy::ModelRule(_) => Vec::new(),
             Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, row.response.clone()))],
             Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, row.response.clone()))],
-            Strategy::Baseline(baseline) => {
-                let earlier: Vec<&[TokenId]> = self.earlier.iter().map(Vec::as_slice).collect();
-                vec![baseline.source(*max_rows, &earlier)]
+            Strategy::Baseline(baseline) => vec![baseline.source(*max_rows, &self.earlier())],
+            Strategy::LogitRule(rule) => vec![rule.source(*max_rows, &self.earlier(), &self.rows)],
+            Strategy::Oracle(oracle) => {
+                vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
             }
             Strategy::Refrain | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
@@ -226,6 +307,10 @@ impl<'a> Lane<'a> {
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }
+                if *strategy == Strategy::Refrain && row.target.is_some() {
+                    all.push(Box::new(CalibrationSource::new()));
+                    all.push(Box::new(ReuseSource::new(ReuseConfig::default())));
+                }
                 if *sources == Sources::Passages && !row.passages.is_empty() {
                     let passages = row.passages.iter().map(Vec::as_slice);
                     all.push(Box::new(PassagesSource::with_config(constants.orders, passages)));
@@ -233,6 +318,10 @@ impl<'a> Lane<'a> {
                 all
             }
         }
+    }
+
+    fn earlier(&self) -> Vec<&[TokenId]> {
+        self.earlier.iter().map(Vec::as_slice).collect()
     }
 
     fn count(
@@ -254,6 +343,60 @@ impl<'a> Lane<'a> {
                 counts.drafted += drafted;
                 counts.accepted += self.walk.path().iter().filter(|node| of_source(node)).count();
             }
+        }
+    }
+}
+
+fn calibrate(sources: &mut [Box<dyn DraftSource>], first: usize, lists: &SuccessorLists) {
+    let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+    listeners.for_each(|source| source.calibrate(first, lists));
+}
+
+/// Finds out why steps end, from the texts of the sources and a tree of the largest batch.
+struct Explainer {
+    config: BuilderConfig,
+    seen: Seen,
+    /// The draft if the batch had [`VERIFY_ROWS_MAX`] rows.
+    widest: DraftTree,
+}
+
+impl Explainer {
+    /// Builds the widest tree of a step, before its own tree: anchors are then those of the step's own.
+    fn prepare(
+        &mut self,
+        builder: &TreeBuilder,
+        sources: &mut [Box<dyn DraftSource>],
+        committed: &[TokenId],
+        limits: StepLimits,
+        costs: &refrain::CostProfile,
+    ) {
+        self.seen.read(committed);
+        let limits = StepLimits { max_rows: VERIFY_ROWS_MAX, ..limits };
+        let mut widest = TreeBuilder::with_table(self.config, builder.table().clone());
+        widest.build(sources, committed, limits, costs, &mut self.widest);
+    }
+
+    /// Why a step after `committed` committed only the first `n_new` tokens of `rest`.
+    fn end(&self, committed: &[TokenId], rest: &[TokenId], n_new: usize) -> StepEnd {
+        let new_tokens = &rest[..n_new];
+        let Some((&bonus, accepted)) = new_tokens.split_last().filter(|_| n_new < rest.len()) else {
+            return StepEnd::Output;
+        };
+        let before = accepted.last().or(committed.last());
+        // The step's own accepted tokens are part of the text that a pointer may follow.
+        let in_step = |token: TokenId| accepted.contains(&token);
+        let pair_in_step = |token, next| accepted.windows(2).any(|pair| pair == [token, next]);
+        if !self.seen.holds(bonus) && !in_step(bonus) {
+            return StepEnd::Absent;
+        }
+        if before.is_some_and(|&before| !self.seen.holds_pair(before, bonus) && !pair_in_step(before, bonus))
+        {
+            return StepEnd::Jump;
+        }
+        let child = |node: Option<NodeIdx>, &token: &TokenId| self.widest.child(node?, token);
+        match new_tokens.iter().fold(Some(NodeIdx::ROOT), child) {
+            Some(_) => StepEnd::BelowBudget,
+            None => StepEnd::UnderWeighted,
         }
     }
 }

@@ -21,6 +21,8 @@ use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::trace::Rows;
+
 /// Maximum length of a line, in bytes: four times the longest text for a tokenizer.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
 
@@ -68,6 +70,8 @@ pub struct TokenRow {
     pub passages: Vec<Vec<TokenId>>,
     /// The tokens to replay.
     pub response: Vec<TokenId>,
+    /// The target's rows, if the response was recorded with them.
+    pub target: Option<Box<Rows>>,
 }
 
 /// Rows could not be read.
@@ -232,6 +236,7 @@ fn encode_row(index: usize, row: &Row, tokenizer: &Tokenizer) -> Result<TokenRow
         session: row.session.clone(),
         passages: row.context.iter().map(|passage| encode(passage)).collect::<Result<_, _>>()?,
         response: encode(&row.response)?,
+        target: None,
         prompt,
     })
 }
@@ -290,6 +295,7 @@ mod tests {
             prompt: prompt.iter().map(|&id| TokenId(id)).collect(),
             passages: Vec::new(),
             response: Vec::new(),
+            target: None,
         };
         let mut rows = [row(&[1, 2]), row(&[3]), row(&[4, 5, 6, 7, 8])];
         set_prompt_len(&mut rows, 4);

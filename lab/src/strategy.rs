@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
-use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions};
+use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
 use thiserror::Error;
 
-use crate::rules::{Baseline, ModelRule};
+use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
 
 /// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -24,6 +24,10 @@ pub enum Strategy {
     Baseline(Baseline),
     /// A published rule that drafts with the draft model.
     ModelRule(ModelRule),
+    /// A published rule that drafts from the target's logits, in replays of traces.
+    LogitRule(LogitRule),
+    /// Control: drafts the response as far as the sources could, in replays without a model.
+    Oracle(Oracle),
     /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
     /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
@@ -38,6 +42,17 @@ impl Strategy {
         first.chain(baselines).chain([Strategy::AlwaysRight, Strategy::AlwaysWrong]).collect()
     }
 
+    /// All strategies for replays of traces, in the order of reports: `Refrain` drafts from the target's rows too,
+    /// `Retrieval` does not.
+    pub fn traced() -> Vec<Strategy> {
+        let mut all = Strategy::all();
+        let controls = all.split_off(all.len() - 2);
+        all.insert(1, Strategy::Retrieval);
+        all.extend(LogitRule::ALL.into_iter().map(Strategy::LogitRule));
+        all.extend(controls);
+        all
+    }
+
     /// Refrain with and without its parts, and all rules that draft with a model, in the order of reports.
     pub fn with_draft_model() -> Vec<Strategy> {
         let rules = ModelRule::ALL.into_iter().map(Strategy::ModelRule);
@@ -47,13 +62,23 @@ impl Strategy {
 
     /// Refrain, its two halves, and the rules for comparison with a target on flash, in the order of reports.
     pub fn streamed() -> Vec<Strategy> {
-        let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm].map(Strategy::ModelRule);
+        let rules = [ModelRule::Chain(8), ModelRule::EdgeLlm, ModelRule::BestFirst].map(Strategy::ModelRule);
         [Strategy::Refrain, Strategy::Retrieval, Strategy::DraftModel].into_iter().chain(rules).collect()
     }
 
     /// Whether the strategy is a competitor of Refrain in reports.
     pub fn is_rival(self) -> bool {
-        matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_))
+        matches!(self, Strategy::Baseline(_) | Strategy::ModelRule(_) | Strategy::LogitRule(_))
+    }
+
+    /// Whether the strategy is a bound, not a drafter.
+    pub fn is_control(self) -> bool {
+        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_))
+    }
+
+    /// Whether the strategy requires a trace.
+    pub fn needs_trace(self) -> bool {
+        matches!(self, Strategy::LogitRule(_))
     }
 
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
@@ -64,6 +89,8 @@ impl Strategy {
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
             | Strategy::ModelRule(_)
+            | Strategy::LogitRule(_)
+            | Strategy::Oracle(_)
             | Strategy::AlwaysRight
             | Strategy::AlwaysWrong => Drafting::AsClaimed,
         }
@@ -90,6 +117,14 @@ impl Strategy {
             }
             _ => return Ok(()),
         })
+    }
+
+    /// Maximum rows of its batches where others have `max_rows`: the published EdgeLLM has no limit of its own.
+    pub fn rows_max(self, max_rows: usize) -> usize {
+        match self {
+            Strategy::ModelRule(ModelRule::EdgeLlm) => VERIFY_ROWS_MAX,
+            _ => max_rows,
+        }
     }
 
     /// Maximum memory of the rule's source in bytes, without the weights of its draft model. 0 for strategies other
@@ -120,6 +155,8 @@ impl fmt::Display for Strategy {
             Strategy::DraftModel => "draft-model",
             Strategy::Baseline(baseline) => baseline.name(),
             Strategy::ModelRule(rule) => return rule.fmt(f),
+            Strategy::LogitRule(rule) => return rule.fmt(f),
+            Strategy::Oracle(oracle) => return oracle.fmt(f),
             Strategy::AlwaysRight => "always-right",
             Strategy::AlwaysWrong => "always-wrong",
         })
@@ -182,8 +219,9 @@ impl FromStr for Strategy {
         if let Ok(rule) = name.parse() {
             return Ok(Strategy::ModelRule(rule));
         }
-        let mut all = Strategy::all();
-        all.extend(Strategy::with_draft_model().into_iter().skip(2));
+        let mut all = Strategy::traced();
+        all.extend(Strategy::with_draft_model().into_iter().skip(3));
+        all.extend(Oracle::ALL.map(Strategy::Oracle));
         find(&all, name)
     }
 }
@@ -202,7 +240,8 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        let all = Strategy::all().into_iter().chain(Strategy::with_draft_model());
+        let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
+        let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
         for strategy in all.chain([Strategy::ModelRule(ModelRule::Chain(3))]) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }

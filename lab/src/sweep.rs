@@ -213,6 +213,7 @@ mod tests {
             prompt: vec![TokenId(1)],
             passages: Vec::new(),
             response: (0..n_tokens as u32).map(TokenId).collect(),
+            target: None,
         }
     }
 

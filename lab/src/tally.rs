@@ -25,8 +25,46 @@ pub struct Tally {
     pub verify_us: f64,
     /// Time of plain decoding of the same tokens according to the cost profile, in µs.
     pub plain_us: f64,
+    /// Number of tree rows that were looked up in a trace.
+    pub n_looked_up: usize,
+    /// Of these, the rows that the trace does not have: the tree left the recorded batches.
+    pub n_unknown: usize,
+    /// Number of steps by the reason of their end; all 0 unless the setting explains steps.
+    pub ends: BTreeMap<StepEnd, usize>,
     /// Largest memory of builder and sources at the end of a row, in bytes, including shared history.
     pub memory_bytes_max: usize,
+}
+
+/// Why a step committed no further token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum StepEnd {
+    /// The output ended.
+    Output,
+    /// The next token occurs nowhere in the sources.
+    Absent,
+    /// The next token occurs in the sources, but nowhere after the token before it.
+    Jump,
+    /// The pair was seen, but even the largest batch would have left the next token out.
+    UnderWeighted,
+    /// The largest batch would have had the next token; this one had no room for it.
+    BelowBudget,
+}
+
+impl StepEnd {
+    /// All reasons, in the order of reports.
+    pub const ALL: [StepEnd; 5] =
+        [StepEnd::Absent, StepEnd::Jump, StepEnd::UnderWeighted, StepEnd::BelowBudget, StepEnd::Output];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepEnd::Output => "end of output",
+            StepEnd::Absent => "absent",
+            StepEnd::Jump => "jump",
+            StepEnd::UnderWeighted => "under-weighted",
+            StepEnd::BelowBudget => "below the budget",
+        }
+    }
 }
 
 /// Tokens drafted and accepted.
@@ -68,6 +106,9 @@ impl Tally {
         self.draft_us.extend_from_slice(&other.draft_us);
         self.verify_us += other.verify_us;
         self.plain_us += other.plain_us;
+        self.n_looked_up += other.n_looked_up;
+        self.n_unknown += other.n_unknown;
+        other.ends.iter().for_each(|(&end, n)| *self.ends.entry(end).or_default() += n);
         self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
     }
 

@@ -87,6 +87,7 @@ fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            explain: false,
         };
         let mut lane = Lane::new(&setting, vocab_size);
         let (mut session, mut earlier) = (None, Vec::new());
@@ -152,6 +153,7 @@ fn generated(n_rows: usize) -> Vec<TokenRow> {
             prompt: text(&mut pool, 60 + index % 70),
             passages: Vec::new(),
             response: text(&mut pool, index % 80),
+            target: None,
         })
         .collect()
 }

@@ -25,6 +25,12 @@ pub(crate) enum BenchCommand {
     /// `subtask`, `context` (the passages: a string or a list) and `session` (rows of one session are
     /// consecutive, and its earlier responses are history).
     Replay(ReplayArgs),
+    /// Record logit traces: a model answers the requests, and the 8 likeliest tokens after every row of the prompt,
+    /// the answer and the given strategies' drafts are kept, one file per task. `replay --trace` reads them.
+    ///
+    /// Rows are those of `replay`; the prompt is the user's message, and the response is not used. The requests of
+    /// a task are one session, in order.
+    Trace(TraceArgs),
     /// Measure each part of drafting: a model answers with history, calibration and reuse added in turn.
     ///
     /// Rows are those of `replay`; the prompt is the user's message, and the response is not used.
@@ -132,7 +138,7 @@ pub(crate) struct BenchStreamArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) lengths: Vec<u32>,
     /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also
-    /// retrieval, draft-model, chain:8 and edgellm].
+    /// retrieval, draft-model, chain:8, edgellm and best-first].
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
     pub(crate) strategy: Vec<Strategy>,
     /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
@@ -174,12 +180,42 @@ pub(crate) struct BenchGraphsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// The folder for the traces, `TASK.trace`.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: PathBuf,
+    /// Strategies whose trees are recorded, with all sources [default: those of `replay --trace` that draft].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) strategy: Vec<Strategy>,
+    /// Maximum rows of a verification batch: the trees of each are recorded.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [16])]
+    pub(crate) rows: Vec<usize>,
+    /// Maximum number of tokens of an answer.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    pub(crate) max_tokens: u32,
+    /// Maximum number of tokens of a prompt; requests with longer ones are left out.
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) prompt_tokens: u32,
+    /// Maximum number of rows of each task, from all of its subtasks alike [default: all].
+    #[arg(long, value_name = "N")]
+    pub(crate) task_rows: Option<usize>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) rows_args: RowsArgs,
-    /// Drafting strategies: refrain, plain, pld, sam, sam-recycle, sam-only, suffix, recycle, always-right,
-    /// always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N, specinfer,
-    /// opt-tree, edgellm [default: all; with --draft those that use a draft model].
+    /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
+    /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
+    /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
+    /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
+    /// --draft those that use a draft model]. Without --model also oracle-anchored, oracle-jump, oracle-pairs,
+    /// oracle-tokens: upper bounds of drafts from text.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,
@@ -196,6 +232,10 @@ pub(crate) struct ReplayArgs {
     /// Reset the reliability table after every row.
     #[arg(long)]
     pub(crate) fresh: bool,
+    /// Count why the steps of refrain and retrieval end: the next token is absent from the sources, a jump within
+    /// them, under-weighted, or below the budget of rows. Builds each draft twice.
+    #[arg(long, conflicts_with = "model")]
+    pub(crate) explain: bool,
     /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that
     /// do not fit the context are left out. Only the first values of --rows and --sources are used. Rows are
     /// encoded by the model's tokenizer, or by --tokenizer.
@@ -302,8 +342,11 @@ pub(crate) struct TuneArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RowsArgs {
     /// Files of rows, JSON Lines.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "trace")]
     pub(crate) files: Vec<PathBuf>,
+    /// Instead of rows: files of `refrain bench trace`. Rules with logits need them.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "files")]
+    pub(crate) trace: Vec<PathBuf>,
     /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
     #[arg(long, value_name = "PATH")]
     pub(crate) tokenizer: Option<PathBuf>,

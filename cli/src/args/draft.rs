@@ -18,8 +18,8 @@ pub(crate) struct DraftArgs {
     #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
     /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule
-    /// for comparison: pld, sam, sam-recycle, sam-only, suffix, recycle, and with a draft model chain:N,
-    /// specinfer, opt-tree, edgellm. Never changes the output.
+    /// for comparison: pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle, and with a draft
+    /// model chain:N, specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first. Never changes the output.
     #[arg(long, value_name = "NAME", default_value_t = Strategy::Refrain, value_parser = parse_strategy)]
     pub(crate) strategy: Strategy,
     /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain
@@ -82,10 +82,12 @@ impl From<OsString> for DraftArg {
     }
 }
 
-/// Rejects the controls, which need the response in advance; only a replay has it.
+/// Rejects the controls, which need the response in advance, and rules that need a trace; only a replay has them.
 fn parse_strategy(name: &str) -> Result<Strategy, String> {
-    match name.parse() {
-        Ok(Strategy::AlwaysRight | Strategy::AlwaysWrong) => Err(format!("`{name}` is for `refrain bench`")),
+    match name.parse::<Strategy>() {
+        Ok(strategy) if strategy.is_control() || strategy.needs_trace() => {
+            Err(format!("`{name}` is for `refrain bench`"))
+        }
         Ok(strategy) => Ok(strategy),
         Err(unknown) => Err(unknown.to_string()),
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{HARD_NEGATIVE, Report};
 use crate::strategy::Strategy;
-use crate::tally::{Tally, geometric_mean};
+use crate::tally::{StepEnd, Tally, geometric_mean};
 
 /// All tables.
 pub fn write(report: &Report<'_>) -> String {
@@ -29,6 +29,8 @@ fn write_all(out: &mut String, report: &Report<'_>) -> std::fmt::Result {
         writeln!(out, "\nDrafting, all subtasks together.\n")?;
         let totals = group.iter().map(|&s| (report.settings[s].strategy.to_string(), report.total(s)));
         write_details(out, "strategy", totals)?;
+        write_ends(out, report, &group)?;
+        write_unknown(out, report, &group)?;
         let refrain = group.iter().find(|&&setting| report.settings[setting].strategy == Strategy::Refrain);
         if let Some(&refrain) = refrain {
             writeln!(out, "\nRefrain by subtask (`--csv` has the same of every strategy).\n")?;
@@ -78,6 +80,43 @@ fn write_values(
         " {} |",
         if ratios.is_empty() { String::new() } else { format!("{:.3}", geometric_mean(ratios)) }
     )
+}
+
+/// Why steps ended, for the strategies with reasons.
+fn write_ends(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fmt::Result {
+    let totals = group.iter().map(|&setting| (report.settings[setting].strategy, report.total(setting)));
+    let explained: Vec<_> = totals.filter(|(_, total)| !total.ends.is_empty()).collect();
+    if explained.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nWhy steps ended: the next token, and what a batch of 64 rows would have held.\n")?;
+    write!(out, "| strategy |")?;
+    StepEnd::ALL.iter().try_for_each(|end| write!(out, " {} |", end.name()))?;
+    writeln!(out, "\n| --- |{}", " ---: |".repeat(StepEnd::ALL.len()))?;
+    for (strategy, total) in explained {
+        write!(out, "| {strategy} |")?;
+        let n = |end| *total.ends.get(end).unwrap_or(&0);
+        StepEnd::ALL.iter().try_for_each(|end| write!(out, " {:.1} % |", percent(n(end), total.n_steps)))?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// How often trees left a trace. Nobody needs the logits of a control's rows.
+fn write_unknown(out: &mut String, report: &Report<'_>, group: &[usize]) -> std::fmt::Result {
+    let totals = group.iter().map(|&setting| (report.settings[setting].strategy, report.total(setting)));
+    let traced: Vec<_> =
+        totals.filter(|(strategy, total)| !strategy.is_control() && total.n_looked_up > 0).collect();
+    if traced.is_empty() {
+        return Ok(());
+    }
+    let share = |total: &Tally| format!("{:.2} %", percent(total.n_unknown, total.n_looked_up));
+    let left = traced.iter().filter(|(_, total)| total.n_unknown > 0);
+    let left: Vec<String> = left.map(|(strategy, total)| format!("{strategy} {}", share(total))).collect();
+    match left.is_empty() {
+        true => writeln!(out, "\nEvery row of every tree is in the trace."),
+        false => writeln!(out, "\nRows of trees that are not in the trace: {}.", left.join(", ")),
+    }
 }
 
 /// A line per tally.

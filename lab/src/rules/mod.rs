@@ -3,10 +3,20 @@
 //! A rule plans its whole tree when the builder requests anchors, and then returns the plan node by node. So the tree
 //! builder, the engine and the statistics treat it like any source. In a session with `Drafting::AsClaimed`, the
 //! builder keeps the plan unchanged. [`Strategy`](crate::Strategy) starts such sessions.
+//!
+//! Rules [with logits](logits) run in replays of [traces](mod@crate::trace) only: sources of a session never receive
+//! rejected rows.
 
+mod corpus;
+pub mod logits;
 pub mod model;
+mod oracle;
+mod seen;
 mod source;
 pub mod text;
 
+pub use logits::LogitRule;
 pub use model::{ModelRule, UnknownModelRule};
+pub use oracle::Oracle;
+pub(crate) use seen::Seen;
 pub use text::{Baseline, UnknownBaseline};

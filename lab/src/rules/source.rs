@@ -103,13 +103,28 @@ impl Plan {
         self.nodes[node].reach
     }
 
+    /// The child of `parent` with `token`: the planned one, or a new one. `None` if the plan is full.
+    pub(crate) fn merge(&mut self, parent: usize, token: TokenId, reach: f32) -> Option<usize> {
+        let mut below = self.nodes.iter().enumerate().skip(parent + 1);
+        match below.find(|(_, node)| node.parent as usize == parent && node.token == token) {
+            Some((node, _)) => Some(node),
+            None => self.push(parent, token, reach),
+        }
+    }
+
+    /// Merges a path below `parent`. Returns its last node, or that before the plan was full.
+    pub(crate) fn merge_path(&mut self, parent: usize, tokens: &[TokenId]) -> usize {
+        let mut last = parent;
+        for &token in tokens {
+            let Some(node) = self.merge(last, token, 1.0) else { break };
+            last = node;
+        }
+        last
+    }
+
     /// Appends a path below the root.
     pub(crate) fn push_path(&mut self, tokens: &[TokenId]) {
-        let mut parent = Some(0);
-        for &token in tokens {
-            let Some(node) = parent else { return };
-            parent = self.push(node, token, 1.0);
-        }
+        self.merge_path(0, tokens);
     }
 }
 
@@ -219,4 +234,24 @@ impl<R: Rule> DraftSource for RuleSource<R> {
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
     }
+}
+
+/// The tree built from a rule's draft after `committed`.
+#[cfg(test)]
+pub(crate) fn built(
+    source: Box<dyn DraftSource>,
+    max_rows: usize,
+    committed: &[TokenId],
+) -> refrain::DraftTree {
+    use refrain::internals::draft::{BuilderConfig, StepLimits, TreeBuilder};
+
+    let mut sources = [source];
+    let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
+    let mut tree = refrain::DraftTree::default();
+    sources[0].prime(committed);
+    // Rules ignore the costs of rows.
+    let costs = refrain::CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]);
+    builder.build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
+    tree.check_integrity();
+    tree
 }

@@ -42,7 +42,15 @@ pub fn draw(report: &Report<'_>) -> Vec<Plot> {
             plots.extend(plot(
                 format!("step-time-{sources}-{max_rows}"),
                 format!("Where a step's time goes, {max_rows} rows, sources: {sources}"),
-                |area| stages::draw(area, &stages::of_report(report, &group)),
+                |area| stages::draw(area, &stages::of_report(report, &group), US_PER_STEP),
+            ));
+        }
+        let ends = stages::ends_of_report(report, &group);
+        if !ends.is_empty() {
+            plots.extend(plot(
+                format!("step-ends-{sources}-{max_rows}"),
+                format!("Why steps end, {max_rows} rows, sources: {sources}"),
+                |area| stages::draw(area, &ends, "share of steps"),
             ));
         }
     }
@@ -64,11 +72,13 @@ pub fn draw(report: &Report<'_>) -> Vec<Plot> {
 /// All plots of a replay through a model: speed by subtask, and the time of a step by stage.
 pub fn draw_timings(timings: &Timings) -> Vec<Plot> {
     let speed = |area: &Area<'_>| acceptance::draw_speed_bars(area, timings);
-    let stages = |area: &Area<'_>| stages::draw(area, &stages::of_timings(timings));
+    let stages = |area: &Area<'_>| stages::draw(area, &stages::of_timings(timings), US_PER_STEP);
     let speed = plot("speed".to_owned(), "Speed over plain decoding by task".to_owned(), speed);
     let stages = plot("step-time".to_owned(), "Where a step's time goes".to_owned(), stages);
     speed.into_iter().chain(stages).collect()
 }
+
+const US_PER_STEP: &str = "µs per step";
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -91,12 +101,12 @@ const COLORS: [RGBColor; 10] = [
 ];
 
 fn color(strategy: Strategy) -> RGBColor {
-    let all = Strategy::all();
+    let all = Strategy::traced();
     COLORS[all.iter().position(|&other| other == strategy).unwrap_or(0) % COLORS.len()]
 }
 
 fn is_control(report: &Report<'_>, setting: usize) -> bool {
-    matches!(report.settings[setting].strategy, Strategy::AlwaysRight | Strategy::AlwaysWrong)
+    report.settings[setting].strategy.is_control()
 }
 
 /// Draws one picture. `None` if there is no data.

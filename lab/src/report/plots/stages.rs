@@ -1,15 +1,29 @@
-//! The time of a step by stage: a bar per strategy, a segment per stage.
+//! A bar per strategy, divided into segments: the time of a step by stage, or the ends of steps by reason.
 
 use plotters::prelude::*;
 
 use super::{Area, COLORS, Drawn};
 use crate::model::Timings;
 use crate::report::Report;
+use crate::tally::{StepEnd, Tally};
 
-/// The mean step of a strategy: stages with their times in µs, in order.
+/// The mean step of a strategy: stages with their times in µs, or reasons with their shares, in order.
 pub(super) struct Step {
     name: String,
     stages: Vec<(&'static str, f64)>,
+}
+
+/// The shares of the reasons why steps ended, for the strategies with reasons.
+pub(super) fn ends_of_report(report: &Report<'_>, group: &[usize]) -> Vec<Step> {
+    let totals = group.iter().map(|&setting| (setting, report.total(setting)));
+    let step = |(setting, total): (usize, Tally)| {
+        let share = |end| *total.ends.get(&end).unwrap_or(&0) as f64 / total.n_steps.max(1) as f64;
+        Step {
+            name: report.settings[setting].strategy.to_string(),
+            stages: StepEnd::ALL.iter().map(|&end| (end.name(), share(end))).collect(),
+        }
+    };
+    totals.filter(|(_, total)| !total.ends.is_empty()).map(step).collect()
 }
 
 /// Drafting as measured; verification by the cost profile.
@@ -47,24 +61,24 @@ pub(super) fn of_timings(timings: &Timings) -> Vec<Step> {
     timings.by_strategy().into_iter().map(step).collect()
 }
 
-pub(super) fn draw(area: &Area<'_>, steps: &[Step]) -> Drawn {
-    let us_max = steps.iter().map(|step| step.stages.iter().map(|stage| stage.1).sum()).fold(1e-3, f64::max);
+pub(super) fn draw(area: &Area<'_>, steps: &[Step], unit: &str) -> Drawn {
+    let longest = steps.iter().map(|step| step.stages.iter().map(|stage| stage.1).sum()).fold(1e-3, f64::max);
     let n = steps.len().max(1);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(40)
-        .y_label_area_size(96)
-        .build_cartesian_2d(0.0..us_max * 1.3, n as f64..0.0)?;
+        .y_label_area_size(132)
+        .build_cartesian_2d(0.0..longest * 1.3, n as f64..0.0)?;
     let mesh = &mut chart.configure_mesh();
-    mesh.disable_y_mesh().y_labels(0).x_desc("µs per step").light_line_style(TRANSPARENT).draw()?;
+    mesh.disable_y_mesh().y_labels(0).x_desc(unit).light_line_style(TRANSPARENT).draw()?;
     let n_stages = steps.iter().map(|step| step.stages.len()).max().unwrap_or(0);
     for stage in 0..n_stages {
         let color = COLORS[[4, 2, 5, 0, 6][stage % 5]];
         let name = steps.iter().find_map(|step| step.stages.get(stage)).map_or("", |stage| stage.0);
         let pieces = steps.iter().enumerate().filter_map(|(i, step)| {
-            let us = step.stages.get(stage)?.1;
+            let len = step.stages.get(stage)?.1;
             let left: f64 = step.stages[..stage].iter().map(|stage| stage.1).sum();
-            Some(Rectangle::new([(left, i as f64 + 0.15), (left + us, i as f64 + 0.85)], color.filled()))
+            Some(Rectangle::new([(left, i as f64 + 0.15), (left + len, i as f64 + 0.85)], color.filled()))
         });
         chart
             .draw_series(pieces)?

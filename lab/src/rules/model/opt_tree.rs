@@ -20,29 +20,35 @@ pub(super) const NODES_MAX: usize = 60;
 /// Maximum layers: `--max_depth` of the authors' evaluation.
 pub(super) const LAYERS_MAX: usize = 10;
 /// Minimum gain of a layer in expected accepted tokens: `--threshold` of the authors' evaluation.
-const THRESHOLD: f32 = 0.5;
+pub(super) const THRESHOLD: f32 = 0.5;
+/// A smaller minimum, for deeper trees.
+pub(super) const THRESHOLD_FINE: f32 = 0.05;
 /// Smaller products are dropped: they add nothing to the expectation, and dividing by them would give NaN.
 const REACH_MIN: f32 = 1e-30;
 
 #[derive(Clone)]
-pub(super) struct OptTree;
+pub(super) struct OptTree {
+    /// Minimum gain of a layer.
+    pub(super) threshold: f32,
+}
 
 /// A path, by its last node.
 #[derive(Clone, Copy)]
-struct Path {
-    token: TokenId,
+pub(super) struct Path {
+    pub(super) token: TokenId,
     /// The index of the parent among all paths; `None` for the root.
     parent: Option<usize>,
     /// The index of the parent among the computed nodes.
-    parent_node: u32,
-    reach: f32,
+    pub(super) parent_node: u32,
+    /// The product of the probabilities.
+    pub(super) reach: f32,
 }
 
 impl Planner for OptTree {
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
         let n = plan.n_max().min(NODES_MAX);
         let mut paths: Vec<Path> = Vec::new();
-        paths.extend(best(n, successors(tree, ROOT, None, 1.0)));
+        paths.extend(successors(tree, ROOT, None, 1.0).take(n));
         let mut newest = 0..paths.len();
         let mut promised = 0.0;
         for n_layers in 2.. {
@@ -54,21 +60,22 @@ impl Planner for OptTree {
             let first = tree.compute(&wanted)?;
             let of_layer = (first..).zip(newest.clone());
             let below = of_layer.flat_map(|(node, i)| successors(tree, node, Some(i), paths[i].reach));
-            let layer: Vec<Path> = best(n, below).collect();
+            let below: Vec<Path> = below.collect();
+            let layer = best(n, below.iter().map(|path| path.reach).zip(0..));
             let promise: f32 = order(&paths).iter().take(n).map(|&i| paths[i].reach).sum();
-            if promise - promised <= THRESHOLD || n_layers >= LAYERS_MAX {
+            if promise - promised <= self.threshold || n_layers >= LAYERS_MAX {
                 break;
             }
             promised = promise;
             newest = paths.len()..paths.len() + layer.len();
-            paths.extend(layer);
+            paths.extend(layer.into_iter().map(|i| below[i]));
         }
         push_best(&paths, n, plan);
         Ok(())
     }
 }
 
-fn successors(
+pub(super) fn successors(
     tree: &KvTree,
     node: u32,
     parent: Option<usize>,
@@ -83,11 +90,11 @@ fn successors(
     tree.likely(node).iter().map(path).filter(|path| path.reach >= REACH_MIN)
 }
 
-/// The `n` likeliest paths. For equal paths, the first.
-fn best(n: usize, paths: impl Iterator<Item = Path>) -> impl Iterator<Item = Path> {
-    let mut paths: Vec<Path> = paths.collect();
-    paths.sort_by(|a, b| b.reach.total_cmp(&a.reach));
-    paths.into_iter().take(n)
+/// The indices of the `n` likeliest of paths given by probability and index. For equal paths, the first.
+pub(super) fn best(n: usize, paths: impl Iterator<Item = (f32, usize)>) -> Vec<usize> {
+    let mut paths: Vec<(f32, usize)> = paths.collect();
+    paths.sort_by(|a, b| b.0.total_cmp(&a.0));
+    paths.into_iter().take(n).map(|path| path.1).collect()
 }
 
 /// All paths, likeliest first. A parent precedes its children: it is in an earlier layer and no less likely.
@@ -97,7 +104,7 @@ fn order(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-fn push_best(paths: &[Path], n: usize, plan: &mut Plan) {
+pub(super) fn push_best(paths: &[Path], n: usize, plan: &mut Plan) {
     let mut planned = vec![None; paths.len()];
     for i in order(paths).into_iter().take(n) {
         let Path { token, parent, reach, .. } = paths[i];

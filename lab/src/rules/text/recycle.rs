@@ -58,27 +58,38 @@ impl Rule for Recycle {
     }
 
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
-        let Some(&root) = committed.last() else { return };
-        // The template's path of each planned node.
-        let mut planned: Vec<(&[u8], usize)> = vec![(&[], 0)];
-        for path in by_subtree() {
-            let Some((&rank, above)) = path.split_last() else { continue };
-            let Some(&(_, parent)) = planned.iter().find(|(path, _)| *path == above) else { continue };
-            let token = if parent == 0 { root } else { plan.token(parent) };
-            let next = self.successors.get(&token).map_or(NONE, |list| list[usize::from(rank)]);
-            if next != NONE {
-                let reach = plan.reach(parent) / f32::from(rank + 2);
-                match plan.push(parent, next, reach) {
-                    Some(node) => planned.push((path, node)),
-                    None => return,
-                }
-            }
-        }
+        plan_template(committed, plan, |token, rank| {
+            let next = self.successors.get(&token).map_or(NONE, |list| list[rank]);
+            (next != NONE).then_some(next)
+        });
     }
 
     fn memory_usage(&self) -> usize {
         let entry = size_of::<TokenId>() * (N_SUCCESSORS + 1) + 1;
         (self.successors.capacity() + self.earlier.capacity()) * entry
+    }
+}
+
+/// Plans the template below the last token of `committed`. `successor` gives a token's successor of a rank.
+pub(crate) fn plan_template(
+    committed: &[TokenId],
+    plan: &mut Plan,
+    successor: impl Fn(TokenId, usize) -> Option<TokenId>,
+) {
+    let Some(&root) = committed.last() else { return };
+    // The template's path of each planned node.
+    let mut planned: Vec<(&[u8], usize)> = vec![(&[], 0)];
+    for path in by_subtree() {
+        let Some((&rank, above)) = path.split_last() else { continue };
+        let Some(&(_, parent)) = planned.iter().find(|(path, _)| *path == above) else { continue };
+        let token = if parent == 0 { root } else { plan.token(parent) };
+        if let Some(next) = successor(token, usize::from(rank)) {
+            let reach = plan.reach(parent) / f32::from(rank + 2);
+            match plan.push(parent, next, reach) {
+                Some(node) => planned.push((path, node)),
+                None => return,
+            }
+        }
     }
 }
 

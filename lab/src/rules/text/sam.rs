@@ -1,10 +1,9 @@
 //! SAM-Decoding: the dynamic and the static automaton.
 
-use super::corpus::Corpus;
-use super::corpus::Earlier;
-use super::recycle::Recycle;
+use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
+use refrain::internals::sam::Match;
 
 /// The minimum match length for drafts, as published.
 pub(super) const THRESHOLD: usize = 5;
@@ -13,62 +12,110 @@ pub(super) const BIAS: usize = 5;
 /// Maximum number of drafted tokens.
 pub(super) const N_TOKENS: usize = 40;
 
+/// Number of drafted tokens per matched token in the authors' version without auxiliary drafter (`alpha`).
+pub(super) const FACTOR: usize = 4;
+/// Maximum number of drafted tokens of that version (`max_predicts`, which counts the root).
+pub(super) const N_TOKENS_BY_LENGTH: usize = 59;
+
+/// How a match becomes a draft.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SamConfig {
+    /// The minimum match length for drafts.
+    pub(super) threshold: usize,
+    /// Whether the draft has [`FACTOR`] tokens per matched token, up to [`N_TOKENS_BY_LENGTH`], instead of [`N_TOKENS`].
+    pub(super) by_length: bool,
+    /// Whether a match in the session's own text is shortened until [`N_TOKENS`] tokens follow its first occurrence
+    /// (`to_anc`; the authors' code does this in the dynamic automaton only).
+    pub(super) shortens: bool,
+}
+
+impl SamConfig {
+    /// As published, with an auxiliary drafter.
+    pub(crate) const PUBLISHED: SamConfig =
+        SamConfig { threshold: THRESHOLD, by_length: false, shortens: true };
+    /// As published, without shortening.
+    pub(super) const UNSHORTENED: SamConfig = SamConfig { shortens: false, ..Self::PUBLISHED };
+    /// For matches of any length.
+    pub(in crate::rules) const ANY_MATCH: SamConfig = SamConfig { threshold: 1, ..Self::UNSHORTENED };
+    /// The authors' version without auxiliary drafter.
+    pub(super) const BY_LENGTH: SamConfig = SamConfig { by_length: true, ..Self::ANY_MATCH };
+}
+
 #[derive(Clone, Debug)]
-pub(super) struct Sam {
-    own: Corpus,
-    earlier: Earlier,
-    threshold: usize,
+pub(crate) struct Sam {
+    texts: Texts,
+    config: SamConfig,
 }
 
 impl Sam {
-    pub(super) fn new(earlier: &[&[TokenId]], threshold: usize) -> Self {
-        Sam { own: Corpus::new(&[]), earlier: Earlier::new(earlier), threshold }
+    pub(crate) fn new(earlier: &[&[TokenId]], config: SamConfig) -> Self {
+        Sam { texts: Texts::new(earlier), config }
+    }
+
+    /// The longest suffix of `own` whose first occurrence has [`N_TOKENS`] tokens after it; if none has, the shortest.
+    fn shortened(&self, own: Match) -> Match {
+        let automaton = self.texts.own.automaton();
+        let room = |m: Match| self.texts.own.len() - 1 - automaton.first_end(automaton.renew(m)) as usize;
+        let suffixes = std::iter::successors(Some(automaton.renew(own)), |&m| {
+            automaton.shorter(m).filter(|m| !m.is_empty())
+        });
+        let mut last = own;
+        for suffix in suffixes {
+            last = suffix;
+            if room(suffix) >= N_TOKENS {
+                break;
+            }
+        }
+        last
     }
 }
 
 impl Rule for Sam {
     fn read(&mut self, committed: &[TokenId]) {
-        self.own.extend(&committed[self.own.len().min(committed.len())..]);
-        self.earlier.follow(committed);
+        self.texts.read(committed);
     }
 
     fn reset(&mut self) {
-        self.own.clear();
-        self.earlier.reset();
+        self.texts.reset();
     }
 
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
-        let (own, earlier) = (self.own.automaton().suffix_match(), self.earlier.matched());
+        let (own, earlier) = (self.texts.own.automaton().suffix_match(), self.texts.earlier.matched());
         // Both lengths as in the authors' comparison: that of the earlier text is reduced by the bias.
         let own_wins = own.len() + BIAS >= earlier.len();
         let len = if own_wins { own.len() } else { earlier.len() - BIAS };
-        if len >= self.threshold {
+        if len >= self.config.threshold {
+            let n_tokens = match self.config.by_length {
+                true => (FACTOR * len).min(N_TOKENS_BY_LENGTH),
+                false => N_TOKENS,
+            };
+            let own = if self.config.shortens && !own.is_empty() { self.shortened(own) } else { own };
             plan.push_path(match own_wins {
-                true => self.own.after_first(own, N_TOKENS),
-                false => self.earlier.corpus().after_first(earlier, N_TOKENS),
+                true => self.texts.own.after_first(own, n_tokens),
+                false => self.texts.earlier.corpus().after_first(earlier, n_tokens),
             });
         }
     }
 
     fn memory_usage(&self) -> usize {
-        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+        self.texts.memory_usage()
     }
 }
 
 /// As `Sam`; if it drafts nothing, Token Recycling.
 #[derive(Clone, Debug)]
-pub(super) struct SamRecycle {
+pub(crate) struct SamRecycle<R> {
     sam: Sam,
-    recycle: Recycle,
+    recycle: R,
 }
 
-impl SamRecycle {
-    pub(super) fn new(sam: Sam, recycle: Recycle) -> Self {
+impl<R> SamRecycle<R> {
+    pub(crate) fn new(sam: Sam, recycle: R) -> Self {
         SamRecycle { sam, recycle }
     }
 }
 
-impl Rule for SamRecycle {
+impl<R: Rule> Rule for SamRecycle<R> {
     fn read(&mut self, committed: &[TokenId]) {
         self.sam.read(committed);
         self.recycle.read(committed);

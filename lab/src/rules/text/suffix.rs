@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::corpus::Corpus;
-use super::corpus::Earlier;
+use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
 use refrain::internals::sam::{Match, SuffixAutomaton};
@@ -18,37 +17,34 @@ const DEPTH_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(super) struct Suffix {
-    own: Corpus,
-    earlier: Earlier,
+    texts: Texts,
 }
 
 impl Suffix {
     pub(super) fn new(earlier: &[&[TokenId]]) -> Self {
-        Suffix { own: Corpus::new(&[]), earlier: Earlier::new(earlier) }
+        Suffix { texts: Texts::new(earlier) }
     }
 }
 
 impl Rule for Suffix {
     fn read(&mut self, committed: &[TokenId]) {
-        self.own.extend(&committed[self.own.len().min(committed.len())..]);
-        self.earlier.follow(committed);
+        self.texts.read(committed);
     }
 
     fn reset(&mut self) {
-        self.own.clear();
-        self.earlier.reset();
+        self.texts.reset();
     }
 
     fn plan(&mut self, _committed: &[TokenId], plan: &mut Plan) {
         let mut best = Scored::new(plan.n_max());
-        let own = self.own.automaton();
+        let own = self.texts.own.automaton();
         best.consider_suffixes(own, own.suffix_match());
-        best.consider_suffixes(self.earlier.corpus().automaton(), self.earlier.matched());
+        best.consider_suffixes(self.texts.earlier.corpus().automaton(), self.texts.earlier.matched());
         std::mem::swap(plan, &mut best.plan);
     }
 
     fn memory_usage(&self) -> usize {
-        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+        self.texts.memory_usage()
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use refrain::internals::draft::{BuilderConfig, CostProfile, StepLimits, TreeBuilder};
+use crate::rules::source::built;
 use refrain::{Candidates, Cursor, DraftTree, NodeIdx};
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {
@@ -12,14 +12,7 @@ fn tokens(ids: &[u32]) -> Vec<TokenId> {
 
 /// The tree built from the rule's draft after `committed`.
 fn draft(baseline: Baseline, max_rows: usize, earlier: &[&[TokenId]], committed: &[TokenId]) -> DraftTree {
-    let mut sources = [baseline.source(max_rows, earlier)];
-    let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
-    let mut tree = DraftTree::default();
-    sources[0].prime(committed);
-    let costs = CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]); // rules ignore the costs of rows
-    builder.build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
-    tree.check_integrity();
-    tree
+    built(baseline.source(max_rows, earlier), max_rows, committed)
 }
 
 /// The tokens of a tree that is a path.
@@ -39,7 +32,13 @@ fn longest_match(within: &[TokenId], n_ends: usize, text: &[TokenId]) -> (usize,
     (0..=n_ends).map(|end| (common(end), end)).rev().max_by_key(|&(len, _)| len).unwrap_or_default()
 }
 
-fn naive_sam(earlier: &[&[TokenId]], text: &[TokenId], threshold: usize, n_max: usize) -> Vec<TokenId> {
+/// The draft of at most `n_tokens(match length)` tokens, for matches of at least `threshold`.
+fn naive_sam(
+    earlier: &[&[TokenId]],
+    text: &[TokenId],
+    threshold: usize,
+    n_tokens: impl Fn(usize) -> usize,
+) -> Vec<TokenId> {
     let own = longest_match(text, text.len() - 1, text);
     let mut best = (0, 0, &[][..]);
     for &one in earlier {
@@ -53,13 +52,13 @@ fn naive_sam(earlier: &[&[TokenId]], text: &[TokenId], threshold: usize, n_max: 
         false => (best.0 - sam::BIAS, &best.2[best.1..]),
     };
     match len >= threshold {
-        true => rest.iter().copied().take(sam::N_TOKENS.min(n_max)).collect(),
+        true => rest.iter().copied().take(n_tokens(len)).collect(),
         false => Vec::new(),
     }
 }
 
-fn naive_pld(text: &[TokenId], n_max: usize) -> Vec<TokenId> {
-    for n in (1..=pld::NGRAM_MAX.min(text.len())).rev() {
+fn naive_pld(text: &[TokenId], ngram_max: usize, n_max: usize) -> Vec<TokenId> {
+    for n in (1..=ngram_max.min(text.len())).rev() {
         let ngram = &text[text.len() - n..];
         for end in n..text.len() {
             if &text[end - n..end] == ngram {
@@ -84,12 +83,16 @@ proptest! {
     ) {
         let earlier: Vec<&[TokenId]> = earlier.iter().map(Vec::as_slice).collect();
         let n_max = max_rows - 1;
-        let pld = draft(Baseline::Pld, max_rows, &earlier, &text);
-        prop_assert_eq!(path(&pld), naive_pld(&text, n_max));
+        for (baseline, ngram_max) in [(Baseline::Pld, 3), (Baseline::Pld2, 2)] {
+            let pld = draft(baseline, max_rows, &earlier, &text);
+            prop_assert_eq!(path(&pld), naive_pld(&text, ngram_max, n_max));
+        }
         for (baseline, threshold) in [(Baseline::Sam, sam::THRESHOLD), (Baseline::SamOnly, 1)] {
             let tree = draft(baseline, max_rows, &earlier, &text);
-            prop_assert_eq!(path(&tree), naive_sam(&earlier, &text, threshold, n_max), "{}", baseline);
+            prop_assert_eq!(path(&tree), naive_sam(&earlier, &text, threshold, |_| sam::N_TOKENS.min(n_max)), "{}", baseline);
         }
+        let by_length = draft(Baseline::SamLength, max_rows, &earlier, &text);
+        prop_assert_eq!(path(&by_length), naive_sam(&earlier, &text, 1, |len| (4 * len).min(59).min(n_max)));
         let sam = draft(Baseline::Sam, max_rows, &earlier, &text);
         let expected = if sam.len() > 1 { sam } else { draft(Baseline::Recycle, max_rows, &earlier, &text) };
         prop_assert_eq!(draft(Baseline::SamRecycle, max_rows, &earlier, &text), expected);

@@ -1,4 +1,4 @@
-//! Text with an automaton, shared by two of the rules.
+//! Text with an automaton, shared by several rules.
 
 use refrain::TokenId;
 use refrain::internals::sam::{Match, SuffixAutomaton};
@@ -8,7 +8,7 @@ const TOKENS_MAX: u32 = 1 << 20;
 
 /// One or more texts and the automaton of their substrings; no match spans two texts.
 #[derive(Clone, Debug)]
-pub(super) struct Corpus {
+pub(crate) struct Corpus {
     automaton: SuffixAutomaton,
     tokens: Vec<TokenId>,
     /// The end of each text in `tokens`.
@@ -16,7 +16,7 @@ pub(super) struct Corpus {
 }
 
 impl Corpus {
-    pub(super) fn new(texts: &[&[TokenId]]) -> Self {
+    pub(crate) fn new(texts: &[&[TokenId]]) -> Self {
         let automaton = SuffixAutomaton::with_max_tokens(TOKENS_MAX);
         let mut corpus = Corpus { automaton, tokens: Vec::new(), ends: Vec::new() };
         for text in texts {
@@ -28,7 +28,7 @@ impl Corpus {
     }
 
     /// Appends to the newest text. At the limit, further tokens are ignored.
-    pub(super) fn extend(&mut self, text: &[TokenId]) {
+    pub(crate) fn extend(&mut self, text: &[TokenId]) {
         for &token in text {
             if self.automaton.extend(token.0).is_err() {
                 break;
@@ -42,23 +42,23 @@ impl Corpus {
     }
 
     /// Clears the corpus to one empty text.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.automaton.clear();
         self.tokens.clear();
         self.ends.clear();
     }
 
     /// Tokens of all texts.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    pub(super) fn automaton(&self) -> &SuffixAutomaton {
+    pub(crate) fn automaton(&self) -> &SuffixAutomaton {
         &self.automaton
     }
 
     /// The tokens after the first occurrence of `m`, up to the end of its text, at most `n_max`.
-    pub(super) fn after_first(&self, m: Match, n_max: usize) -> &[TokenId] {
+    pub(crate) fn after_first(&self, m: Match, n_max: usize) -> &[TokenId] {
         if m.is_empty() {
             return &[];
         }
@@ -69,42 +69,71 @@ impl Corpus {
         &self.tokens[start..end.min(start + n_max)]
     }
 
-    pub(super) fn memory_usage(&self) -> usize {
+    pub(crate) fn memory_usage(&self) -> usize {
         self.automaton.memory_usage()
             + self.tokens.capacity() * size_of::<TokenId>()
             + self.ends.capacity() * size_of::<usize>()
     }
 }
 
+/// The session's own text, and a match of it in earlier texts.
+#[derive(Clone, Debug)]
+pub(crate) struct Texts {
+    pub(crate) own: Corpus,
+    pub(crate) earlier: Earlier,
+}
+
+impl Texts {
+    pub(crate) fn new(earlier: &[&[TokenId]]) -> Self {
+        Texts { own: Corpus::new(&[]), earlier: Earlier::new(earlier) }
+    }
+
+    /// Reads the new tokens of the committed text.
+    pub(crate) fn read(&mut self, committed: &[TokenId]) {
+        self.own.extend(&committed[self.own.len().min(committed.len())..]);
+        self.earlier.follow(committed);
+    }
+
+    /// Clears the own text.
+    pub(crate) fn reset(&mut self) {
+        self.own.clear();
+        self.earlier.reset();
+    }
+
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.own.memory_usage() + self.earlier.corpus().memory_usage()
+    }
+}
+
 /// The running match of the session's text in earlier texts.
 #[derive(Clone, Debug)]
-pub(super) struct Earlier {
+pub(crate) struct Earlier {
     corpus: std::sync::Arc<Corpus>,
     matched: Match,
     n_followed: usize,
 }
 
 impl Earlier {
-    pub(super) fn new(texts: &[&[TokenId]]) -> Self {
+    pub(crate) fn new(texts: &[&[TokenId]]) -> Self {
         Earlier { corpus: std::sync::Arc::new(Corpus::new(texts)), matched: Match::EMPTY, n_followed: 0 }
     }
 
-    pub(super) fn follow(&mut self, committed: &[TokenId]) {
+    pub(crate) fn follow(&mut self, committed: &[TokenId]) {
         for token in &committed[self.n_followed..] {
             self.matched = self.corpus.automaton.follow(self.matched, token.0);
         }
         self.n_followed = committed.len();
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         (self.matched, self.n_followed) = (Match::EMPTY, 0);
     }
 
-    pub(super) fn matched(&self) -> Match {
+    pub(crate) fn matched(&self) -> Match {
         self.matched
     }
 
-    pub(super) fn corpus(&self) -> &Corpus {
+    pub(crate) fn corpus(&self) -> &Corpus {
         &self.corpus
     }
 }
