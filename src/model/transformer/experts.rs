@@ -811,6 +811,7 @@ mod tests {
                 bias,
                 shared_ffn_dim,
                 shared_gated,
+                own_norms: false,
             };
             let model = model(experts.clone());
             // With 400 rows, there are several rounds.
