@@ -58,7 +58,7 @@ use super::simd::{LANES, Simd, Work};
 use fold::{clear, finish, fold, partial_lines, partial_of, set_totals};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
 pub use rule::AttentionRule;
-use values::{ValueChunk, ValueGroup, sum};
+use values::{ValueChunk, ValueGroup, scale_weights, sum};
 
 /// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
 /// itself).
@@ -850,13 +850,11 @@ impl<'a> Chunk<'a> {
             let n_scales = self.input.shape.head_dim / 32;
             let all = Line::floats_of_mut(group.weights);
             let (own, columns) = all.split_at_mut(QUERIES_MAX * n_scales * GROUP_VALUES);
-            for n in 0..N {
-                for column in 0..n_scales {
-                    let scales = &columns[column * GROUP_VALUES + skipped..][..n_positions];
+            for column in 0..n_scales {
+                let scales = &columns[column * GROUP_VALUES + skipped..][..n_positions];
+                for n in 0..N {
                     let own = &mut own[(n * n_scales + column) * GROUP_VALUES..][..n_positions];
-                    for ((own, &e), &scale) in own.iter_mut().zip(weights[n]).zip(scales) {
-                        *own = e * scale;
-                    }
+                    scale_weights(s, weights[n], scales, own);
                 }
             }
             for n in 0..N {

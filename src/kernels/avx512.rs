@@ -52,9 +52,9 @@ impl Simd for Avx512 {
     const WIDE_SHIFT: i32 = 0;
     const INT_TILE_PANELS: usize = 2;
     const INT_TILE_ROWS: usize = 6;
-    const QUERIES: usize = 4;
+    const QUERIES: usize = 6;
     const CONVERTS_AGAIN: bool = true;
-    const ACCUMULATORS: usize = 16;
+    const ACCUMULATORS: usize = 24;
     const FLOAT_TILE_ROWS: usize = 4;
 
     #[inline(always)]

@@ -84,6 +84,14 @@ pub(super) fn sum<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C
     sums: &mut [Line],
     next: &[V],
 ) -> usize {
+    // Tiles of several chunks begin at an even one, so that the scales of their chunks are known when this is compiled.
+    debug_assert!(C == 1 || chunk.is_multiple_of(2));
+    let mut weights = weights;
+    if V::SCALED {
+        for n in 0..N {
+            weights[n] = &weights[n][chunk / 2 * GROUP_VALUES..];
+        }
+    }
     let mut acc = [[s.splat(0.0); C]; N];
     for n in 0..N {
         for c in 0..C {
@@ -102,15 +110,15 @@ pub(super) fn sum<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C
             for n in 0..N {
                 part[n] = &weights[n][first..];
                 // The loop then has no checks of weights.
-                let len = if V::SCALED { (chunk + C - 1) / 2 * GROUP_VALUES + POSITIONS } else { POSITIONS };
+                let len = if V::SCALED { (C - 1) / 2 * GROUP_VALUES + POSITIONS } else { POSITIONS };
                 assert!(part[n].len() >= len);
             }
             for (i, row) in rows[first * n_chunks..].chunks_exact(n_chunks).enumerate().take(POSITIONS) {
-                step::<S, V, E, N, C>(s, &row[chunk..][..C], chunk, part, i, &mut acc);
+                step::<S, V, E, N, C>(s, &row[chunk..][..C], part, i, &mut acc);
             }
         } else {
             for i in first..n_positions {
-                step::<S, V, E, N, C>(s, &rows[i * n_chunks + chunk..][..C], chunk, weights, i, &mut acc);
+                step::<S, V, E, N, C>(s, &rows[i * n_chunks + chunk..][..C], weights, i, &mut acc);
             }
         }
         first += POSITIONS;
@@ -123,12 +131,25 @@ pub(super) fn sum<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C
     C
 }
 
+/// Multiplies the exponentials of some positions by their scales.
+#[inline(always)]
+pub(super) fn scale_weights<S: Simd>(s: S, exponentials: &[f32], scales: &[f32], out: &mut [f32]) {
+    let (e, e_tail) = exponentials.as_chunks::<LANES>();
+    let (scales, scales_tail) = scales.as_chunks::<LANES>();
+    let (out, out_tail) = out.as_chunks_mut::<LANES>();
+    for ((e, scales), out) in e.iter().zip(scales).zip(out) {
+        s.store(s.mul(s.load(e), s.load(scales)), out);
+    }
+    for ((e, scale), out) in e_tail.iter().zip(scales_tail).zip(out_tail) {
+        *out = e * scale;
+    }
+}
+
 /// Adds the values of one position.
 #[inline(always)]
 fn step<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C: usize>(
     s: S,
     row: &[E],
-    chunk: usize,
     weights: [&[f32]; N],
     position: usize,
     acc: &mut [[S::F; C]; N],
@@ -143,8 +164,8 @@ fn step<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize, const C: usize>(
             if !V::SCALED && c == 0 {
                 weight = s.splat(weights[n][position]);
             }
-            if V::SCALED && (c == 0 || (chunk + c).is_multiple_of(2)) {
-                weight = s.splat(weights[n][(chunk + c) / 2 * GROUP_VALUES + position]);
+            if V::SCALED && c % 2 == 0 {
+                weight = s.splat(weights[n][c / 2 * GROUP_VALUES + position]);
             }
             acc[n][c] = s.fma(weight, values[c], acc[n][c]);
         }
