@@ -17,5 +17,19 @@ No model is loaded. A :class:`Drafter` reads the tokens of a text and proposes t
 from __future__ import annotations
 
 from refrain._native import Drafter, Proposal, Sequence
+from refrain.errors import OptionError
 
-__all__ = ["Drafter", "Proposal", "Sequence"]
+__all__ = ["Drafter", "Proposal", "Sequence", "check_chain"]
+
+
+def check_chain(drafter: Drafter) -> Drafter:
+    """The drafter, if it proposes chains: for engines that verify no trees.
+
+    Raises:
+        OptionError: it was not made with ``tree=False``.
+    """
+    if drafter.tree:
+        error = OptionError("tree is True, and this engine verifies chains: make the drafter with tree=False")
+        error.option, error.given = "tree", True
+        raise error
+    return drafter
