@@ -1,0 +1,78 @@
+"""The overhead per token of the Python face: the same generations, iterated in Python and run within Rust.
+
+    python bindings/python/benches/overhead.py [MODEL] [--tokens 400] [--runs 15]
+
+`run()` takes every token in Rust and enters Python once; its time per token is the baseline. The runs of the four ways take turns, so that
+heat and other processes meet all of them; each number is the median over the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import refrain
+
+FIXTURE = Path(__file__).resolve().parents[3] / "fixtures" / "target.gguf"
+
+
+def rust(generation: refrain.Generation) -> None:
+    generation.run()
+
+
+def iterate(generation: refrain.Generation) -> None:
+    for _ in generation:
+        pass
+
+
+def read(generation: refrain.Generation) -> None:
+    for event in generation:
+        _ = event.text, event.segments
+        if isinstance(event, refrain.Token):
+            _ = event.id, event.origin
+
+
+def iterate_async(generation: refrain.Generation) -> None:
+    async def take() -> None:
+        async for _ in generation:
+            pass
+
+    asyncio.run(take())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?", type=Path, default=FIXTURE)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--runs", type=int, default=15)
+    arguments = parser.parse_args()
+    n_tokens: int = arguments.tokens
+    engine = refrain.Engine(arguments.model)
+    prompt = engine.session(history=False, drafting="off")
+    prompt.append_text("Everything about the trip to Bergholm.")
+    prompt.prefill()
+
+    def time_of(take: Callable[[refrain.Generation], None]) -> float:
+        generation = prompt.fork().generate(max_tokens=n_tokens, ignore_eos=True)
+        started = time.perf_counter()
+        take(generation)
+        return (time.perf_counter() - started) * 1e6 / n_tokens
+
+    ways = {"run()": rust, "for": iterate, "for, every field read": read, "async for": iterate_async}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(arguments.runs):
+        for name, take in ways.items():
+            times[name].append(time_of(take))
+    base = statistics.median(times["run()"])
+    print(f"{engine!r}, {n_tokens} tokens, {arguments.runs} runs")
+    for name, values in times.items():
+        added = statistics.median([a - b for a, b in zip(values, times["run()"])])
+        print(f"{name:24} {statistics.median(values):8.2f} µs per token, {added:+6.2f} over run() ({base:.2f})")
+
+
+if __name__ == "__main__":
+    main()

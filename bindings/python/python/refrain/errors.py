@@ -1,0 +1,147 @@
+"""Exceptions of Refrain.
+
+All derive from :class:`RefrainError`. Where a standard exception says the same, a class derives from that one too, so that
+``except ValueError`` or ``except MemoryError`` works. If the system refused a file, ``__cause__`` is its :class:`OSError`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AllocationError",
+    "ChatTemplateError",
+    "ContextOverflowError",
+    "EmptyPromptError",
+    "FingerprintError",
+    "ForkedError",
+    "GenerateError",
+    "InternalError",
+    "LoadError",
+    "MixedSessionError",
+    "NoDraftModelError",
+    "OptionError",
+    "RefrainError",
+    "SequenceEndedError",
+    "SessionBusyError",
+    "SessionError",
+    "StoreError",
+    "TokenOutOfRangeError",
+    "TokenizerError",
+]
+
+
+class RefrainError(Exception):
+    """An error of Refrain."""
+
+
+class LoadError(RefrainError):
+    """A model could not be loaded. The message also says what was found and what was expected.
+
+    Each attribute is ``None`` where the error has no such thing.
+    """
+
+    file: str | None = None
+    """The file or folder."""
+    field: str | None = None
+    """The field of its header or configuration, the tensor, or the missing part."""
+    offset: int | None = None
+    """Where, in bytes from the start of the file; of a tensor's bytes, from the start of the data."""
+    limit: int | None = None
+    """The limit that the field exceeds."""
+
+
+class InternalError(RefrainError):
+    """The engine has panicked, which is a bug of Refrain. The object can still be used, or dropped. Please report the message."""
+
+
+class ForkedError(RefrainError):
+    """The object belongs to the parent of this process.
+
+    A fork copies memory but no threads, so an engine in a forked child would wait forever. Start the child with
+    ``multiprocessing.get_context("spawn")``, or make an engine in it.
+    """
+
+    process: int
+    """The process that made the object."""
+
+
+class OptionError(RefrainError, ValueError):
+    """An argument is outside its range. Nothing has changed."""
+
+    option: str
+    """The argument."""
+    given: float | str
+    """Its value."""
+
+
+class AllocationError(RefrainError, MemoryError):
+    """Memory could not be allocated. Ask for a shorter context."""
+
+    bytes: int
+    """Bytes that were asked for."""
+
+
+class TokenizerError(RefrainError):
+    """A tokenizer could not be read, or a text could not be encoded."""
+
+
+class ChatTemplateError(TokenizerError):
+    """The model has no chat template, or the template refuses the turns."""
+
+
+class TokenOutOfRangeError(RefrainError, ValueError):
+    """A token id is not in the vocabulary. Nothing has changed."""
+
+    token: int
+    """The id."""
+    vocab_size: int
+    """Tokens of the vocabulary."""
+
+
+class SessionError(RefrainError):
+    """A session could not be started or changed."""
+
+
+class SessionBusyError(SessionError):
+    """A generation of the session is running. Take all its events, or close it."""
+
+
+class MixedSessionError(SessionError):
+    """A session holds either turns of a conversation or plain text."""
+
+
+class NoDraftModelError(SessionError):
+    """The session asks for a draft model, and the engine has none."""
+
+
+class ContextOverflowError(SessionError, ValueError):
+    """The tokens do not fit the session's context."""
+
+    n_tokens: int
+    """Tokens that the session would have."""
+    context_len: int
+    """The session's limit."""
+
+
+class GenerateError(RefrainError):
+    """A generation could not start or continue. The session keeps its committed tokens and can be used again."""
+
+
+class EmptyPromptError(GenerateError, ValueError):
+    """There is nothing to continue."""
+
+
+class StoreError(RefrainError):
+    """A store of outputs could not be opened, read or written."""
+
+
+class FingerprintError(StoreError):
+    """A store has outputs of other tokenizers only: its tokens would mean other texts."""
+
+    expected: int
+    """The fingerprint of the given tokenizer."""
+    found: int
+    """The fingerprint of a tokenizer of the store."""
+
+
+class SequenceEndedError(RefrainError):
+    """The sequence has ended. Start another one."""

@@ -1,0 +1,179 @@
+//! The engine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use refrain::{Checkpoint, DraftModelOptions, EngineError, EngineOptions, SessionOptions};
+
+use crate::border::compute;
+use crate::errors::Failure;
+use crate::options;
+use crate::resident::Resident;
+use crate::session::Session;
+use crate::tokenizer::Tokenizer;
+
+/// A loaded model with its tokenizer, threads and measured costs.
+///
+/// An engine is shared: its sessions may run in different threads, and their passes take turns. It belongs to the process that made
+/// it; a forked child gets a :class:`~refrain.errors.ForkedError`.
+///
+/// Args:
+///     path: a GGUF file, a Hugging Face folder, or a packed file.
+///     threads: threads of a pass, the caller's included. ``None``: one per physical performance core that the process may use.
+///     quantize: block format of the weights in memory: ``"keep"``, ``"f32"``, ``"q8_0"`` or ``"q4_0"``. The only argument that changes
+///         the output.
+///     draft_model: a smaller model of the same vocabulary, which drafts where text does not.
+///     measure_time: seconds for measuring step costs while loading. 0 measures nothing; steps correct the costs later.
+///     history_tokens_max: the bound on tokens of earlier outputs per namespace, which later outputs draft from.
+///
+/// Raises:
+///     LoadError: the model cannot be loaded. If the system refused a file, ``__cause__`` is its :class:`OSError`.
+///     OptionError: an argument is outside its range.
+#[pyclass(frozen, module = "refrain")]
+pub(crate) struct Engine {
+    engine: Resident<refrain::Engine>,
+    path: PathBuf,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (path, *, threads = None, quantize = "keep", draft_model = None, measure_time = None, history_tokens_max = None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        threads: Option<usize>,
+        quantize: &str,
+        draft_model: Option<PathBuf>,
+        measure_time: Option<f64>,
+        history_tokens_max: Option<u32>,
+    ) -> PyResult<Self> {
+        let measure_time =
+            measure_time.map(Duration::try_from_secs_f64).transpose().map_err(|_| Failure::Choice {
+                option: "measure_time",
+                given: format!("{measure_time:?}"),
+                choices: vec!["a number of seconds from 0"],
+            })?;
+        let options = EngineOptions::default()
+            .with_n_threads(threads)
+            .with_quantize(options::quantize(quantize)?)
+            .with_measure_time(measure_time)
+            .with_history_tokens_max(history_tokens_max);
+        let engine = compute(py, || {
+            let engine = refrain::Engine::open(&path, options).map_err(Failure::Engine)?;
+            if let Some(path) = draft_model {
+                let draft_model =
+                    Checkpoint::open(&path).map_err(|error| Failure::Engine(EngineError::Load(error)))?;
+                engine
+                    .set_draft_model(&draft_model, DraftModelOptions::default(), None)
+                    .map_err(Failure::Engine)?;
+            }
+            Ok(engine)
+        })?;
+        Ok(Self { engine: Resident::new(engine), path })
+    }
+
+    /// Starts a session: one conversation, or one plain text.
+    ///
+    /// Args:
+    ///     context_len: maximum tokens of prompt and output together. ``None``: the model's trained length, at most 4,096.
+    ///     kv_type: element type of the KV cache: ``"f16"``, ``"f32"``, ``"q8_0"`` or ``"q4_0"``. Changes the output.
+    ///     drafting: ``"auto"``; ``"draft_model"``: the draft model alone proposes tokens; ``"off"``: plain decoding. The output is the same.
+    ///     history: whether the session drafts from earlier outputs of its namespace, and adds its own.
+    ///     namespace: an app, a user or a task. A session never drafts from another namespace.
+    ///     verify_rows_max: maximum rows of a verification batch, the root included, 1 to 64.
+    ///     prefill_chunk: prompt tokens per pass.
+    ///
+    /// Raises:
+    ///     OptionError: an argument is outside its range.
+    ///     AllocationError: there is no memory for the KV cache.
+    ///     NoDraftModelError: ``drafting="draft_model"`` without a draft model.
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = true, namespace = "default", verify_rows_max = 32, prefill_chunk = 256))]
+    fn session(
+        &self,
+        py: Python<'_>,
+        context_len: Option<usize>,
+        kv_type: &str,
+        drafting: &str,
+        history: bool,
+        namespace: &str,
+        verify_rows_max: usize,
+        prefill_chunk: usize,
+    ) -> PyResult<Session> {
+        let engine = self.engine.get()?;
+        let options = SessionOptions::default()
+            .with_context_len(context_len)
+            .with_kv_type(options::kv_type(kv_type)?)
+            .with_drafting(options::drafting(drafting)?)
+            .with_history(history)
+            .with_namespace(namespace)
+            .with_verify_rows_max(verify_rows_max)
+            .with_prefill_chunk(prefill_chunk);
+        let session = compute(py, || engine.session(options).map_err(Failure::Session))?;
+        Ok(Session::new(session, engine))
+    }
+
+    /// The model's tokenizer.
+    #[getter]
+    fn tokenizer(&self) -> PyResult<Tokenizer> {
+        Ok(Tokenizer::of(self.engine.get()?))
+    }
+
+    /// The name of the model's architecture, such as ``"llama"``.
+    #[getter]
+    fn architecture(&self) -> PyResult<String> {
+        Ok(self.engine.get()?.config().architecture.name().to_owned())
+    }
+
+    /// Number of layers.
+    #[getter]
+    fn n_layers(&self) -> PyResult<usize> {
+        Ok(self.engine.get()?.config().n_layers())
+    }
+
+    /// The longest context that the model was trained for, in tokens.
+    #[getter]
+    fn context_len(&self) -> PyResult<usize> {
+        Ok(self.engine.get()?.config().context_len)
+    }
+
+    /// Threads of a pass, the caller's included.
+    #[getter]
+    fn threads(&self) -> PyResult<usize> {
+        Ok(self.engine.get()?.compute().1)
+    }
+
+    /// Bytes of the weights, including those of a mapped file.
+    #[getter]
+    fn memory_bytes(&self) -> PyResult<usize> {
+        Ok(self.engine.get()?.memory_usage())
+    }
+
+    /// Forgets the earlier outputs of a namespace, or of all namespaces.
+    #[pyo3(signature = (namespace = None))]
+    fn forget_history(&self, py: Python<'_>, namespace: Option<&str>) -> PyResult<()> {
+        let history = self.engine.get()?.history();
+        compute(py, || {
+            match namespace {
+                Some(namespace) => history.forget(namespace),
+                None => history.clear(),
+            }
+            Ok(())
+        })
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let engine = self.engine.get()?;
+        let config = engine.config();
+        let (isa, threads) = engine.compute();
+        Ok(format!(
+            "Engine({:?}, {}, {} layers, {} tokens, {threads} threads, {isa:?})",
+            self.path.display().to_string(),
+            config.architecture.name(),
+            config.n_layers(),
+            config.vocab_size,
+        ))
+    }
+}

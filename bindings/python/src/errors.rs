@@ -1,0 +1,235 @@
+//! Errors of the engine as exceptions of `refrain.errors`.
+
+use std::error::Error;
+use std::io;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use refrain::error::KvCacheError;
+use refrain::{EngineError, ForwardError, GenerateError, SamplingError, SessionError, TokenizerError};
+use refrain_index::HistoryError;
+
+use crate::place;
+
+/// Why a method failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The value belongs to another process, of which this one is a fork.
+    Forked {
+        process: u32,
+    },
+    /// A generation of the session is running.
+    Busy,
+    /// An option is none of the names that it may be.
+    Choice {
+        option: &'static str,
+        given: String,
+        choices: Vec<&'static str>,
+    },
+    /// A number is outside its range.
+    Range {
+        option: &'static str,
+        given: usize,
+        min: usize,
+        max: usize,
+    },
+    /// A token is not in the vocabulary.
+    Token {
+        token: u32,
+        vocab_size: usize,
+    },
+    /// The sequence has ended.
+    SequenceEnded,
+    /// A store needs a fingerprint.
+    NoFingerprint,
+    /// A store has outputs of other tokenizers only.
+    Fingerprint {
+        expected: u64,
+        found: u64,
+    },
+    Store(HistoryError),
+    /// Logits of this many bytes cannot be allocated.
+    Memory {
+        bytes: u64,
+    },
+    Engine(EngineError),
+    Session(SessionError),
+    Generate(GenerateError),
+    Tokenizer(TokenizerError),
+    /// Already an exception: one that a handler of a signal has raised, or of a file.
+    Raised(PyErr),
+    /// The engine has panicked.
+    Panic {
+        message: String,
+    },
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        // Failures become exceptions where a method returns, so the thread is attached already.
+        Python::attach(|py| exception(py, failure).unwrap_or_else(|error| error))
+    }
+}
+
+fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
+    let details = PyDict::new(py);
+    let (class, message, error): (&str, String, Option<&dyn Error>) = match &failure {
+        Failure::Forked { process } => {
+            let message = "this object belongs to the parent process, whose threads a fork does not copy; start the child with \
+                           multiprocessing's `spawn`, or make an engine in it";
+            details.set_item("process", process)?;
+            ("ForkedError", message.to_owned(), None)
+        }
+        Failure::Busy => {
+            let message = "a generation of this session is running; take all its events, or call its close()";
+            ("SessionBusyError", message.to_owned(), None)
+        }
+        Failure::Choice { option, given, choices } => {
+            details.set_item("option", option)?;
+            details.set_item("given", given)?;
+            ("OptionError", format!("{option} is {given:?}, none of {}", choices.join(", ")), None)
+        }
+        Failure::Memory { bytes } => {
+            details.set_item("bytes", bytes)?;
+            ("AllocationError", format!("logits of {bytes} bytes could not be allocated"), None)
+        }
+        Failure::Range { option, given, min, max } => {
+            details.set_item("option", option)?;
+            details.set_item("given", given)?;
+            ("OptionError", format!("{option} is {given}, outside {min}..={max}"), None)
+        }
+        Failure::Token { token, vocab_size } => {
+            details.set_item("token", token)?;
+            details.set_item("vocab_size", vocab_size)?;
+            let message = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
+            ("TokenOutOfRangeError", message, None)
+        }
+        Failure::SequenceEnded => {
+            ("SequenceEndedError", "the sequence has ended; start another one".to_owned(), None)
+        }
+        Failure::NoFingerprint => {
+            details.set_item("option", "fingerprint")?;
+            details.set_item("given", py.None())?;
+            let message = "a store needs the fingerprint of the tokenizer, or the tokenizer itself";
+            ("OptionError", message.to_owned(), None)
+        }
+        Failure::Fingerprint { expected, found } => {
+            details.set_item("expected", expected)?;
+            details.set_item("found", found)?;
+            let message = format!(
+                "the store has outputs of the tokenizer {found:#018x}, and none of {expected:#018x}; give another folder"
+            );
+            ("FingerprintError", message, None)
+        }
+        Failure::Store(error) => ("StoreError", error.to_string(), Some(error)),
+        Failure::Panic { message } => ("InternalError", format!("a bug of Refrain: {message}"), None),
+        Failure::Raised(raised) => return Ok(raised.clone_ref(py)),
+        Failure::Engine(error) => {
+            if let EngineError::Threads { given, max } = error {
+                details.set_item("option", "threads")?;
+                details.set_item("given", given)?;
+                details.set_item("max", max)?;
+                ("OptionError", error.to_string(), None)
+            } else {
+                let place = place::of(error);
+                details.set_item("file", place.file)?;
+                details.set_item("field", place.field)?;
+                details.set_item("offset", place.offset)?;
+                details.set_item("limit", place.limit)?;
+                ("LoadError", error.to_string(), Some(error))
+            }
+        }
+        Failure::Session(error) | Failure::Generate(GenerateError::Session(error)) => {
+            (session_class(error, &details)?, error.to_string(), Some(error))
+        }
+        Failure::Generate(error) => (generate_class(error, &details)?, error.to_string(), Some(error)),
+        Failure::Tokenizer(error) => (tokenizer_class(error), error.to_string(), Some(error)),
+    };
+    let value = py.import("refrain.errors")?.getattr(class)?.call1((message,))?;
+    for (name, detail) in details {
+        value.setattr(name.extract::<&str>()?, detail)?;
+    }
+    let raised = PyErr::from_value(value);
+    if let Some(cause) = error.and_then(system_error) {
+        raised.set_cause(py, Some(PyErr::from(cause)));
+    }
+    Ok(raised)
+}
+
+fn session_class(error: &SessionError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        SessionError::OutOfRange { option, given, min, max } => {
+            details.set_item("option", option)?;
+            details.set_item("given", given)?;
+            details.set_item("min", min)?;
+            details.set_item("max", max)?;
+            "OptionError"
+        }
+        SessionError::ContextOverflow { n_tokens, context_len } => {
+            details.set_item("n_tokens", n_tokens)?;
+            details.set_item("context_len", context_len)?;
+            "ContextOverflowError"
+        }
+        SessionError::TokenOutOfRange { token, vocab_size } => {
+            details.set_item("token", token)?;
+            details.set_item("vocab_size", vocab_size)?;
+            "TokenOutOfRangeError"
+        }
+        SessionError::Mixed => "MixedSessionError",
+        SessionError::NoDraftModel => "NoDraftModelError",
+        SessionError::KvCache(KvCacheError::TooLarge { bytes, .. }) => {
+            details.set_item("bytes", bytes)?;
+            "AllocationError"
+        }
+        SessionError::Tokenizer(error) => tokenizer_class(error),
+        _ => "SessionError",
+    })
+}
+
+fn generate_class(error: &GenerateError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        GenerateError::Session(error) => session_class(error, details)?,
+        GenerateError::EmptyPrompt => "EmptyPromptError",
+        GenerateError::StopLength { given, max } => {
+            details.set_item("option", "stop")?;
+            details.set_item("given", given)?;
+            details.set_item("max", max)?;
+            "OptionError"
+        }
+        GenerateError::Sampling(SamplingError::OutOfRange { option, given, .. }) => {
+            details.set_item("option", option)?;
+            details.set_item("given", given)?;
+            "OptionError"
+        }
+        GenerateError::Sampling(SamplingError::BiasOutOfVocabulary { token, vocab_size })
+        | GenerateError::Forward(ForwardError::TokenOutOfRange { token, vocab_size }) => {
+            details.set_item("token", token)?;
+            details.set_item("vocab_size", vocab_size)?;
+            "TokenOutOfRangeError"
+        }
+        _ => "GenerateError",
+    })
+}
+
+fn tokenizer_class(error: &TokenizerError) -> &'static str {
+    match error {
+        TokenizerError::NoChatTemplate | TokenizerError::Template(_) => "ChatTemplateError",
+        _ => "TokenizerError",
+    }
+}
+
+/// The system's error at the end of a chain of causes.
+fn system_error(error: &(dyn Error + 'static)) -> Option<io::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            // (`io::Error` cannot be cloned.)
+            return Some(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            });
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,42 @@
+//! Options that Python names by strings.
+
+use refrain::{Drafting, KvType, Quantize, Role};
+
+use crate::errors::Failure;
+
+/// A value by its name.
+///
+/// # Errors
+/// [`Failure::Choice`] with the allowed names.
+fn by_name<T: Copy>(option: &'static str, given: &str, choices: &[(&'static str, T)]) -> Result<T, Failure> {
+    let found = choices.iter().find(|(name, _)| *name == given);
+    found.map(|&(_, value)| value).ok_or_else(|| Failure::Choice {
+        option,
+        given: given.to_owned(),
+        choices: choices.iter().map(|(name, _)| *name).collect(),
+    })
+}
+
+pub(crate) fn quantize(given: &str) -> Result<Quantize, Failure> {
+    let choices = [
+        ("keep", Quantize::Keep),
+        ("f32", Quantize::F32),
+        ("q8_0", Quantize::Q8_0),
+        ("q4_0", Quantize::Q4_0),
+    ];
+    by_name("quantize", given, &choices)
+}
+
+pub(crate) fn drafting(given: &str) -> Result<Drafting, Failure> {
+    let choices = [("auto", Drafting::Auto), ("draft_model", Drafting::DraftModel), ("off", Drafting::Off)];
+    by_name("drafting", given, &choices)
+}
+
+pub(crate) fn kv_type(given: &str) -> Result<KvType, Failure> {
+    by_name("kv_type", given, &KvType::ALL.map(|kv_type| (kv_type.name(), kv_type)))
+}
+
+pub(crate) fn role(given: &str) -> Result<Role, Failure> {
+    let roles = [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool];
+    by_name("role", given, &roles.map(|role| (role.name(), role)))
+}

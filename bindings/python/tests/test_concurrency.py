@@ -1,0 +1,324 @@
+"""Threads, asyncio, and what happens to a process: signals, forks, limits, the end of the interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import refrain
+from conftest import MODEL, QUESTION
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals of POSIX")
+
+
+def rss_bytes() -> int:
+    """Memory of this process in RAM."""
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def generate_in_threads(engine: refrain.Engine, n_threads: int, n_each: int) -> None:
+    """Each thread runs generations of every kind of end; every output is checked."""
+    plain = engine.session(drafting="off", history=False)
+    plain.append_turn("user", QUESTION)
+    expected = [token.id for token in plain.generate(max_tokens=12).run().tokens]
+
+    def work(number: int) -> None:
+        for i in range(n_each):
+            session = engine.session(context_len=256, history=False)
+            session.append_turn("user", QUESTION)
+            generation = session.generate(max_tokens=12)
+            match (number + i) % 4:
+                case 0:
+                    ids = [event.id for event in generation if isinstance(event, refrain.Token)]
+                    assert ids == expected
+                case 1:
+                    assert [token.id for token in generation.run().tokens] == expected
+                case 2:
+                    ids = [event.id for _, event in zip(range(3), generation) if isinstance(event, refrain.Token)]
+                    generation.close()
+                    assert ids == expected[:3] and session.tokens[-3:] == ids
+                case _:
+                    next(generation)
+                    del generation
+                    assert session.tokens[-1] == expected[0]
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        for future in [pool.submit(work, number) for number in range(n_threads)]:
+            future.result()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from /proc")
+def test_eight_threads_without_leak_or_deadlock() -> None:
+    engine = refrain.Engine(MODEL, threads=2, measure_time=0)
+    generate_in_threads(engine, 8, 4)
+    gc.collect()
+    before = rss_bytes()
+    generate_in_threads(engine, 8, 12)
+    gc.collect()
+    assert rss_bytes() - before < 32 << 20
+
+
+@pytest.mark.long
+def test_ten_thousand_generations_from_eight_threads() -> None:
+    engine = refrain.Engine(MODEL, threads=2, measure_time=0)
+    generate_in_threads(engine, 8, 50)
+    gc.collect()
+    before = rss_bytes()
+    generate_in_threads(engine, 8, 1250)
+    gc.collect()
+    assert rss_bytes() - before < 64 << 20
+
+
+def test_threads_run_while_another_computes(long_engine: refrain.Engine) -> None:
+    """A thread that counts is not held up by a generation: the interpreter's lock is released."""
+    session = long_engine.session(context_len=2048, history=False)
+    session.append_text("The train leaves at 08:15. " * 60)
+    longest, stop = 0.0, threading.Event()
+
+    def count() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not stop.is_set():
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+            time.sleep(0)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    started = time.perf_counter()
+    completion = session.generate(max_tokens=600, ignore_eos=True).run()
+    took = time.perf_counter() - started
+    stop.set()
+    counter.join()
+    assert len(completion.tokens) == 600
+    assert longest < took / 2, f"the longest pause was {longest:.3f} s of {took:.3f} s"
+
+
+def test_one_generation_shared_by_threads(engine: refrain.Engine) -> None:
+    session = engine.session(history=False)
+    session.append_turn("user", QUESTION)
+    generation = session.generate(max_tokens=60, ignore_eos=True)
+    taken: list[list[int]] = [[] for _ in range(4)]
+
+    def take(ids: list[int]) -> None:
+        ids.extend(event.id for event in generation if isinstance(event, refrain.Token))
+
+    threads = [threading.Thread(target=take, args=(ids,)) for ids in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(token for ids in taken for token in ids) == sorted(session.tokens[-60:])
+
+
+def test_async_iteration_gives_the_same_events(engine: refrain.Engine) -> None:
+    async def ask() -> tuple[list[int], refrain.Summary]:
+        session = engine.session(history=False)
+        session.append_turn("user", QUESTION)
+        ids: list[int] = []
+        async for event in session.generate(max_tokens=40):
+            if isinstance(event, refrain.Summary):
+                return ids, event
+            ids.append(event.id)
+        raise AssertionError("no summary")
+
+    async def together() -> list[tuple[list[int], refrain.Summary]]:
+        return await asyncio.gather(*(ask() for _ in range(4)))
+
+    session = engine.session(history=False)
+    session.append_turn("user", QUESTION)
+    expected = [token.id for token in session.generate(max_tokens=40).run().tokens]
+    for ids, summary in asyncio.run(together()):
+        assert ids == expected and summary.finish == "end_token"
+
+
+def test_a_cancelled_task_frees_its_session(long_engine: refrain.Engine) -> None:
+    session = long_engine.session(context_len=100_000, history=False)
+    session.append_text("Everything about the trip.")
+    n_prompt = len(session.tokens)
+    taken: list[int] = []
+
+    async def endless() -> None:
+        async for event in session.generate(max_tokens=100_000, ignore_eos=True):
+            assert isinstance(event, refrain.Token)
+            taken.append(event.id)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(endless(), 0.3)
+
+    asyncio.run(main())
+    assert taken and session.tokens[n_prompt:] == taken
+
+
+PRELUDE = """
+import os, signal, sys, threading, time
+import refrain
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+engine = refrain.Engine(MODEL, threads=2, measure_time=0)
+session = engine.session(context_len=100_000, history=False)
+"""
+
+
+Script = Callable[[str], str]
+
+
+@pytest.fixture
+def script(tmp_path: Path, long_model: Path) -> Script:
+    """Runs a program in an interpreter of its own; it must end by itself, and print nothing to stderr."""
+
+    def run(source: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(f"MODEL = {str(long_model)!r}" + PRELUDE + textwrap.dedent(source))
+        command = [sys.executable, "-W", "error::RuntimeWarning", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("call", ["session.generate(**endless).run()", "[None for _ in session.generate(**endless)]"])
+def test_ctrl_c_stops_a_generation(script: Script, call: str) -> None:
+    out = script(f"""
+        session.append_text("Everything about the trip.")
+        endless = dict(max_tokens=100_000, ignore_eos=True)
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            {call}
+        except KeyboardInterrupt:
+            pass
+        n = len(session.tokens)
+        session.generate(max_tokens=3, ignore_eos=True).run()
+        print(n, len(session.tokens) - n)
+    """)
+    n, n_more = map(int, out.split())
+    assert n > 10 and n_more == 3
+
+
+def test_ctrl_c_stops_a_long_prompt(script: Script) -> None:
+    out = script("""
+        session = engine.session(context_len=200_000, history=False, prefill_chunk=64)
+        session.append_tokens([5] * 150_000)
+        for attempt in (session.prefill, lambda: next(session.generate()), lambda: refrain.score(session)):
+            timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+            timer.start()
+            try:
+                attempt()
+                print("not interrupted")
+            except KeyboardInterrupt:
+                print("interrupted", 0 < session.n_cached_tokens < 150_000)
+            timer.join()
+    """)
+    assert out.splitlines() == ["interrupted True"] * 3
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_the_interpreter_ends_during_a_generation(script: Script, daemon: bool) -> None:
+    out = script(f"""
+        session.append_text("Everything about the trip.")
+        generation = session.generate(max_tokens=100_000 if {daemon} else 300, ignore_eos=True)
+        next(generation)
+        thread = threading.Thread(target=lambda: print(len(generation.run().tokens), flush=True), daemon={daemon})
+        thread.start()
+        time.sleep(0.1)
+        # The main thread ends here, with a generation and an engine alive.
+    """)
+    assert out == ("" if daemon else "299\n")
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
+def test_a_forked_child_is_refused_and_ends(script: Script, leave: str) -> None:
+    """Also while another thread of the parent holds locks of the engine and of the session."""
+    out = script(f"""
+        import warnings
+        warnings.simplefilter("ignore")  # Python 3.12 warns of forks in processes with threads
+        session.append_text("Everything about the trip.")
+        generation = session.generate(max_tokens=100_000, ignore_eos=True)
+        idle = engine.session()
+        idle.append_text("x")
+        pending = idle.generate()
+        worker = threading.Thread(target=generation.run)
+        worker.start()
+        time.sleep(0.1)
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                calls = [
+                    engine.session, lambda: engine.tokenizer, lambda: session.tokens, lambda: session.append_text("x"),
+                    session.generate, generation.run, lambda: next(generation), generation.close, lambda: pending.text,
+                    lambda: repr(engine),
+                ]
+                for call in calls:
+                    try:
+                        call()
+                        print("allowed", call, flush=True)
+                    except refrain.errors.ForkedError as error:
+                        assert error.process == os.getppid()
+                # Objects of the parent are dropped without waiting for its threads.
+                del pending, idle, session, generation, engine
+                fresh = refrain.Engine(MODEL, threads=2, measure_time=0).session()
+                fresh.append_text("A child may have its own engine.")
+                print("child", len(fresh.generate(max_tokens=3, ignore_eos=True).run().tokens), flush=True)
+                {leave}
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        generation.cancel()
+        worker.join()
+        print("parent", len(pending.run().tokens) > 0)
+    """)
+    assert out.splitlines() == ["child 3"] * 5 + ["parent True"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing(script: Script, method: str) -> None:
+    out = script(f"""
+        import multiprocessing, warnings
+        warnings.simplefilter("ignore")
+
+        def answer(n):
+            session = refrain.Engine(MODEL, threads=1, measure_time=0).session()
+            session.append_text("The train leaves at")
+            return [token.id for token in session.generate(max_tokens=n).run().tokens]
+
+        def use_parents(n):
+            return len(session.tokens)
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("{method}").Pool(2) as pool:
+                outputs = pool.map(answer, [8, 8, 8])
+                print(outputs[0] == outputs[1] == outputs[2] != [])
+                if "{method}" == "fork":
+                    try:
+                        pool.map(use_parents, [1])
+                    except refrain.errors.ForkedError as error:
+                        print(error.process == os.getpid())
+    """)
+    assert out.splitlines() == ["True"] * (2 if method == "fork" else 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of the process from /proc")
+def test_memory_that_the_system_refuses(script: Script) -> None:
+    out = script("""
+        import resource
+        n_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (256 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
+        try:
+            engine.session(context_len=1 << 18)
+        except MemoryError as error:
+            print(type(error).__name__, error.bytes > 256 << 20)
+        session.append_text("The train leaves at")
+        print(len(session.generate(max_tokens=3, ignore_eos=True).run().tokens))
+    """)
+    assert out.splitlines() == ["AllocationError True", "3"]

@@ -1,0 +1,110 @@
+"""The plug-in for llama-cpp-python, with the real package and the fixture model: `check --plugins` installs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conftest import MODEL, QUESTION
+from refrain import errors
+from refrain.draft import Drafter
+
+llama_cpp: Any = pytest.importorskip("llama_cpp")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return llama_cpp.Llama(str(MODEL), n_ctx=512, n_threads=1, logits_all=True, verbose=False, seed=1)
+
+
+class Counted:
+    """A draft model whose proposals are counted, which are the passes after the first."""
+
+    def __init__(self, draft_model: Any) -> None:
+        self._draft_model = draft_model
+        self.n_calls = self.n_proposed = 0
+
+    def __call__(self, input_ids: Any, /, **options: Any) -> Any:
+        proposed = self._draft_model(input_ids, **options)
+        self.n_calls += 1
+        self.n_proposed += len(proposed)
+        return proposed
+
+
+def draft_model(llama: Any, **options: Any) -> Any:
+    from refrain.llama_cpp import DraftModel
+
+    return DraftModel(Drafter(llama.n_vocab(), tree=False, **options), max_rows=8)
+
+
+def decode(llama: Any, text: str, n: int, draft_model: Any = None) -> list[int]:
+    """Greedy output of at most `n` tokens."""
+    llama.reset()
+    llama.draft_model = draft_model
+    output: list[int] = []
+    for token in llama.generate(llama.tokenize(text.encode()), temp=0.0, repeat_penalty=1.0):
+        output.append(token)
+        if len(output) == n or token == llama.token_eos():
+            break
+    llama.draft_model = None
+    return output
+
+
+TEXTS = [QUESTION, "The train leaves at 08:15. The train leaves at 08:15. The train", "x"]
+
+
+def test_greedy_outputs_are_the_engines_own(llama: Any) -> None:
+    drafted = draft_model(llama)
+    for text in TEXTS * 2:
+        for n in (1, 2, 60):
+            assert decode(llama, text, n, drafted) == decode(llama, text, n)
+
+
+def test_drafts_save_passes_and_later_outputs_more(llama: Any) -> None:
+    drafted = draft_model(llama)
+    expected = decode(llama, TEXTS[1], 60)
+    passes: list[int] = []
+    for _ in range(2):
+        counted = Counted(drafted)
+        assert decode(llama, TEXTS[1], 60, counted) == expected
+        assert counted.n_proposed > 0
+        passes.append(counted.n_calls)
+    assert passes[1] <= passes[0] < len(expected)
+
+
+def test_an_output_near_the_end_of_the_context(llama: Any) -> None:
+    small = llama_cpp.Llama(str(MODEL), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    n_prompt = len(small.tokenize(TEXTS[1].encode()))
+    n = 63 - n_prompt
+    assert decode(small, TEXTS[1], n, draft_model(small)) == decode(small, TEXTS[1], n)
+
+
+def test_requests_are_told_apart(llama: Any) -> None:
+    """A request that extends the text of the one before it is another one: its prompt is not output."""
+    import numpy as np
+
+    drafter = Drafter(llama.n_vocab(), tree=False)
+    from refrain.llama_cpp import DraftModel
+
+    drafted = DraftModel(drafter)
+    text = list(range(10, 40))
+    drafted(np.array(text, dtype=np.intc))
+    # One token by the engine, then a whole turn.
+    drafted(np.array([*text, 50], dtype=np.intc))
+    turn = [*text, 50, *range(60, 90)]
+    drafted(np.array(turn, dtype=np.intc))
+    drafted(np.array([*turn, 51], dtype=np.intc))
+    drafted.finish()
+    drafted.finish()
+    probe = drafter.sequence([3, 60, 61, 62])
+    assert "history" not in probe.propose(8).origins
+
+
+def test_bad_input(llama: Any) -> None:
+    from refrain.llama_cpp import DraftModel
+
+    with pytest.raises(errors.OptionError):
+        DraftModel(Drafter(llama.n_vocab()))
+    with pytest.raises(errors.TokenOutOfRangeError):
+        decode(llama, QUESTION, 5, DraftModel(Drafter(10, tree=False)))
