@@ -43,9 +43,7 @@ pub(crate) fn of(error: &EngineError) -> Place<'_> {
             Place { field: Some(tensor), ..Place::default() }
         }
         EngineError::Tokenizer(error) => tokenizer(error),
-        EngineError::DraftRecurrent { name }
-        | EngineError::DraftVocabulary { name, .. }
-        | EngineError::DraftGraphs { name } => Place::file(name),
+        EngineError::DraftVocabulary { name, .. } | EngineError::DraftGraphs { name } => Place::file(name),
         _ => Place::default(),
     }
 }
