@@ -113,7 +113,7 @@ fn drafting_is_measured_where_the_model_comes_from_flash() {
         .concat();
     let cells: Vec<Value> =
         serde_json::from_str(&refrain(&[&args[..], &["--json"]].concat()).done()).unwrap();
-    assert_eq!(cells.len(), 2 * 2 * 5, "{cells:?}");
+    assert_eq!(cells.len(), 2 * 2 * 6, "{cells:?}");
     for cell in &cells {
         assert!(cell["n_rows"].as_u64().unwrap() > 0 && cell["speed_up"].as_f64().unwrap() > 0.0, "{cell}");
         assert!(cell["acceptance_length"].as_f64().unwrap() >= 1.0, "{cell}");
