@@ -205,6 +205,7 @@ pub(super) trait Work {
 
 /// Defines functions that run work compiled for an instruction set, each in a module of its own: the compiler translates all
 /// instances of a function one after the other, with those of its module, and modules in parallel.
+#[cfg(target_arch = "x86_64")]
 macro_rules! run_with {
     ($($module:ident: $isa:ty, $features:literal;)*) => {$(
         mod $module {
@@ -218,6 +219,7 @@ macro_rules! run_with {
         }
     )*};
 }
+#[cfg(target_arch = "x86_64")]
 pub(super) use run_with;
 
 /// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
