@@ -12,7 +12,7 @@ use super::activations::Block;
 use super::aligned::Line;
 use super::layout::IntLayout;
 use super::matmul::Ahead;
-use super::simd::{LANES, Simd, Work, run_with};
+use super::simd::{LANES, Simd, Work};
 
 /// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`. `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]
@@ -33,16 +33,19 @@ impl<const VNNI: bool> Avx2<VNNI> {
     }
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn with_features<W: Work>(isa: Avx2<false>, work: W) -> W::Output {
+            work.run(isa)
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        #[inline(never)]
+        fn with_vnni<W: Work>(isa: Avx2<true>, work: W) -> W::Output {
+            work.run(isa)
+        }
         // SAFETY: `self` proves that the CPU has these features.
-        unsafe { if VNNI { vnni::run(Avx2(()), work) } else { plain::run(Avx2(()), work) } }
+        unsafe { if VNNI { with_vnni(Avx2(()), work) } else { with_features(Avx2(()), work) } }
     }
-}
-
-run_with! {
-    plain: Avx2<false>, "avx2,fma,f16c";
-    plain_tiles: Avx2<false>, "avx2,fma,f16c";
-    vnni: Avx2<true>, "avx2,fma,f16c,avxvnni";
-    vnni_tiles: Avx2<true>, "avx2,fma,f16c,avxvnni";
 }
 
 /// Wraps the intrinsics below. They need only features that `Avx2` proves, and access memory only through
@@ -96,8 +99,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 
     #[inline(always)]
     fn run_apart<W: Work>(self, work: W) -> W::Output {
-        // SAFETY: `self` proves that the CPU has these features.
-        unsafe { if VNNI { vnni_tiles::run(Avx2(()), work) } else { plain_tiles::run(Avx2(()), work) } }
+        self.run(work)
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {

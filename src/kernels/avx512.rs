@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{LANES, Simd, Work, run_with};
+use super::simd::{LANES, Simd, Work};
 
 /// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI, FMA and F16C. `new`, the only constructor, checks
 /// it.
@@ -22,14 +22,14 @@ impl Avx512 {
     }
 
     pub(super) fn run<W: Work>(self, work: W) -> W::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")]
+        #[inline(never)]
+        fn with_features<W: Work>(isa: Avx512, work: W) -> W::Output {
+            work.run(isa)
+        }
         // SAFETY: `self` proves that the CPU has these features.
-        unsafe { sections::run(self, work) }
+        unsafe { with_features(self, work) }
     }
-}
-
-run_with! {
-    sections: Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c";
-    tiles: Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c";
 }
 
 /// Wraps the intrinsics below. They need only features that `Avx512` proves, and access memory only through
@@ -59,8 +59,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn run_apart<W: Work>(self, work: W) -> W::Output {
-        // SAFETY: `self` proves that the CPU has these features.
-        unsafe { tiles::run(self, work) }
+        self.run(work)
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {

@@ -203,25 +203,6 @@ pub(super) trait Work {
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
-/// Defines functions that run work compiled for an instruction set, each in a module of its own: the compiler translates all
-/// instances of a function one after the other, with those of its module, and modules in parallel.
-#[cfg(target_arch = "x86_64")]
-macro_rules! run_with {
-    ($($module:ident: $isa:ty, $features:literal;)*) => {$(
-        mod $module {
-            use super::*;
-
-            #[target_feature(enable = $features)]
-            #[inline(never)]
-            pub(super) fn run<W: Work>(isa: $isa, work: W) -> W::Output {
-                work.run(isa)
-            }
-        }
-    )*};
-}
-#[cfg(target_arch = "x86_64")]
-pub(super) use run_with;
-
 /// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
 pub(super) trait ScaleLanes: Copy {
     type F: Copy;
