@@ -140,19 +140,34 @@ fn a_restored_session_goes_back_to_what_it_knows() {
     for family in FAMILIES {
         let engine = engine(family, 1);
         let mut whole = with(&engine, plain(), &text);
+        whole.remember_state(100);
         prefill(&mut whole);
-        let kept = state(&whole, 0..149);
-        for (len, left) in [(150, 149), (149, 149), (148, 0), (75, 0), (0, 0)] {
+        for (end, len, left) in [
+            (149, 150, 149),
+            (149, 149, 149),
+            (149, 148, 0),
+            (149, 75, 0),
+            (149, 0, 0),
+            (100, 149, 149),
+            (100, 148, 100),
+            (100, 100, 100),
+            (100, 99, 0),
+        ] {
+            let kept = state(&whole, 0..end);
             let mut session = with(&engine, plain(), &text);
-            session.restore_state(0, &text[..149], &kept).unwrap();
+            session.restore_state(0, &text[..end], &kept).unwrap();
             run_in(&mut session, options(9), usize::MAX);
             session.truncate(len).unwrap();
-            assert_eq!(session.n_cached_tokens(), left, "{family} at {len}");
+            assert_eq!(session.n_cached_tokens(), left, "{family}: to {len} behind {end}");
             session.append_tokens(&tokens(30)[10..]).unwrap();
             prefill(&mut session);
             let all = session.tokens().to_vec();
             let n = all.len() - 1;
-            assert_eq!(state(&session, 0..n), computed(&engine, KvType::F16, &all[..n]), "{family} at {len}");
+            assert_eq!(
+                state(&session, 0..n),
+                computed(&engine, KvType::F16, &all[..n]),
+                "{family}: to {len} behind {end}"
+            );
         }
     }
 }
