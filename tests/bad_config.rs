@@ -705,7 +705,7 @@ fn plans_with_recurrent_layers_that_contradict_themselves() {
             (|c| c["conv_L_cache"] = 65.into(), "OutOfRange", &["conv_len", "1 to 64"]),
             (|c| c["layer_types"][1] = "mamba".into(), "Unsupported", &["layer_types", "mamba"]),
             (|c| c["layer_types"] = json!(vec!["conv"; 4]), "Inconsistent", &["layer_types with 4 values"]),
-            (|c| c["num_attention_heads"] = 0.into(), "Missing", &["head_dim"]),
+            (|c| c["num_attention_heads"] = 0.into(), "OutOfRange", &["num_attention_heads", "is 0"]),
             (|c| c["num_key_value_heads"] = 3.into(), "Inconsistent", &["n_kv_heads = 3"]),
         ],
     );

@@ -16,9 +16,10 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 15] = [
+const FAMILIES: [&str; 20] = [
     "gemma3",
     "gemma3n",
+    "gemma4",
     "gemma4-experts",
     "gpt_oss",
     "granitemoehybrid",
@@ -26,11 +27,15 @@ const FAMILIES: [&str; 15] = [
     "granitemoehybrid-dense",
     "lfm2",
     "lfm2_moe",
+    "llama-dynamic",
+    "minicpm",
     "ministral3",
+    "mistral",
     "olmo2",
     "olmo3",
     "phi3",
     "qwen3_5",
+    "qwen3_moe",
     "smollm3",
 ];
 

@@ -4,7 +4,7 @@ use super::keys::{Key, Keys, key};
 use super::{Architecture, rope};
 use crate::model::config::{
     Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, FeedForward, LayerPlan, Mixer, ModelConfig,
-    N_LAYERS_MAX, Norms, RopeScaling,
+    N_HEADS_MAX, N_LAYERS_MAX, Norms, RopeScaling,
 };
 
 pub(super) const N_LAYERS: Key = key("block_count", "num_hidden_layers");
@@ -112,13 +112,17 @@ fn vocab_size(keys: &Keys<'_>, defaults: &Defaults) -> Result<usize, ConfigError
 /// The number of layers, checked before a plan is made for each.
 pub(super) fn n_layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     match keys.required_count(N_LAYERS)? {
-        n if n > N_LAYERS_MAX => Err(ConfigError::OutOfRange {
-            file: keys.file().to_owned(),
-            field: keys.full_name(N_LAYERS),
-            value: n.to_string(),
-            allowed: format!("1 to {N_LAYERS_MAX}"),
-        }),
+        n if n > N_LAYERS_MAX => Err(out_of_range(keys, N_LAYERS, n, N_LAYERS_MAX)),
         n => Ok(n),
+    }
+}
+
+fn out_of_range(keys: &Keys<'_>, field: Key, value: usize, max: usize) -> ConfigError {
+    ConfigError::OutOfRange {
+        file: keys.file().to_owned(),
+        field: keys.full_name(field),
+        value: value.to_string(),
+        allowed: format!("1 to {max}"),
     }
 }
 
@@ -171,7 +175,8 @@ fn attention_with(
     };
     let head_dim = match keys.count(HEAD_DIM)?.or(of_json(defaults.head_dim)) {
         Some(n) => n,
-        None if n_heads > 0 && hidden_dim.is_multiple_of(n_heads) => hidden_dim / n_heads,
+        None if n_heads == 0 => return Err(out_of_range(keys, N_HEADS, n_heads, N_HEADS_MAX)),
+        None if hidden_dim.is_multiple_of(n_heads) => hidden_dim / n_heads,
         None => return Err(keys.missing(HEAD_DIM)),
     };
     if let Some(value_dim) = keys.count(VALUE_DIM)?.filter(|&n| n != head_dim) {
