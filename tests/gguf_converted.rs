@@ -237,6 +237,19 @@ fn logits(checkpoint: &Checkpoint, prompt: &[TokenId], context_len: Option<usize
     logits
 }
 
+/// Writes every converted file to the folder that the variable `REFRAIN_GGUF_DIR` names, for other engines.
+#[test]
+#[ignore = "writes files: REFRAIN_GGUF_DIR names the folder"]
+fn files_for_other_engines() {
+    let dir = std::env::var_os("REFRAIN_GGUF_DIR").expect("REFRAIN_GGUF_DIR names a folder");
+    let dir = std::path::PathBuf::from(dir);
+    for (family, ..) in CONVERTED {
+        let path = dir.join(format!("{family}.gguf"));
+        std::fs::write(&path, file(family).bytes()).unwrap();
+        assert!(Checkpoint::open(&path).unwrap().tokenizer().is_ok(), "{family}");
+    }
+}
+
 #[test]
 fn gate_and_up_of_experts_may_be_apart() {
     let (folder, mut gguf) = (Checkpoint::open(golden("gemma4-experts")).unwrap(), file("gemma4-experts"));
