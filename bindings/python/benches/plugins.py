@@ -4,7 +4,8 @@
     python bindings/python/benches/plugins.py transformers MODEL.gguf
 
 `transformers` computes the file's weights in f32. The ways take turns; a ratio is the median time of plain decoding over that of the way.
-Each request is the prompt's pass and its output. "again" is the second time that a drafter sees a request: its store has the first output.
+Each request is the prompt's pass and its output. "again" is the second time that a drafter sees a request: its store has the first output. "logits": the drafter learns from the engine's
+logits too.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def llama_cpp_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way]],
     def ways() -> dict[str, Way]:
         drafted = way(DraftModel(Drafter(llama.n_vocab(), tree=False), max_rows=rows))
         lookup = way(speculative.LlamaPromptLookupDecoding(num_pred_tokens=rows))
-        return {"plain": way(None), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted}
+        with_logits = way(DraftModel(Drafter(llama.n_vocab(), tree=False), max_rows=rows, logits_of=llama))
+        ours = {"Refrain": drafted, "Refrain again": drafted, "Refrain, logits": with_logits}
+        return {"plain": way(None), "its prompt lookup": lookup, **ours}
 
     return ways, f"llama-cpp-python {llama_cpp.__version__}"
 
@@ -87,9 +90,13 @@ def transformers_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way
         return generate
 
     def ways() -> dict[str, Way]:
-        drafted = way(custom_generate=Assistant(Drafter(model.config.vocab_size, tree=False), max_rows=rows))
+        drafted, with_logits = (
+            way(custom_generate=Assistant(Drafter(model.config.vocab_size, tree=False), max_rows=rows, logits=logits))
+            for logits in (False, True)
+        )
         lookup = way(prompt_lookup_num_tokens=rows)
-        return {"plain": way(), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted}
+        ours = {"Refrain": drafted, "Refrain again": drafted, "Refrain, logits": with_logits}
+        return {"plain": way(), "its prompt lookup": lookup, **ours}
 
     return ways, f"transformers {transformers.__version__}, torch {torch.__version__}"
 
