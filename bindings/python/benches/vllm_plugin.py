@@ -31,7 +31,7 @@ NAMES = ("Nadia", "Milan", "Odile", "Pavel", "Runa", "Selma", "Tariq", "Ulla")
 
 
 def ways(rows: int, folder: Path, model: Path) -> dict[str, dict[str, Any]]:
-    ours = {
+    ours: dict[str, Any] = {
         "speculative_config": {"method": "custom_class", "model": "refrain.vllm.Proposer", "num_speculative_tokens": rows},
         "additional_config": {"refrain": {"store": str(folder), "tokenizer": str(model / "tokenizer.json")}},
     }
@@ -86,7 +86,7 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
                 entry = found.setdefault(name, {"times": [], "outputs": []})
                 entry["times"].append(took)
                 entry["outputs"].append(outputs)
-    drafter = getattr(llm.llm_engine.model_executor.driver_worker.worker.model_runner, "drafter", None)
+    drafter: Any = getattr(llm.llm_engine.model_executor.driver_worker.worker.model_runner, "drafter", None)
     if hasattr(drafter, "finish"):
         drafter.finish()
     print("\n" + json.dumps({"version": vllm.__version__, "found": found}))

@@ -119,8 +119,9 @@ def test_bad_rows_change_nothing() -> None:
         ([[1]], [[0.5]], {"position": 1 << 60}, 0),
     ]
     for tokens, values, options, row in bad:
+        options.setdefault("kind", "probabilities")
         with pytest.raises(errors.LogitsError) as raised:
-            tested.observe_logits(tokens, values, **({"kind": "probabilities"} | options))
+            tested.observe_logits(tokens, values, **options)
         assert raised.value.row == row, (tokens, values, options, str(raised.value))
     with pytest.raises(errors.TokenOutOfRangeError) as token:
         tested.observe_logits([[1, VOCABULARY]], [[0.5, 0.4]], kind="probabilities")

@@ -68,7 +68,8 @@ def asked(engine: refrain.Engine, **options: Any) -> refrain.Session:
 
 
 def output(session: refrain.Session, **options: Any) -> list[int]:
-    return [event.id for event in session.generate(**({"max_tokens": 40} | options)) if isinstance(event, refrain.Token)]
+    options.setdefault("max_tokens", 40)
+    return [event.id for event in session.generate(**options) if isinstance(event, refrain.Token)]
 
 
 def test_a_source_that_knows_the_output_saves_steps(engine: refrain.Engine) -> None:
@@ -251,10 +252,11 @@ def test_names(engine: refrain.Engine) -> None:
             return []
 
     for names in (["a", "a"], ["context"], ["history"]):
-        for make in (lambda s: engine.session(sources=s), lambda s: Drafter(VOCABULARY, sources=s)):  # type: ignore[misc]
-            with pytest.raises(errors.OptionError, match=names[0]) as raised:
-                make([Named(name) for name in names])
-            assert raised.value.option == "sources"
+        with pytest.raises(errors.OptionError, match=names[0]) as of_session:
+            engine.session(sources=[Named(name) for name in names])
+        with pytest.raises(errors.OptionError, match=names[0]) as of_drafter:
+            Drafter(VOCABULARY, sources=[Named(name) for name in names])
+        assert of_session.value.option == of_drafter.value.option == "sources"
     bad: list[tuple[Any, type[Exception]]] = [(object(), AttributeError), (Named(3), TypeError), (3, AttributeError)]
     for source, error in bad:
         with pytest.raises(error):

@@ -271,7 +271,7 @@ def test_the_end_of_the_models_context() -> None:
 
 def test_a_store_outlives_the_engine(tmp_path: Path) -> None:
     output = phrases(8, 1)
-    options = {"store": str(tmp_path / "drafts"), "fingerprint": 3, "namespace": "mail", "row_us": {"1": 100.0, "8": 120.0}}
+    options: dict[str, Any] = {"store": str(tmp_path / "drafts"), "fingerprint": 3, "namespace": "mail", "row_us": {"1": 100.0, "8": 120.0}}
     first = Engine(Proposer(config(**options)))
     first.run(Request([1], output))
     first.proposer.finish()
@@ -280,7 +280,8 @@ def test_a_store_outlives_the_engine(tmp_path: Path) -> None:
     again = Request([2, *output[:4]], output[4:])
     assert Engine(Proposer(config(**options))).run(again) <= 3
     other = Request([2, *output[:4]], output[4:])
-    Engine(Proposer(config(**{**options, "namespace": "other"}))).run(other)
+    options["namespace"] = "other"
+    Engine(Proposer(config(**options))).run(other)
     assert other.n_accepted == 0
 
 

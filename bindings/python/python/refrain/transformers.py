@@ -42,7 +42,7 @@ class Assistant:
         self._max_rows = max_rows
         self._logits = logits
 
-    def __call__(self, model: Any, input_ids: torch.Tensor, *, generation_config: Any, **options: Any) -> Any:
+    def __call__(self, model: Any, input_ids: torch.LongTensor, *, generation_config: Any, **options: Any) -> Any:
         """Decodes; called by ``generate``. The output is added to the drafter's store, even if the call fails on the way.
 
         Raises:
