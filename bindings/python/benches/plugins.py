@@ -1,10 +1,12 @@
 """The plug-ins beside the engines' own prompt lookup and no drafts at all: time ratios, and whether the outputs are equal.
 
-    python bindings/python/benches/plugins.py llama-cpp MODEL.gguf [--tokens 120] [--runs 3] [--rows 10]
+    python bindings/python/benches/plugins.py llama-cpp MODEL.gguf [--tokens 120] [--runs 3] [--rows 10] [--threads 2]
     python bindings/python/benches/plugins.py transformers MODEL.gguf
 
 `transformers` computes the file's weights in f32. The ways take turns; a ratio is the median time of plain decoding over that of the way.
-Each request is the prompt's pass and its output. "again" is the second time that a drafter sees a request: its store has the first output.
+Each request is the prompt's pass and its output. The drafter knows the times of the engine's passes by their rows, measured at the beginning; without them ("free rows") it proposes as many
+tokens as it has, as prompt lookup does. "again" is the second time that a drafter sees a request: its store has the first output. "logits": the
+drafter learns from the engine's logits too. Transformers needs the packages gguf and accelerate for such a file.
 """
 
 from __future__ import annotations
@@ -39,12 +41,30 @@ def chat(request: str) -> str:
     return f"<|im_start|>user\n{request}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def llama_cpp_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way]], str]:
+def median_us(measured: Callable[[], None]) -> float:
+    times: list[float] = []
+    for _ in range(7):
+        started = time.perf_counter()
+        measured()
+        times.append((time.perf_counter() - started) * 1e6)
+    return statistics.median(times)
+
+
+def llama_cpp_ways(path: Path, rows: int, threads: int) -> tuple[Callable[[], dict[str, Way]], str]:
     from refrain.llama_cpp import DraftModel
 
     llama_cpp: Any = import_module("llama_cpp")
     speculative: Any = import_module("llama_cpp.llama_speculative")
-    llama: Any = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=2, logits_all=True, verbose=False)
+    llama: Any = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=threads, n_threads_batch=threads, logits_all=True, verbose=False)
+
+    context = llama.tokenize(TASKS["correct"].encode())
+    llama.eval(context)
+
+    def verify(n_rows: int) -> None:
+        llama.eval(context[:n_rows])
+        llama.n_tokens = len(context)
+
+    row_us = {n_rows: median_us(lambda n_rows=n_rows: verify(n_rows)) for n_rows in (1, 2, 3, 4, 6, 8, rows + 1)}  # type: ignore[misc]
 
     def way(draft_model: Any) -> Way:
         def generate(request: str, n: int) -> list[int]:
@@ -60,22 +80,40 @@ def llama_cpp_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way]],
         return generate
 
     def ways() -> dict[str, Way]:
-        drafted = way(DraftModel(Drafter(llama.n_vocab(), tree=False), max_rows=rows))
+        def ours(row_us: Any = row_us, logits_of: Any = None) -> Way:
+            drafter = Drafter(llama.n_vocab(), tree=False, row_us=row_us)
+            return way(DraftModel(drafter, max_rows=rows, logits_of=logits_of))
+
+        drafted = ours()
         lookup = way(speculative.LlamaPromptLookupDecoding(num_pred_tokens=rows))
-        return {"plain": way(None), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted}
+        others = {"Refrain, logits": ours(logits_of=llama), "Refrain, free rows": ours(None)}
+        return {"plain": way(None), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted, **others}
 
-    return ways, f"llama-cpp-python {llama_cpp.__version__}"
+    return ways, f"llama-cpp-python {llama_cpp.__version__}, {costs(row_us)}"
 
 
-def transformers_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way]], str]:
+def costs(row_us: dict[int, float]) -> str:
+    return "passes of " + ", ".join(f"{n_rows}: {us / 1e3:.1f}" for n_rows, us in row_us.items()) + " ms"
+
+
+def transformers_ways(path: Path, rows: int, threads: int) -> tuple[Callable[[], dict[str, Way]], str]:
     from refrain.transformers import Assistant
 
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
-    torch.set_num_threads(2)
+    torch.set_num_threads(threads)
     folder = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(**folder, dtype=torch.float32).eval()
+
+    def verify(past: Any, n_rows: int) -> None:
+        model(torch.full((1, n_rows), 5), past_key_values=past, use_cache=True)
+        past.crop(-n_rows)
+
+    with torch.no_grad():
+        context = tokenizer(TASKS["correct"], return_tensors="pt")["input_ids"]
+        past = model(context, use_cache=True).past_key_values
+        row_us = {n_rows: median_us(lambda n_rows=n_rows: verify(past, n_rows)) for n_rows in (1, 2, 3, 4, 6, 8, rows + 1)}  # type: ignore[misc]
 
     def way(**options: Any) -> Way:
         def generate(request: str, n: int) -> list[int]:
@@ -87,11 +125,16 @@ def transformers_ways(path: Path, rows: int) -> tuple[Callable[[], dict[str, Way
         return generate
 
     def ways() -> dict[str, Way]:
-        drafted = way(custom_generate=Assistant(Drafter(model.config.vocab_size, tree=False), max_rows=rows))
-        lookup = way(prompt_lookup_num_tokens=rows)
-        return {"plain": way(), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted}
+        def ours(row_us: Any = row_us, logits: bool = False) -> Way:
+            drafter = Drafter(model.config.vocab_size, tree=False, row_us=row_us)
+            return way(custom_generate=Assistant(drafter, max_rows=rows, logits=logits))
 
-    return ways, f"transformers {transformers.__version__}, torch {torch.__version__}"
+        drafted = ours()
+        lookup = way(prompt_lookup_num_tokens=rows)
+        others = {"Refrain, logits": ours(logits=True), "Refrain, free rows": ours(None)}
+        return {"plain": way(), "its prompt lookup": lookup, "Refrain": drafted, "Refrain again": drafted, **others}
+
+    return ways, f"transformers {transformers.__version__}, torch {torch.__version__}, {costs(row_us)}"
 
 
 def main() -> None:
@@ -101,11 +144,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     prepare = llama_cpp_ways if arguments.engine == "llama-cpp" else transformers_ways
-    ways, version = prepare(arguments.model, arguments.rows)
+    ways, version = prepare(arguments.model, arguments.rows, arguments.threads)
     ways()["plain"]("Hello.", 4)  # the first pass allocates
-    print(f"{version}, {arguments.model.name}, at most {arguments.tokens} tokens, {arguments.rows} rows, {arguments.runs} runs")
+    print(f"{version}, {arguments.model.name}, at most {arguments.tokens} tokens, {arguments.rows} rows, {arguments.threads} threads, {arguments.runs} runs")
     for task, request in TASKS.items():
         times: dict[str, list[float]] = {}
         outputs: dict[str, list[int]] = {}

@@ -9,6 +9,7 @@ use refrain::{Checkpoint, DraftModelOptions, EngineError, EngineOptions, Session
 use crate::border::compute;
 use crate::errors::Failure;
 use crate::options;
+use crate::python_source;
 use crate::resident::Resident;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
@@ -84,13 +85,14 @@ impl Engine {
     ///     namespace: an app, a user or a task. A session never drafts from another namespace.
     ///     verify_rows_max: maximum rows of a verification batch, the root included, 1 to 64.
     ///     prefill_chunk: prompt tokens per pass.
+    ///     sources: draft sources written in Python, each a :class:`~refrain.DraftSource`. The output is the same.
     ///
     /// Raises:
-    ///     OptionError: an argument is outside its range.
+    ///     OptionError: an argument is outside its range, or two sources have one name.
     ///     AllocationError: there is no memory for the KV cache.
     ///     NoDraftModelError: ``drafting="draft_model"`` without a draft model.
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
-    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = true, namespace = "default", verify_rows_max = 32, prefill_chunk = 256))]
+    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = true, namespace = "default", verify_rows_max = 32, prefill_chunk = 256, sources = Vec::new()))]
     fn session(
         &self,
         py: Python<'_>,
@@ -101,6 +103,7 @@ impl Engine {
         namespace: &str,
         verify_rows_max: usize,
         prefill_chunk: usize,
+        sources: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Session> {
         let engine = self.engine.get()?;
         let options = SessionOptions::default()
@@ -111,7 +114,14 @@ impl Engine {
             .with_namespace(namespace)
             .with_verify_rows_max(verify_rows_max)
             .with_prefill_chunk(prefill_chunk);
-        let session = compute(py, || engine.session(options).map_err(Failure::Session))?;
+        let sources = python_source::sources(sources, engine.tokenizer().vocab_size())?;
+        let session = compute(py, || {
+            let mut session = engine.session(options).map_err(Failure::Session)?;
+            for source in sources {
+                session.add_source(Box::new(source)).map_err(Failure::Session)?;
+            }
+            Ok(session)
+        })?;
         Ok(Session::new(session, engine))
     }
 

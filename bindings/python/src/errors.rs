@@ -38,6 +38,26 @@ pub(crate) enum Failure {
         token: u32,
         vocab_size: usize,
     },
+    /// Rows of logits that are none: which row, and what is wrong with it.
+    Logits {
+        row: Option<usize>,
+        problem: &'static str,
+    },
+    /// A draft source's `propose` uses the generation or the sequence that waits for it.
+    Reentered,
+    /// A draft source has raised.
+    Source {
+        name: String,
+        cause: PyErr,
+    },
+    /// A draft source's probability is none.
+    Probability {
+        given: f32,
+    },
+    /// Two draft sources have one name.
+    DuplicateSource {
+        name: String,
+    },
     /// The sequence has ended.
     SequenceEnded,
     /// A store needs a fingerprint.
@@ -104,6 +124,33 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
             let message = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
             ("TokenOutOfRangeError", message, None)
         }
+        Failure::Logits { row, problem } => {
+            details.set_item("row", row)?;
+            let message = match row {
+                Some(row) => format!("row {row} of the logits {problem}"),
+                None => format!("the logits {problem}"),
+            };
+            ("LogitsError", message, None)
+        }
+        Failure::Reentered => {
+            let message = "propose of a draft source uses the generation or sequence that waits for it; it gets its tokens";
+            ("SessionBusyError", message.to_owned(), None)
+        }
+        Failure::Source { name, cause } => {
+            details.set_item("source", name)?;
+            let message = format!("the draft source {name:?} has failed, and is asked no more: {cause}");
+            ("SourceError", message, None)
+        }
+        Failure::Probability { given } => {
+            details.set_item("option", "probability")?;
+            details.set_item("given", given)?;
+            ("OptionError", format!("probability is {given}, outside 0..=1"), None)
+        }
+        Failure::DuplicateSource { name } => {
+            details.set_item("option", "sources")?;
+            details.set_item("given", name)?;
+            ("OptionError", format!("sources has the name {name:?} that another source has too"), None)
+        }
         Failure::SequenceEnded => {
             ("SequenceEndedError", "the sequence has ended; start another one".to_owned(), None)
         }
@@ -150,6 +197,9 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
         value.setattr(name.extract::<&str>()?, detail)?;
     }
     let raised = PyErr::from_value(value);
+    if let Failure::Source { cause, .. } = &failure {
+        raised.set_cause(py, Some(cause.clone_ref(py)));
+    }
     if let Some(cause) = error.and_then(system_error) {
         raised.set_cause(py, Some(PyErr::from(cause)));
     }
@@ -174,6 +224,11 @@ fn session_class(error: &SessionError, details: &Bound<'_, PyDict>) -> PyResult<
             details.set_item("token", token)?;
             details.set_item("vocab_size", vocab_size)?;
             "TokenOutOfRangeError"
+        }
+        SessionError::DuplicateSource { name } => {
+            details.set_item("option", "sources")?;
+            details.set_item("given", name.as_str())?;
+            "OptionError"
         }
         SessionError::Mixed => "MixedSessionError",
         SessionError::NoDraftModel => "NoDraftModelError",

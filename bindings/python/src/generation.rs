@@ -1,6 +1,6 @@
 //! A running generation.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -8,6 +8,7 @@ use refrain::{Event, FinishReason, OwnedGeneration, Stats, Summary};
 
 use crate::border::{compute, guarded};
 use crate::errors::Failure;
+use crate::held::Held;
 use crate::resident::Resident;
 use crate::session::Home;
 use crate::signals::Signals;
@@ -26,7 +27,7 @@ use crate::token::{event_object, segments_tuple};
 /// taken.
 #[pyclass(frozen, module = "refrain")]
 pub(crate) struct Generation {
-    state: Resident<Mutex<State>>,
+    state: Resident<Held<State>>,
     cancel: refrain::CancelToken,
     home: Resident<Arc<Home>>,
 }
@@ -41,14 +42,14 @@ enum State {
 impl Generation {
     pub(crate) fn new(generation: OwnedGeneration, home: Arc<Home>) -> Self {
         let cancel = generation.cancel_token();
-        let state = Resident::new(Mutex::new(State::Running(Box::new(generation))));
+        let state = Resident::new(Held::new(State::Running(Box::new(generation))));
         Self { state, cancel, home: Resident::new(home) }
     }
 
     /// The next event, computed here if it must be. Called without the interpreter's lock.
     fn compute(&self) -> Result<Option<Event>, Failure> {
         let (state, home) = (self.state.get()?, self.home.get()?);
-        let mut state = lock(state);
+        let mut state = state.lock()?;
         let State::Running(generation) = &mut *state else { return Ok(None) };
         let mut signals = Signals::new(&self.cancel);
         // Does nothing after the first call.
@@ -71,7 +72,7 @@ impl Generation {
     fn ready(&self) -> Result<Option<Event>, Failure> {
         let (state, home) = (self.state.get()?, self.home.get()?);
         match state.try_lock() {
-            Ok(mut state) if matches!(&*state, State::Running(generation) if !generation.awaits_pass()) => {
+            Some(mut state) if matches!(&*state, State::Running(generation) if !generation.awaits_pass()) => {
                 guarded(|| take(&mut state, home))
             }
             _ => Ok(None),
@@ -82,17 +83,12 @@ impl Generation {
     fn read<T: Send>(&self, py: Python<'_>, read: impl FnOnce(&str, &Stats) -> T + Send) -> PyResult<T> {
         let state = self.state.get()?;
         compute(py, || {
-            Ok(match &*lock(state) {
+            Ok(match &*state.lock()? {
                 State::Running(generation) => read(generation.text(), generation.stats()),
                 State::Ended { text, stats } => read(text, stats),
             })
         })
     }
-}
-
-/// A panic of a step leaves the generation usable, so a poisoned lock is taken all the same.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the next event. After the last one, or an error, the session goes home.
@@ -120,7 +116,12 @@ impl Drop for Generation {
     fn drop(&mut self) {
         // In a forked process there is nothing to end.
         let (Ok(state), Ok(home)) = (self.state.get(), self.home.get()) else { return };
-        let close = || end(&mut lock(state), home);
+        // (The thread that drops the object does not hold its state.)
+        let close = || {
+            if let Ok(mut state) = state.lock() {
+                end(&mut state, home);
+            }
+        };
         // Python drops objects with its lock held.
         if Python::try_attach(|py| py.detach(close)).is_none() {
             close();
@@ -150,7 +151,7 @@ impl Generation {
     /// Computes until the next event needs no pass, and takes none. Returns whether there is one.
     fn _step(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state.get()?;
-        compute(py, || match &mut *lock(state) {
+        compute(py, || match &mut *state.lock()? {
             State::Running(generation) => {
                 refrain::step_together(&mut [&mut **generation]);
                 Ok(true)
@@ -209,9 +210,10 @@ impl Generation {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let (state, home) = (self.state.get()?, self.home.get()?);
         compute(py, || {
+            state.check()?;
             // A step of another thread stops early.
             self.cancel.cancel();
-            end(&mut lock(state), home);
+            end(&mut *state.lock()?, home);
             Ok(())
         })
     }
@@ -247,7 +249,7 @@ impl Generation {
     #[getter]
     fn is_ended(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state.get()?;
-        compute(py, || Ok(matches!(&*lock(state), State::Ended { .. })))
+        compute(py, || Ok(matches!(&*state.lock()?, State::Ended { .. })))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -3,6 +3,7 @@
 use refrain::{Drafting, KvType, Quantize, Role};
 
 use crate::errors::Failure;
+use crate::rows::Kind;
 
 /// A value by its name.
 ///
@@ -39,4 +40,13 @@ pub(crate) fn kv_type(given: &str) -> Result<KvType, Failure> {
 pub(crate) fn role(given: &str) -> Result<Role, Failure> {
     let roles = [Role::System, Role::Developer, Role::User, Role::Assistant, Role::Tool];
     by_name("role", given, &roles.map(|role| (role.name(), role)))
+}
+
+pub(crate) fn kind(given: &str) -> Result<Kind, Failure> {
+    let kinds = [
+        ("logits", Kind::Logits),
+        ("log_probabilities", Kind::LogProbabilities),
+        ("probabilities", Kind::Probabilities),
+    ];
+    by_name("kind", given, &kinds)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,35 @@ def test_a_batch_proposes_what_each_would(tmp_path: Path) -> None:
         alone = drafter.sequence(text).propose(8)
         assert (proposal.tokens, proposal.parents, proposal.probabilities) == (alone.tokens, alone.parents, alone.probabilities)
     assert drafter.propose([], 8) == []
+
+
+def test_batches_of_many_threads() -> None:
+    """Batches that share helpers and sequences, with sequences of other drafters and one twice, propose what each sequence would."""
+    rng = random.Random(4)
+    drafters = [Drafter(VOCABULARY), Drafter(VOCABULARY, tree=False)]
+    sequences = [drafters[i % 2].sequence([rng.randrange(20) for _ in range(100)]) for i in range(40)]
+    expected = [sequence.propose(8).tokens for sequence in sequences]
+
+    def work(seed: int) -> bool:
+        rng = random.Random(seed)
+        for _ in range(50):
+            chosen = rng.choices(range(len(sequences)), k=rng.choice([1, 7, 16, 100]))
+            proposals = rng.choice(drafters).propose([sequences[i] for i in chosen], 8)
+            if [proposal.tokens for proposal in proposals] != [expected[i] for i in chosen]:
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_a_batch_with_a_sequence_that_has_ended() -> None:
+    drafter = Drafter(VOCABULARY)
+    sequences = [drafter.sequence([1, 2, 1]) for _ in range(64)]
+    sequences[40].finish()
+    with pytest.raises(errors.SequenceEndedError):
+        drafter.propose(sequences, 4)
+    assert len(drafter.propose(sequences[:40], 4)) == 40
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")

@@ -32,10 +32,10 @@ class Counted:
         return proposed
 
 
-def draft_model(llama: Any, **options: Any) -> Any:
+def draft_model(llama: Any, logits: bool = False, **options: Any) -> Any:
     from refrain.llama_cpp import DraftModel
 
-    return DraftModel(Drafter(llama.n_vocab(), tree=False, **options), max_rows=8)
+    return DraftModel(Drafter(llama.n_vocab(), tree=False, **options), max_rows=8, logits_of=llama if logits else None)
 
 
 def decode(llama: Any, text: str, n: int, draft_model: Any = None) -> list[int]:
@@ -54,8 +54,9 @@ def decode(llama: Any, text: str, n: int, draft_model: Any = None) -> list[int]:
 TEXTS = [QUESTION, "The train leaves at 08:15. The train leaves at 08:15. The train", "x"]
 
 
-def test_greedy_outputs_are_the_engines_own(llama: Any) -> None:
-    drafted = draft_model(llama)
+@pytest.mark.parametrize("logits", [False, True])
+def test_greedy_outputs_are_the_engines_own(llama: Any, logits: bool) -> None:
+    drafted = draft_model(llama, logits)
     for text in TEXTS * 2:
         for n in (1, 2, 60):
             assert decode(llama, text, n, drafted) == decode(llama, text, n)
@@ -73,11 +74,52 @@ def test_drafts_save_passes_and_later_outputs_more(llama: Any) -> None:
     assert passes[1] <= passes[0] < len(expected)
 
 
+def test_the_drafter_gets_the_logits_of_prompt_and_proposals(llama: Any) -> None:
+    """Those of the prompt's positions first, then a row more than tokens were proposed; each row's likeliest token is what follows."""
+    import numpy as np
+
+    from refrain.llama_cpp import DraftModel
+
+    drafter = Drafter(llama.n_vocab(), tree=False)
+    calls: list[tuple[Any, Any, int | None, int]] = []
+
+    class Recording:
+        tree = False
+
+        def sequence(self, tokens: list[int]) -> Any:
+            sequence = drafter.sequence(tokens)
+
+            class Recorded:
+                def observe_logits(self, tokens: Any, values: Any, *, kind: str, position: int | None) -> None:
+                    calls.append((tokens, values, position, len(sequence)))
+                    sequence.observe_logits(tokens, values, kind="log_probabilities", position=position)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(sequence, name)
+
+            return Recorded()
+
+    n_prompt = len(llama.tokenize(TEXTS[1].encode()))
+    output = decode(llama, TEXTS[1], 40, DraftModel(Recording(), 8, logits_of=llama))  # type: ignore[arg-type]
+    assert output == decode(llama, TEXTS[1], 40)
+    whole = [*llama.tokenize(TEXTS[1].encode()), *output]
+    (tokens, values, position, n) = calls[0]
+    assert (len(tokens), position, n) == (n_prompt, 0, n_prompt + 1)
+    assert tokens[-1][np.argmax(values[-1])] == output[0]
+    assert len(calls) > 2
+    for tokens, values, position, n in calls[1:]:
+        assert position is None and np.all(values <= 0) and tokens.shape[1] == 8
+        # What follows the newest committed token is the next one.
+        assert tokens[0][np.argmax(values[0])] == whole[n]
+    assert max(len(tokens) for tokens, *_ in calls[1:]) > 2
+
+
 def test_an_output_near_the_end_of_the_context(llama: Any) -> None:
     small = llama_cpp.Llama(str(MODEL), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
     n_prompt = len(small.tokenize(TEXTS[1].encode()))
     n = 63 - n_prompt
-    assert decode(small, TEXTS[1], n, draft_model(small)) == decode(small, TEXTS[1], n)
+    for logits in (False, True):
+        assert decode(small, TEXTS[1], n, draft_model(small, logits)) == decode(small, TEXTS[1], n)
 
 
 def test_requests_are_told_apart(llama: Any) -> None:
@@ -108,3 +150,7 @@ def test_bad_input(llama: Any) -> None:
         DraftModel(Drafter(llama.n_vocab()))
     with pytest.raises(errors.TokenOutOfRangeError):
         decode(llama, QUESTION, 5, DraftModel(Drafter(10, tree=False)))
+    without = llama_cpp.Llama(str(MODEL), n_ctx=64, n_threads=1, verbose=False)
+    with pytest.raises(errors.OptionError) as logits:
+        draft_model(without, logits=True)
+    assert logits.value.option == "logits_of"

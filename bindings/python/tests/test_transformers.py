@@ -67,9 +67,12 @@ def assistant(**options: Any) -> Any:
     return Assistant(Drafter(VOCABULARY, tree=False, **options), max_rows=8)
 
 
+@pytest.mark.parametrize("logits", [False, True])
 @pytest.mark.parametrize("row_us", [None, {1: 1000.0, 8: 1300.0, 16: 2500.0}])
-def test_greedy_outputs_are_the_models_own(model: Any, row_us: dict[int, float] | None) -> None:
-    drafted = assistant(row_us=row_us)
+def test_greedy_outputs_are_the_models_own(model: Any, row_us: dict[int, float] | None, logits: bool) -> None:
+    from refrain.transformers import Assistant
+
+    drafted = Assistant(Drafter(VOCABULARY, tree=False, row_us=row_us), max_rows=8, logits=logits)
     for prompt in prompts():
         for n in (1, 2, 3, 64):
             expected = generate(model, prompt, max_new_tokens=n)
@@ -130,6 +133,57 @@ def test_sampling_draws_from_the_models_distribution(model: Any) -> None:
         a, b = (seen.get(pair, 0) / n for seen in counts)
         mean = (a + b) / 2
         assert abs(a - b) <= 4 * (2 * mean * (1 - mean) / n) ** 0.5, (pair, a, b)
+
+
+class Recorded:
+    """A sequence whose rows of logits are kept."""
+
+    def __init__(self, sequence: Any) -> None:
+        self._sequence = sequence
+        self.proposed: list[tuple[int, ...]] = []
+        self.rows: list[tuple[list[list[int]], list[list[float]]]] = []
+
+    def propose(self, max_rows: int) -> Any:
+        proposal = self._sequence.propose(max_rows)
+        self.proposed.append((len(self._sequence), *proposal.tokens))
+        return proposal
+
+    def observe_logits(self, tokens: list[list[int]], values: list[list[float]], **options: Any) -> None:
+        self.rows.append((tokens, values))
+        self._sequence.observe_logits(tokens, values, **options)
+
+    def __len__(self) -> int:
+        return len(self._sequence)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sequence, name)
+
+
+def test_the_drafter_gets_the_logits_of_its_proposals(model: Any) -> None:
+    """Row by row those of the model after the committed text and the proposed tokens."""
+    from refrain.transformers import Assistant
+
+    drafter = Drafter(VOCABULARY, tree=False)
+    recorded: list[Recorded] = []
+
+    class Recording:
+        tree = False
+
+        def sequence(self, tokens: list[int]) -> Any:
+            recorded.append(Recorded(drafter.sequence(tokens)))
+            return recorded[-1]
+
+    prompt = prompts()[2]
+    output = generate(model, prompt, max_new_tokens=48, custom_generate=Assistant(Recording(), 8, logits=True))  # type: ignore[arg-type]
+    (sequence,) = recorded
+    assert output == generate(model, prompt, max_new_tokens=48)
+    assert sequence.rows and sum(len(tokens) - 1 for _, *tokens in sequence.proposed) > 8
+    for (n, *tokens), (ids, values) in zip(sequence.proposed, sequence.rows):
+        with torch.no_grad():
+            logits = model(torch.tensor([output[:n] + tokens])).logits[0, n - 1 :]
+        expected = torch.log_softmax(logits, -1).topk(8)
+        assert len(ids) == len(tokens) + 1
+        torch.testing.assert_close(torch.tensor(values), expected.values, rtol=1e-4, atol=1e-4)
 
 
 def test_threads_share_an_assistant(model: Any) -> None:

@@ -33,11 +33,13 @@ from refrain._events import (
 )
 from refrain._native import CancelToken, Engine, Generation, Session, Token, Tokenizer
 from refrain._scores import Score, last_hidden_state, score
+from refrain._sources import DraftSource
 from refrain.errors import RefrainError
 
 __all__ = [
     "CancelToken",
     "Completion",
+    "DraftSource",
     "DraftingOffStats",
     "Engine",
     "Event",

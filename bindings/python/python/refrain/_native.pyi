@@ -3,14 +3,18 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from collections.abc import Sequence as Items
 from types import TracebackType
-from typing import Literal, final
+from typing import Any, Literal, final
+
+import numpy.typing as npt
 
 from refrain._events import Completion, Event, Segment, Stats
+from refrain._sources import DraftSource
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 BlockFormat = Literal["keep", "f32", "q8_0", "q4_0"]
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 Drafting = Literal["auto", "draft_model", "off"]
+LogitsKind = Literal["logits", "log_probabilities", "probabilities"]
 
 @final
 class CancelToken:
@@ -68,6 +72,7 @@ class Engine:
         namespace: str = "default",
         verify_rows_max: int = 32,
         prefill_chunk: int = 256,
+        sources: Items[DraftSource] = ...,
     ) -> Session: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -156,6 +161,7 @@ class Drafter:
         fingerprint: int | None = None,
         tree: bool = True,
         row_us: Mapping[int, float] | None = None,
+        sources: Items[DraftSource] = ...,
     ) -> Drafter: ...
     def sequence(self, tokens: Items[int] = ...) -> Sequence: ...
     def propose(self, sequences: Items[Sequence], max_rows: int) -> list[Proposal]: ...
@@ -170,6 +176,14 @@ class Drafter:
 class Sequence:
     def propose(self, max_rows: int) -> Proposal: ...
     def observe(self, tokens: Items[int]) -> int: ...
+    def observe_logits(
+        self,
+        tokens: Items[Items[int]] | npt.NDArray[Any],
+        values: Items[Items[float]] | npt.NDArray[Any],
+        *,
+        kind: LogitsKind = "logits",
+        position: int | None = None,
+    ) -> None: ...
     def follow(self, tokens: Items[int]) -> int: ...
     def finish(self) -> None: ...
     @property

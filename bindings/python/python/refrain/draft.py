@@ -16,10 +16,15 @@ No model is loaded. A :class:`Drafter` reads the tokens of a text and proposes t
 
 from __future__ import annotations
 
+from typing import Final
+
 from refrain._native import Drafter, Proposal, Sequence
 from refrain.errors import OptionError
 
-__all__ = ["Drafter", "Proposal", "Sequence", "check_chain"]
+__all__ = ["N_LIKELIEST", "Drafter", "Proposal", "Sequence", "check_chain"]
+
+N_LIKELIEST: Final = 8
+"""Tokens of a row that :meth:`Sequence.observe_logits` uses: the likeliest ones."""
 
 
 def check_chain(drafter: Drafter) -> Drafter:

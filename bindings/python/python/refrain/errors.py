@@ -16,6 +16,7 @@ __all__ = [
     "GenerateError",
     "InternalError",
     "LoadError",
+    "LogitsError",
     "MixedSessionError",
     "NoDraftModelError",
     "OptionError",
@@ -23,6 +24,7 @@ __all__ = [
     "SequenceEndedError",
     "SessionBusyError",
     "SessionError",
+    "SourceError",
     "StoreError",
     "TokenOutOfRangeError",
     "TokenizerError",
@@ -102,7 +104,10 @@ class SessionError(RefrainError):
 
 
 class SessionBusyError(SessionError):
-    """A generation of the session is running. Take all its events, or close it."""
+    """A generation of the session is running. Take all its events, or close it.
+
+    In ``propose`` of a draft source: the generation or sequence waits for the proposal.
+    """
 
 
 class MixedSessionError(SessionError):
@@ -143,5 +148,23 @@ class FingerprintError(StoreError):
     """The fingerprint of a tokenizer of the store."""
 
 
+class SourceError(RefrainError):
+    """A draft source written in Python has failed, and its session or sequence asks it no more. Its ``__cause__`` is what went wrong.
+
+    It is reported through :func:`sys.unraisablehook` and never raised: drafts change the speed only, so the generation goes on without
+    the source.
+    """
+
+    source: str
+    """The name of the source."""
+
+
 class SequenceEndedError(RefrainError):
     """The sequence has ended. Start another one."""
+
+
+class LogitsError(RefrainError, ValueError):
+    """Rows of logits that cannot be used: of a wrong shape, or with values that are none. Nothing has changed."""
+
+    row: int | None
+    """The first row that is wrong; ``None`` if all are."""

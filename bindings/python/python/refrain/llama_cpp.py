@@ -16,9 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_speculative import LlamaDraftModel
 
-from refrain.draft import Drafter, Sequence, check_chain
+from refrain.draft import N_LIKELIEST, Drafter, Sequence, check_chain
+from refrain.errors import OptionError
 
 __all__ = ["DraftModel"]
+
+# Rows whose logits are read at a time: more than any proposal has. Those of a long prompt together would be gigabytes.
+_ROWS = 64
 
 
 class DraftModel(LlamaDraftModel):
@@ -30,14 +34,22 @@ class DraftModel(LlamaDraftModel):
     Args:
         drafter: made with ``tree=False``: the engine verifies a chain.
         max_rows: maximum tokens of a proposal, 1 to 63.
+        logits_of: the ``Llama`` itself, if the drafter shall learn from its logits (:meth:`Sequence.observe_logits`): those of the prompt,
+            and those of each step. It saves steps, and takes time for the likeliest tokens of a row. Must be made with
+            ``logits_all=True``.
 
     Raises:
-        OptionError: the drafter proposes trees.
+        OptionError: the drafter proposes trees, or the ``Llama`` keeps no logits.
     """
 
-    def __init__(self, drafter: Drafter, max_rows: int = 10) -> None:
+    def __init__(self, drafter: Drafter, max_rows: int = 10, *, logits_of: Any = None) -> None:
         self._drafter = check_chain(drafter)
         self._max_rows = max_rows
+        if logits_of is not None and not logits_of._logits_all:
+            error = OptionError("logits_of keeps no logits: make it with logits_all=True")
+            error.option, error.given = "logits_of", repr(logits_of)
+            raise error
+        self._logits_of = logits_of
         self._sequence: Sequence | None = None
         self._known: npt.NDArray[np.intc] = np.empty(0, np.intc)
         # Proposed tokens of the newest call.
@@ -50,13 +62,30 @@ class DraftModel(LlamaDraftModel):
         if self._sequence is None or not goes_on:
             self.finish()
             self._sequence = self._drafter.sequence(input_ids.tolist())
+            # The newest token has not been computed.
+            self._learn(0, len(input_ids) - 1, position=0)
         else:
+            self._learn(n_known - 1, n_known + self._n_proposed)
             self._sequence.observe(input_ids[n_known:].tolist())
         # (The engine reuses the memory of its tokens.)
         self._known = input_ids.copy()
         proposal = self._sequence.propose(self._max_rows)
         self._n_proposed = len(proposal)
         return np.asarray(proposal.tokens, dtype=np.intc)
+
+    def _learn(self, first: int, last: int, position: int | None = None) -> None:
+        """Gives the drafter the logits after the tokens at positions `first` to `last`, which is left out."""
+        if self._logits_of is None or self._sequence is None:
+            return
+        for at in range(first, last, _ROWS):
+            logits = self._logits_of.scores[at : min(at + _ROWS, last)]
+            n = min(N_LIKELIEST, logits.shape[1])
+            tokens = np.argpartition(logits, -n, axis=1)[:, -n:]
+            most = logits.max(axis=1, keepdims=True)
+            sums = most + np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
+            values = np.take_along_axis(logits, tokens, axis=1) - sums
+            at_position = None if position is None else position + at - first
+            self._sequence.observe_logits(tokens, values, kind="log_probabilities", position=at_position)
 
     def finish(self) -> None:
         """Adds the newest request's output to the drafter's store. Its last step's tokens are missing: the engine does not pass them.
