@@ -123,7 +123,7 @@ def phrases(seed: int, n: int) -> list[int]:
 
 
 def known(proposer: Proposer) -> list[list[int]]:
-    return [request.sequence.tokens for request in proposer._rows if request is not None]
+    return [request.sequence.tokens for request in proposer._rows if request is not None and request.sequence is not None]
 
 
 def test_drafts_save_steps_and_later_requests_more() -> None:
@@ -187,7 +187,7 @@ def test_scheduler_traces(seed: int) -> None:
         for row, each in enumerate(running):
             if row not in left_out:
                 at_row = proposer._rows[row]
-                assert at_row is not None and at_row.sequence.tokens == each.tokens
+                assert at_row is not None and at_row.sequence is not None and at_row.sequence.tokens == each.tokens
             assert set(each.draft) <= own[each.prompt[0]]
         done += [each for each in running if each.is_done]
         running = [each for each in running if not each.is_done]
@@ -233,7 +233,7 @@ def test_a_request_that_is_left_out_or_preempted_goes_on() -> None:
     engine.rows = [two, one]
     engine.step()
     again = engine.proposer._rows[1]
-    assert again is not first and again is not None and again.sequence.tokens == one.tokens
+    assert again is not first and again is not None and again.sequence is not None and again.sequence.tokens == one.tokens
 
 
 def test_equal_requests_have_sequences_of_their_own() -> None:
@@ -244,7 +244,7 @@ def test_equal_requests_have_sequences_of_their_own() -> None:
     while not all(each.is_done for each in requests):
         engine.rows = [each for each in requests if not each.is_done]
         engine.step()
-        assert [tuple(r.sequence.tokens) for r in engine.proposer._rows[: len(engine.rows)] if r] == [tuple(r.tokens) for r in engine.rows]
+        assert known(engine.proposer)[: len(engine.rows)] == [each.tokens for each in engine.rows]
 
 
 def test_the_next_turn_of_a_chat_is_another_request() -> None:
@@ -255,7 +255,7 @@ def test_the_next_turn_of_a_chat_is_another_request() -> None:
     engine.rows = [second]
     engine.step()
     at_row = engine.proposer._rows[0]
-    assert at_row is not None and at_row.sequence.tokens == second.tokens
+    assert at_row is not None and at_row.sequence is not None and at_row.sequence.tokens == second.tokens
     engine.idle(17)
     # Its prompt is no output.
     probe = engine.proposer._drafter("default").sequence([9, *range(20, 25)])
@@ -319,10 +319,22 @@ def test_bad_input(tmp_path: Path) -> None:
     without = config()
     without.additional_config = None
     assert Engine(Proposer(without)).run(Request([1], [5, 6, 7])) == 3
-    with pytest.raises(errors.TokenOutOfRangeError):
-        Engine(Proposer(config())).run(Request([1], [VOCABULARY]))
-    with pytest.raises(errors.OptionError):
-        Engine(Proposer(config(k=64))).run(Request([1], [5]))
+    for k in (0, 64):
+        with pytest.raises(errors.OptionError, match="num_speculative_tokens"):
+            Proposer(config(k=k))
+
+
+def test_tokens_outside_the_vocabulary_cost_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(Proposer(config()))
+    output = phrases(10, 12)
+    strange = [Request([1, VOCABULARY + 7], list(output)), Request([1], [*output[:5], -1, *output[5:]])]
+    usual = Request([1, 2], list(output))
+    with caplog.at_level(logging.WARNING):
+        engine.run(*strange, usual)
+        engine.idle(20)
+    assert all(each.is_done for each in [*strange, usual])
+    assert usual.n_accepted > 0 and strange[0].n_accepted == 0
+    assert len(caplog.records) == 2 and known(engine.proposer) == []
 
 
 REAL = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: check --vllm")
