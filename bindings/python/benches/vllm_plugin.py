@@ -1,6 +1,6 @@
 """The plug-in for vLLM beside vLLM's own n-gram (and suffix) speculation and no drafts at all: time ratios, and whether outputs are equal.
 
-    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 120] [--runs 3] [--rows 8] [--batch 4]
+    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 120] [--runs 3] [--rows 8] [--batch 4] [--threads 2]
 
 Each way is a process of its own, which is warmed up and then answers the requests one at a time and, as "all", `--batch` copies of each request
 with other names at once. A ratio is the median time of plain decoding over that of the way. "text" drafts from a request's own text, as n-grams do;
@@ -54,9 +54,10 @@ class TextOnly(Proposer):
         return None
 
 
-def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch: int) -> None:
+def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch: int, threads: int) -> None:
     """Answers every request, and writes the times and outputs as JSON."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
     vllm: Any = importlib.import_module("vllm")
     llm: Any = vllm.LLM(
         str(model),
@@ -64,6 +65,8 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
         max_num_seqs=batch,
         enable_prefix_caching=False,
         enforce_eager=True,
+        # Where both are nearly equally likely, f32 chooses the same token more often.
+        dtype="float32",
         disable_log_stats=True,
         **options,
     )
@@ -74,6 +77,15 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
         done = llm.generate([chat(request) for request in requests], sampling, use_tqdm=False)
         return time.perf_counter() - started, [list(output.outputs[0].token_ids) for output in done]
 
+    n_steps = 0
+    step = llm.llm_engine.step
+
+    def counted() -> Any:
+        nonlocal n_steps
+        n_steps += 1
+        return step()
+
+    llm.llm_engine.step = counted
     answer(["Hello."] * batch)
     found: dict[str, Any] = {}
     for task, request in TASKS.items():
@@ -82,8 +94,10 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
             for run in range(runs):
                 # A history of this very answer is another way: each run has other names.
                 told = [each.replace("Tomas", NAMES[(run + 3) % len(NAMES)]) for each in requests]
+                before = n_steps
                 took, outputs = answer(told)
-                entry = found.setdefault(name, {"times": [], "outputs": []})
+                entry = found.setdefault(name, {"times": [], "outputs": [], "steps": 0})
+                entry["steps"] += n_steps - before
                 entry["times"].append(took)
                 entry["outputs"].append(outputs)
     drafter: Any = getattr(llm.llm_engine.model_executor.driver_worker.worker.model_runner, "drafter", None)
@@ -99,10 +113,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker(arguments.model, json.loads(arguments.worker), arguments.tokens, arguments.runs, arguments.batch)
+        options: dict[str, Any] = json.loads(arguments.worker)
+        worker(arguments.model, options, arguments.tokens, arguments.runs, arguments.batch, arguments.threads)
         return
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -113,16 +129,18 @@ def main() -> None:
     plain = results["plain"]
     print(
         f"vLLM {plain['version']}, {arguments.model.name}, at most {arguments.tokens} tokens, {arguments.rows} rows, "
-        f"{arguments.batch} at once, {arguments.runs} runs"
+        f"{arguments.batch} at once, {arguments.threads} threads, {arguments.runs} runs"
     )
     for task, of_plain in plain["found"].items():
         base = statistics.median(of_plain["times"])
         for name, result in results.items():
             entry = result["found"][task]
             took = statistics.median(entry["times"])
-            n = sum(len(output) for outputs in entry["outputs"] for output in outputs) // arguments.runs
+            n = sum(len(output) for outputs in entry["outputs"] for output in outputs)
+            # Of all requests of the step together; the prompt's step counts too.
+            per_step = n / entry["steps"]
             equal = "equal" if entry["outputs"] == of_plain["outputs"] else "DIFFERENT"
-            print(f"{task:12} {name:14} {took:6.2f} s for {n:3} tokens, ratio {base / took:5.2f}, {equal}")
+            print(f"{task:12} {name:14} {took:6.2f} s, ratio {base / took:5.2f}, {per_step:5.2f} tokens per step, {equal}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,11 +32,10 @@ def blocks(path: Path) -> list[str]:
 
 def make_model(folder: Path) -> None:
     """A small random model with a tokenizer and a chat template, in a folder as a hub has it."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
+    torch: Any = importlib.import_module("torch")
+    transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(5)
-    shape = LlamaConfig(
+    shape = transformers.LlamaConfig(
         vocab_size=384,
         hidden_size=128,
         intermediate_size=256,
@@ -44,7 +45,7 @@ def make_model(folder: Path) -> None:
         max_position_embeddings=1024,
         eos_token_id=383,
     )
-    LlamaForCausalLM(shape).save_pretrained(folder)
+    transformers.LlamaForCausalLM(shape).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(ROOT / "tests" / "golden" / "llama" / name, folder)
 

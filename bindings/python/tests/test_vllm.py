@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import random
 import subprocess
 import sys
@@ -123,7 +124,7 @@ def phrases(seed: int, n: int) -> list[int]:
 
 
 def known(proposer: Proposer) -> list[list[int]]:
-    return [request.sequence.tokens for request in proposer._rows if request is not None]
+    return [request.sequence.tokens for request in proposer._rows if request is not None and request.sequence is not None]
 
 
 def test_drafts_save_steps_and_later_requests_more() -> None:
@@ -187,7 +188,7 @@ def test_scheduler_traces(seed: int) -> None:
         for row, each in enumerate(running):
             if row not in left_out:
                 at_row = proposer._rows[row]
-                assert at_row is not None and at_row.sequence.tokens == each.tokens
+                assert at_row is not None and at_row.sequence is not None and at_row.sequence.tokens == each.tokens
             assert set(each.draft) <= own[each.prompt[0]]
         done += [each for each in running if each.is_done]
         running = [each for each in running if not each.is_done]
@@ -233,7 +234,7 @@ def test_a_request_that_is_left_out_or_preempted_goes_on() -> None:
     engine.rows = [two, one]
     engine.step()
     again = engine.proposer._rows[1]
-    assert again is not first and again is not None and again.sequence.tokens == one.tokens
+    assert again is not first and again is not None and again.sequence is not None and again.sequence.tokens == one.tokens
 
 
 def test_equal_requests_have_sequences_of_their_own() -> None:
@@ -244,7 +245,7 @@ def test_equal_requests_have_sequences_of_their_own() -> None:
     while not all(each.is_done for each in requests):
         engine.rows = [each for each in requests if not each.is_done]
         engine.step()
-        assert [tuple(r.sequence.tokens) for r in engine.proposer._rows[: len(engine.rows)] if r] == [tuple(r.tokens) for r in engine.rows]
+        assert known(engine.proposer)[: len(engine.rows)] == [each.tokens for each in engine.rows]
 
 
 def test_the_next_turn_of_a_chat_is_another_request() -> None:
@@ -255,7 +256,7 @@ def test_the_next_turn_of_a_chat_is_another_request() -> None:
     engine.rows = [second]
     engine.step()
     at_row = engine.proposer._rows[0]
-    assert at_row is not None and at_row.sequence.tokens == second.tokens
+    assert at_row is not None and at_row.sequence is not None and at_row.sequence.tokens == second.tokens
     engine.idle(17)
     # Its prompt is no output.
     probe = engine.proposer._drafter("default").sequence([9, *range(20, 25)])
@@ -319,10 +320,22 @@ def test_bad_input(tmp_path: Path) -> None:
     without = config()
     without.additional_config = None
     assert Engine(Proposer(without)).run(Request([1], [5, 6, 7])) == 3
-    with pytest.raises(errors.TokenOutOfRangeError):
-        Engine(Proposer(config())).run(Request([1], [VOCABULARY]))
-    with pytest.raises(errors.OptionError):
-        Engine(Proposer(config(k=64))).run(Request([1], [5]))
+    for k in (0, 64):
+        with pytest.raises(errors.OptionError, match="num_speculative_tokens"):
+            Proposer(config(k=k))
+
+
+def test_tokens_outside_the_vocabulary_cost_drafts_only(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(Proposer(config()))
+    output = phrases(10, 12)
+    strange = [Request([1, VOCABULARY + 7], list(output)), Request([1], [*output[:5], -1, *output[5:]])]
+    usual = Request([1, 2], list(output))
+    with caplog.at_level(logging.WARNING):
+        engine.run(*strange, usual)
+        engine.idle(20)
+    assert all(each.is_done for each in [*strange, usual])
+    assert usual.n_accepted > 0 and strange[0].n_accepted == 0
+    assert len(caplog.records) == 2 and known(engine.proposer) == []
 
 
 REAL = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: check --vllm")
@@ -346,6 +359,21 @@ def counted(self, sampled_token_ids, *arguments, **options):
 
 
 refrain.vllm.Proposer.propose = counted
+
+
+class Stubborn:
+    """Proposes one token always."""
+
+    def __init__(self, config):
+        pass
+
+    def load_model(self, *_, **__):
+        pass
+
+    def propose(self, sampled_token_ids, *_, **__):
+        return [[5] if sampled else [] for sampled in sampled_token_ids]
+
+
 llm = LLM(given["model"], skip_tokenizer_init=True, enforce_eager=True, dtype="float32", disable_log_stats=False, **given["options"])
 outputs = []
 for prompts in given["rounds"]:
@@ -380,11 +408,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def generate(model: Path, rounds: list[list[list[int]]], *, is_drafted: bool, **given: Any) -> dict[str, Any]:
+def generate(
+    model: Path, rounds: list[list[list[int]]], *, is_drafted: bool, proposer: str = "refrain.vllm.Proposer", **given: Any
+) -> dict[str, Any]:
     """Runs vLLM in a process of its own."""
     options: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 4, **given.pop("options", {})}
     if is_drafted:
-        options["speculative_config"] = {"method": "custom_class", "model": "refrain.vllm.Proposer", "num_speculative_tokens": K}
+        options["speculative_config"] = {"method": "custom_class", "model": proposer, "num_speculative_tokens": K}
     task = {"model": str(model), "rounds": rounds, "options": options, "sampling": {"temperature": 0, "max_tokens": 60}, **given}
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=json.dumps(task), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -428,20 +458,29 @@ def test_the_real_engines_outputs_are_its_own(tiny_model: Path, schedule: str) -
 
 @REAL
 def test_the_real_engine_samples_by_its_own_rule(tiny_model: Path) -> None:
-    """Pairs of tokens come as often with drafts, of which some are rejected, as without: within 4 standard errors."""
+    """Pairs of tokens come as often with drafts, of which most are rejected, as without: within 4 standard errors. Where the engine's rule
+    itself fails, with a proposer that proposes one token always, there is nothing to compare."""
     n = 1200
     prompt = [[5, 6, 7, 5, 6, 7, 5, 6]]
-    sampling = {"temperature": 0.3, "top_k": 3, "max_tokens": 2, "seed": None}
-    counts: list[dict[tuple[int, ...], int]] = []
-    for is_drafted in (False, True):
-        rounds = [prompt * 100] + [prompt * n]
-        done = generate(tiny_model, rounds, is_drafted=is_drafted, sampling=sampling, options={"max_num_seqs": 64})
+    # (With `top_k`, vLLM 0.32.0 fails on CPUs in a step whose drafts are all cut off, whoever has proposed them.)
+    given: dict[str, Any] = {"sampling": {"temperature": 0.2, "max_tokens": 3}, "options": {"max_num_seqs": 64}}
+    rounds = [prompt * 100, prompt * n]
+
+    def counts(**how: Any) -> dict[tuple[int, ...], int]:
         seen: dict[tuple[int, ...], int] = {}
-        for output in done["outputs"][1]:
-            seen[tuple(output)] = seen.get(tuple(output), 0) + 1
-        counts.append(seen)
-        assert is_drafted == (done["calls"]["drafted"] > n / 4)
-    for pair in set(counts[0]) | set(counts[1]):
-        a, b = (seen.get(pair, 0) / n for seen in counts)
-        mean = (a + b) / 2
-        assert abs(a - b) <= 4 * (2 * mean * (1 - mean) / n) ** 0.5, (pair, a, b)
+        for output in generate(tiny_model, rounds, **how, **given)["outputs"][1]:
+            seen[tuple(output[:2])] = seen.get(tuple(output[:2]), 0) + 1
+        return seen
+
+    def differing(a: dict[tuple[int, ...], int], b: dict[tuple[int, ...], int]) -> list[tuple[int, ...]]:
+        def differ(x: float, y: float) -> bool:
+            mean = (x + y) / 2
+            return abs(x - y) > 4 * math.sqrt(2 * mean * (1 - mean) / n)
+
+        return [pair for pair in set(a) | set(b) if differ(a.get(pair, 0) / n, b.get(pair, 0) / n)]
+
+    plain = counts(is_drafted=False)
+    assert len(plain) > 3
+    if differing(plain, counts(is_drafted=True, proposer="__main__.Stubborn")):
+        pytest.skip("the rejection rule of this vLLM accepts what the model does not sample")
+    assert differing(plain, counts(is_drafted=True)) == []

@@ -21,8 +21,8 @@ from refrain.errors import OptionError
 
 __all__ = ["DraftModel"]
 
-# Rows whose logits are read at a time: more than any proposal has. Those of a long prompt together would be gigabytes.
-_ROWS = 64
+# A token whose logit is further below the largest is less likely than e⁻⁷, and not used.
+_LOGITS_BELOW_MAX = 7.0
 
 
 class DraftModel(LlamaDraftModel):
@@ -77,15 +77,18 @@ class DraftModel(LlamaDraftModel):
         """Gives the drafter the logits after the tokens at positions `first` to `last`, which is left out."""
         if self._logits_of is None or self._sequence is None:
             return
-        for at in range(first, last, _ROWS):
-            logits = self._logits_of.scores[at : min(at + _ROWS, last)]
-            n = min(N_LIKELIEST, logits.shape[1])
-            tokens = np.argpartition(logits, -n, axis=1)[:, -n:]
-            most = logits.max(axis=1, keepdims=True)
-            sums = most + np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
-            values = np.take_along_axis(logits, tokens, axis=1) - sums
-            at_position = None if position is None else position + at - first
-            self._sequence.observe_logits(tokens, values, kind="log_probabilities", position=at_position)
+        tokens: list[list[int]] = []
+        values: list[list[float]] = []
+        for row in self._logits_of.scores[first:last]:
+            most = row.max()
+            # The few that are not hopeless: looking for the likeliest of all takes thirty times as long.
+            near = np.flatnonzero(row >= most - _LOGITS_BELOW_MAX)
+            if len(near) > N_LIKELIEST:
+                near = near[np.argpartition(row[near], -N_LIKELIEST)[-N_LIKELIEST:]]
+            total = most + np.log(np.exp(row - most).sum())
+            tokens.append(near.tolist())
+            values.append((row[near] - total).tolist())
+        self._sequence.observe_logits(tokens, values, kind="log_probabilities", position=position)
 
     def finish(self) -> None:
         """Adds the newest request's output to the drafter's store. Its last step's tokens are missing: the engine does not pass them.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from refrain._native import Tokenizer
 from refrain.draft import Drafter, Sequence
-from refrain.errors import OptionError, StoreError
+from refrain.errors import OptionError, StoreError, TokenOutOfRangeError
 
 __all__ = ["Proposer"]
 
@@ -33,6 +33,9 @@ _ABSENT_STEPS_MAX = 16
 
 # Ended requests after which the store is made durable and its files are merged.
 _MAINTAIN_EVERY = 64
+
+# Tokens that are none, such as the negative ones that stand for something else.
+_STRANGE = (TokenOutOfRangeError, OverflowError)
 
 _OPTIONS = ("store", "namespace", "model", "fingerprint", "row_us", "tokenizer")
 
@@ -50,13 +53,19 @@ class Proposer:
 
     Tenants: a subclass that defines :meth:`namespace_of`, named in ``speculative_config["model"]``, keeps their outputs apart.
 
+    What fails in a step costs drafts and is logged: an output that cannot be kept, or a request with tokens outside the vocabulary.
+
     Raises:
-        OptionError: an option is unknown, or outside its range.
+        OptionError: an option is unknown, or an option or ``num_speculative_tokens`` is outside its range.
         StoreError, FingerprintError: as :class:`~refrain.draft.Drafter`.
     """
 
     def __init__(self, vllm_config: Any) -> None:
         self._k: int = vllm_config.speculative_config.num_speculative_tokens
+        if not 1 <= self._k <= 63:
+            error = OptionError(f"num_speculative_tokens is {self._k}, outside 1..=63")
+            error.option, error.given = "num_speculative_tokens", self._k
+            raise error
         self._max_model_len: int = vllm_config.model_config.max_model_len
         self._vocab_size: int = vllm_config.model_config.get_vocab_size()
         options = _checked((vllm_config.additional_config or {}).get("refrain", {}))
@@ -101,9 +110,6 @@ class Proposer:
 
         Returns:
             At most ``num_speculative_tokens`` tokens for each row.
-
-        Raises:
-            TokenOutOfRangeError: a token is not in the vocabulary.
         """
         self._step += 1
         proposals: list[list[int]] = [[] for _ in sampled_token_ids]
@@ -115,10 +121,14 @@ class Proposer:
         self._end_the_absent()
         # The model's own token comes behind the accepted ones.
         n_rooms = [min(self._k, self._max_model_len - len(text) - 1) for text in texts]
-        drafting = [i for i, n_room in enumerate(n_rooms) if n_room > 0]
-        proposed = self._first.propose([requests[i].sequence for i in drafting], self._k)
-        for i, proposal in zip(drafting, proposed):
-            proposals[rows[i]] = list(proposal.tokens[: n_rooms[i]])
+        drafting = [
+            (row, n_room, request.sequence)
+            for row, n_room, request in zip(rows, n_rooms, requests)
+            if n_room > 0 and request.sequence is not None
+        ]
+        proposed = self._first.propose([sequence for _, _, sequence in drafting], self._k)
+        for (row, n_room, _), proposal in zip(drafting, proposed):
+            proposals[row] = list(proposal.tokens[:n_room])
         return proposals
 
     def load_model(self, *_: Any, **__: Any) -> None:
@@ -170,7 +180,7 @@ class Proposer:
                 self._end(request)
 
     def _end(self, request: _Request) -> None:
-        if not request.is_kept:
+        if not request.is_kept or request.sequence is None:
             return
         try:
             request.sequence.finish()
@@ -203,7 +213,12 @@ class _Request:
     """A request that the proposer knows: its sequence, and the same tokens as an array."""
 
     def __init__(self, drafter: Drafter, prompt: npt.NDArray[np.int32], is_kept: bool) -> None:
-        self.sequence: Sequence = drafter.sequence(prompt.tolist())
+        # `None`: it has tokens that the drafter does not know.
+        self.sequence: Sequence | None = None
+        try:
+            self.sequence = drafter.sequence(prompt.tolist())
+        except _STRANGE as error:
+            _log.warning("a request is not drafted: %s", error)
         self.is_kept = is_kept
         # The newest step in which it was there.
         self.step = 0
@@ -222,7 +237,12 @@ class _Request:
         if n > len(self._tokens):
             self._tokens = np.resize(self._tokens, 2 * n)
         self._tokens[self._n : n] = text[self._n :]
-        self.sequence.observe(text[self._n :].tolist())
+        try:
+            if self.sequence is not None:
+                self.sequence.observe(text[self._n :].tolist())
+        except _STRANGE as error:
+            self.sequence = None
+            _log.warning("a request is not drafted: %s", error)
         self._n, self.step = n, step
 
 
