@@ -13,9 +13,10 @@ use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftSource, Engine, EngineOptions,
-    EvidenceClass, GenerateOptions, KvType, Quantize, Sampling, Session, SessionOptions, StepOutcome,
-    Successor, SuccessorLists, TargetListener, TokenId,
+    Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftPolicy, DraftRows, DraftSource,
+    DraftTree, EchoConfig, Engine, EngineOptions, EvidenceClass, GenerateOptions, KvType, NodeIdx, Quantize,
+    ReuseConfig, Sampling, Session, SessionError, SessionOptions, StepOutcome, Successor, SuccessorLists,
+    TargetListener, TokenId,
 };
 
 /// Records the received lists, and drafts nothing.
@@ -179,6 +180,111 @@ fn what_is_kept_is_still_true() {
     let tokens = generate(&mut session, 12);
     assert_eq!(generate(&mut fork, 12), tokens);
     check_all(&session, &listener, "forked");
+}
+
+/// A path of the target's text and a draft, and the successors of its last token.
+type RejectedRow = (Vec<TokenId>, Vec<Successor>);
+
+/// Records the rejected rows, and drafts nothing.
+#[derive(Clone, Default)]
+struct RejectionListener {
+    /// The text before the step.
+    committed: Vec<TokenId>,
+    rows: Arc<Mutex<Vec<RejectedRow>>>,
+}
+
+impl TargetListener for RejectionListener {
+    fn calibrate(&mut self, _first: usize, _lists: &SuccessorLists) {}
+
+    fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
+        assert_eq!(nodes.len(), lists.len());
+        for (i, &node) in nodes.iter().enumerate() {
+            let up = std::iter::successors(Some(node), |&node| tree.parent(node));
+            let mut path: Vec<TokenId> = up.map(|node| tree.token(node)).collect();
+            assert_eq!(path.pop(), self.committed.last().copied(), "the root");
+            path.reverse();
+            self.rows.lock().unwrap().push(([&self.committed[..], &path].concat(), lists.list(i).collect()));
+        }
+    }
+}
+
+impl DraftSource for RejectionListener {
+    fn name(&self) -> &str {
+        "rejections"
+    }
+
+    fn evidence(&self) -> EvidenceClass {
+        EvidenceClass::Plain
+    }
+
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        Some(self)
+    }
+
+    fn prime(&mut self, _committed: &[TokenId]) {}
+
+    fn reset(&mut self) {}
+
+    fn anchors(&mut self, committed: &[TokenId], _out: &mut Vec<Anchor>) {
+        self.committed = committed.to_vec();
+    }
+
+    fn expand(&mut self, _frontier: &[Cursor], _out: &mut Candidates) {}
+
+    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+
+    fn memory_usage(&self) -> usize {
+        0
+    }
+
+    fn fork(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn rejected_rows_have_the_targets_successors() {
+    let engine = Tiny { ty: BlockType::Q8_0, ..Tiny::default() }.engine(2);
+    for (calibration, rejected_rows) in
+        [(Calibration::Off, 2), (Calibration::InContext, 64), (Calibration::Full, 64), (Calibration::Off, 0)]
+    {
+        for reuse in [None, Some(ReuseConfig::default())] {
+            let options = SessionOptions {
+                calibration,
+                echo: Some(EchoConfig { rejected_rows, ..EchoConfig::default() }),
+                reuse,
+                policy: DraftPolicy { rows: DraftRows::Fixed(6), ..DraftPolicy::default() },
+                history: false,
+                ..SessionOptions::default()
+            };
+            let mut session = engine.session(options).unwrap();
+            let listener = RejectionListener::default();
+            session.add_source(Box::new(listener.clone())).unwrap();
+            session.append_tokens(&prompt(3, 50)).unwrap();
+            generate(&mut session, 8);
+            let rows = listener.rows.lock().unwrap();
+            let case = format!("{calibration:?}, {rejected_rows} rows, {reuse:?}");
+            assert_eq!(rows.is_empty(), rejected_rows == 0, "{case}");
+            for (tokens, list) in rows.iter() {
+                // The score of one more token is the row of the last.
+                let lists = expected(&engine, &[&tokens[..], &[TokenId(0)]].concat());
+                check(std::slice::from_ref(list), &lists[tokens.len() - 1..], &case);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_out_of_range_is_refused() {
+    let engine = Tiny::default().engine(1);
+    for echo in [
+        EchoConfig { rejected_rows: 65, ..EchoConfig::default() },
+        EchoConfig { lists_max: 0, ..EchoConfig::default() },
+        EchoConfig { lists_max: EchoConfig::LISTS_MAX + 1, ..EchoConfig::default() },
+    ] {
+        let options = SessionOptions { echo: Some(echo), ..SessionOptions::default() };
+        assert!(matches!(engine.session(options), Err(SessionError::OutOfRange { .. })), "{echo:?}");
+    }
 }
 
 #[test]

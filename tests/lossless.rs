@@ -11,8 +11,9 @@ use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::{
-    Calibration, CancelToken, DraftSource, DryOptions, Engine, GenerateOptions, IsaKind, KvType,
-    PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, Task, TokenId,
+    Calibration, CancelToken, DraftPolicy, DraftRows, DraftSource, DryOptions, EchoConfig, Engine,
+    GenerateOptions, IsaKind, KvType, PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, Task,
+    TokenId,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -238,6 +239,66 @@ fn calibration_and_reuse() {
         drafted[0]
     );
     assert!(drafted[1] > 50, "reuse drafted {} tokens", drafted[1]);
+}
+
+/// The source echo alone and beside calibration, with lists for every rejected row and for none, and stores that are soon
+/// full: over real text, and on a tiny model whose likely tokens change with every row.
+#[test]
+fn echo() {
+    let engine = common::fixture_engine();
+    let notes = common::notes();
+    let (mut drafted, mut accepted) = (0, 0);
+    let mut count = |run: &Run| {
+        for source in run.stats.sources.iter().filter(|source| source.name == "echo") {
+            (drafted, accepted) = (drafted + source.drafted, accepted + source.accepted);
+        }
+    };
+    let stores = [(0, 1 << 16), (3, 50), (64, 1), (64, 1 << 16)];
+    let stores = stores.map(|(rejected_rows, lists_max)| EchoConfig { rejected_rows, lists_max });
+    for (i, sampling) in samplings().iter().enumerate() {
+        let reference = conversation(&engine, plain(), &notes[2 * i..], sampling);
+        let tiny = Tiny::default().engine(2);
+        let of_tiny = tiny_conversation(&tiny, plain(), sampling);
+        for calibration in [Calibration::Off, Calibration::InContext, Calibration::Full] {
+            for (j, &echo) in stores.iter().enumerate() {
+                let session = SessionOptions {
+                    calibration,
+                    echo: Some(echo),
+                    reuse: (j % 2 == 0).then(ReuseConfig::default),
+                    verify_rows_max: [4, 16, 32][(i + j) % 3],
+                    policy: DraftPolicy {
+                        // The builder drafts little from a model of noise; a fixed number of rows is always wrong there.
+                        rows: if j == 3 { DraftRows::Fixed(3) } else { DraftRows::Auto },
+                        ..DraftPolicy::default()
+                    },
+                    history: false,
+                    ..SessionOptions::default()
+                };
+                let case = format!("{calibration:?} {echo:?} {sampling:?}");
+                let runs = conversation(&engine, session.clone(), &notes[2 * i..], sampling);
+                let runs = runs.iter().zip(&reference);
+                for (run, reference) in
+                    runs.chain(tiny_conversation(&tiny, session, sampling).iter().zip(&of_tiny))
+                {
+                    run.assert_equal(reference, &case);
+                    count(run);
+                }
+            }
+        }
+    }
+    // Otherwise the comparison would prove little.
+    assert!(drafted > 1000 && accepted > 100, "{accepted} of {drafted} accepted");
+}
+
+/// Two prompts of a model of noise, the second after a truncation.
+fn tiny_conversation(engine: &Engine, session: SessionOptions, sampling: &Sampling) -> Vec<Run> {
+    let mut session = engine.session(session).unwrap();
+    let mut answer = |text: &[TokenId], keep: usize| {
+        session.truncate(keep).unwrap();
+        session.append_tokens(text).unwrap();
+        common::run_in(&mut session, options(sampling), usize::MAX)
+    };
+    vec![answer(&prompt(5, 40), 0), answer(&prompt(6, 20), 33)]
 }
 
 /// Two turns about two notes.

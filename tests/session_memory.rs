@@ -4,7 +4,7 @@ mod common;
 
 use common::{Rng, Tiny, plain, prompt};
 use peak_alloc::PeakAlloc;
-use refrain::{Calibration, CancelToken, GenerateOptions, ReuseConfig, SessionOptions, TokenId};
+use refrain::{Calibration, CancelToken, EchoConfig, GenerateOptions, ReuseConfig, SessionOptions, TokenId};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -32,7 +32,9 @@ fn a_session_stays_within_what_its_options_say() {
         reuse: Some(ReuseConfig::default()),
         ..SessionOptions::default()
     };
-    for (i, options) in [plain(), drafting].into_iter().enumerate() {
+    let echo = EchoConfig { lists_max: 5_000, ..EchoConfig::default() };
+    let echoing = SessionOptions { echo: Some(echo), ..drafting.clone() };
+    for (i, options) in [plain(), drafting, echoing].into_iter().enumerate() {
         let options = SessionOptions { context_len: Some(12_000), ..options };
         let stated = options.memory_bytes(config) as usize - STATED_LOGITS;
         for (j, text) in texts(11_900).into_iter().enumerate() {

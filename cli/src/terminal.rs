@@ -93,7 +93,7 @@ fn source_color(name: &str) -> AnsiColor {
         "context" => AnsiColor::Green,
         "history" => AnsiColor::Blue,
         "passages" => AnsiColor::Cyan,
-        "calibration" => AnsiColor::Magenta,
+        "calibration" | "echo" => AnsiColor::Magenta,
         "reuse" => AnsiColor::Yellow,
         "draft_model" => AnsiColor::BrightMagenta,
         "resume" => AnsiColor::BrightGreen,

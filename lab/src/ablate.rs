@@ -37,6 +37,10 @@ pub enum Arm {
     ReuseAlone,
     /// History, calibration by the tokens of the context, and reuse.
     Reuse,
+    /// History, the source echo, and reuse, without calibration.
+    Echo,
+    /// As `Reuse`, with the source echo.
+    WithEcho,
     /// The draft model alone.
     DraftModel,
     /// Prompt, output, earlier answers of the task, and the draft model.
@@ -73,7 +77,7 @@ impl Pruning {
 
 impl Arm {
     /// The arms that need no draft model, in the order of reports.
-    pub const TEXT: [Arm; 8] = [
+    pub const TEXT: [Arm; 10] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
@@ -82,6 +86,8 @@ impl Arm {
         Arm::Full,
         Arm::ReuseAlone,
         Arm::Reuse,
+        Arm::Echo,
+        Arm::WithEcho,
     ];
 
     /// Retrieval, the draft model, both, and the rules that draft with a model, in the order of reports.
@@ -120,6 +126,8 @@ impl Arm {
             Arm::Full => "+ calibration in full",
             Arm::ReuseAlone => "+ history + reuse",
             Arm::Reuse => "+ calibration in context + reuse",
+            Arm::Echo => "+ history + echo + reuse",
+            Arm::WithEcho => "+ calibration in context + echo + reuse",
             Arm::DraftModel => "draft model",
             Arm::WithDraftModel => "+ history + draft model",
             Arm::ModelRule(rule) => return Cow::Owned(rule.to_string()),
@@ -158,11 +166,14 @@ impl Arm {
             },
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
-                Arm::InContext | Arm::Reuse => Calibration::InContext,
+                Arm::InContext | Arm::Reuse | Arm::WithEcho => Calibration::InContext,
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,
             },
-            reuse: options.reuse.filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse)),
+            echo: matches!(self, Arm::Echo | Arm::WithEcho).then(|| options.echo.unwrap_or_default()),
+            reuse: options
+                .reuse
+                .filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse | Arm::Echo | Arm::WithEcho)),
             verify_rows_max: match self.rule() {
                 Some(rule) => rule.rows_max(options.verify_rows_max),
                 None => options.verify_rows_max,

@@ -50,5 +50,5 @@ pub use costs::{Costs, CostsError};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};
 pub use run::{Half, Measurement, run};
-pub use strategy::{Sources, Strategy};
+pub use strategy::{Sources, Strategy, TargetRows};
 pub use tally::Tally;

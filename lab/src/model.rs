@@ -250,7 +250,7 @@ fn decode(
     if context_len > engine.config().context_len || row.response.is_empty() {
         return Ok(None);
     }
-    let retrieves = matches!(strategy, Strategy::Refrain | Strategy::Retrieval);
+    let retrieves = strategy.retrieves();
     let has_history = retrieves && sources != Sources::Prompt && row.session.is_some();
     let options =
         &SessionOptions { verify_rows_max: strategy.rows_max(options.verify_rows_max), ..options.clone() };

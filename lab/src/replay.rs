@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, Evidence, NodeSet, OrderConfig, PassagesSource, Prior,
-    ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource, StepLimits, TreeBuilder,
-    VERIFY_ROWS_MAX,
+    BuilderConfig, CalibrationSource, ContextSource, EchoConfig, EchoSource, Evidence, NodeSet, OrderConfig,
+    PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource,
+    StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId};
@@ -212,7 +212,7 @@ impl<'a> Lane<'a> {
 
     fn leave(&mut self, row: &TokenRow) {
         if row.session.is_some() && self.setting.sources != Sources::Prompt {
-            if matches!(self.setting.strategy, Strategy::Refrain | Strategy::Retrieval) {
+            if self.setting.strategy.retrieves() {
                 self.history.append(NAMESPACE, &row.response);
             }
             self.earlier.push(row.response.clone());
@@ -242,6 +242,9 @@ impl<'a> Lane<'a> {
         }
         let path = self.walk.path();
         self.rows.lock().read_step(tree, path, root, tops);
+        let nodes = (1..tree.len() as u32).map(NodeIdx).filter(|node| !path.contains(node));
+        let known = nodes.filter_map(|node| Some((node, tops[node.index()].as_ref()?)));
+        reject(sources, tree, known.take(EchoConfig::default().rejected_rows as usize));
         let mut lists = SuccessorLists::new();
         path.iter().for_each(|node| {
             lists.push(&tops[node.index()].as_ref().map_or_else(Vec::new, Top::successors));
@@ -255,7 +258,7 @@ impl<'a> Lane<'a> {
 
     fn explainer(&self, row: &TokenRow) -> Option<Explainer> {
         let Setting { strategy, explain, .. } = self.setting;
-        (*explain && matches!(strategy, Strategy::Refrain | Strategy::Retrieval)).then(|| Explainer {
+        (*explain && strategy.retrieves()).then(|| Explainer {
             config: BuilderConfig { max_rows: VERIFY_ROWS_MAX, ..self.builder_config() },
             seen: Seen::new(&self.texts_before(row)),
             widest: DraftTree::default(),
@@ -278,7 +281,7 @@ impl<'a> Lane<'a> {
 
     fn builder_config(&self) -> BuilderConfig {
         match self.setting.strategy {
-            Strategy::Refrain | Strategy::Retrieval => BuilderConfig {
+            strategy if strategy.retrieves() => BuilderConfig {
                 max_rows: self.setting.max_rows,
                 vocab_size: self.vocab_size,
                 ..self.setting.constants.builder
@@ -300,15 +303,21 @@ impl<'a> Lane<'a> {
             Strategy::Oracle(oracle) => {
                 vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
             }
-            Strategy::Refrain | Strategy::Retrieval => {
+            Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
                     vec![Box::new(context), Box::new(ResumeSource::new())];
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }
-                if *strategy == Strategy::Refrain && row.target.is_some() {
+                let (calibration, echo) = strategy.target_rows();
+                if calibration && row.target.is_some() {
                     all.push(Box::new(CalibrationSource::new()));
+                }
+                if echo && row.target.is_some() {
+                    all.push(Box::new(EchoSource::new(EchoConfig::default())));
+                }
+                if (calibration || echo) && row.target.is_some() {
                     all.push(Box::new(ReuseSource::new(ReuseConfig::default())));
                 }
                 if *sources == Sources::Passages && !row.passages.is_empty() {
@@ -350,6 +359,21 @@ impl<'a> Lane<'a> {
 fn calibrate(sources: &mut [Box<dyn DraftSource>], first: usize, lists: &SuccessorLists) {
     let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
     listeners.for_each(|source| source.calibrate(first, lists));
+}
+
+/// The target's rows of rejected nodes, as a session gives them.
+fn reject<'a>(
+    sources: &mut [Box<dyn DraftSource>],
+    tree: &DraftTree,
+    rows: impl Iterator<Item = (NodeIdx, &'a Top)>,
+) {
+    let (mut nodes, mut lists) = (Vec::new(), SuccessorLists::new());
+    rows.for_each(|(node, top)| {
+        nodes.push(node);
+        lists.push(&top.successors());
+    });
+    let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+    listeners.for_each(|source| source.reject(tree, &nodes, &lists));
 }
 
 /// Finds out why steps end, from the texts of the sources and a tree of the largest batch.

@@ -18,6 +18,8 @@ pub enum Strategy {
     Plain,
     /// As `Refrain`, without the draft model.
     Retrieval,
+    /// As `Refrain`, with these sources from the target's rows, in replays of traces.
+    Rows(TargetRows),
     /// As `Refrain`, with the draft model alone.
     DraftModel,
     /// A published rule.
@@ -34,6 +36,20 @@ pub enum Strategy {
     AlwaysWrong,
 }
 
+/// What Refrain drafts from the target's rows, where it is not calibration alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TargetRows {
+    /// The source `echo`, instead of calibration.
+    Echo,
+    /// Calibration and `echo`.
+    Both,
+}
+
+impl TargetRows {
+    /// All variants.
+    pub const ALL: [TargetRows; 2] = [TargetRows::Echo, TargetRows::Both];
+}
+
 impl Strategy {
     /// All strategies without a draft model, in the order of reports.
     pub fn all() -> Vec<Strategy> {
@@ -47,7 +63,7 @@ impl Strategy {
     pub fn traced() -> Vec<Strategy> {
         let mut all = Strategy::all();
         let controls = all.split_off(all.len() - 2);
-        all.insert(1, Strategy::Retrieval);
+        all.splice(1..1, TargetRows::ALL.map(Strategy::Rows).into_iter().chain([Strategy::Retrieval]));
         all.extend(LogitRule::ALL.into_iter().map(Strategy::LogitRule));
         all.extend(controls);
         all
@@ -78,13 +94,28 @@ impl Strategy {
 
     /// Whether the strategy requires a trace.
     pub fn needs_trace(self) -> bool {
-        matches!(self, Strategy::LogitRule(_))
+        matches!(self, Strategy::LogitRule(_) | Strategy::Rows(_))
+    }
+
+    /// Whether Refrain's own tree builder drafts from texts.
+    pub fn retrieves(self) -> bool {
+        matches!(self, Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval)
+    }
+
+    /// Whether calibration and `echo` are sources in replays of traces.
+    pub fn target_rows(self) -> (bool, bool) {
+        match self {
+            Strategy::Refrain => (true, false),
+            Strategy::Rows(TargetRows::Echo) => (false, true),
+            Strategy::Rows(TargetRows::Both) => (true, true),
+            _ => (false, false),
+        }
     }
 
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
-            Strategy::Refrain | Strategy::Retrieval => Drafting::Auto,
+            Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval => Drafting::Auto,
             Strategy::DraftModel => Drafting::DraftModel,
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
@@ -151,6 +182,8 @@ impl fmt::Display for Strategy {
         f.write_str(match self {
             Strategy::Refrain => "refrain",
             Strategy::Plain => "plain",
+            Strategy::Rows(TargetRows::Echo) => "refrain-echo",
+            Strategy::Rows(TargetRows::Both) => "refrain-both",
             Strategy::Retrieval => "retrieval",
             Strategy::DraftModel => "draft-model",
             Strategy::Baseline(baseline) => baseline.name(),

@@ -250,6 +250,12 @@ pub trait TargetListener {
     /// The source may not have observed these tokens yet. The lists are valid until the text is truncated
     /// before them.
     fn calibrate(&mut self, first: usize, lists: &SuccessorLists);
+
+    /// Observes the target's likely successors of rejected nodes of the tree of this step: `nodes[i]` has list `i`. Called
+    /// before [`calibrate`](Self::calibrate) of the visited rows, if any source wants them.
+    fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
+        let _ = (tree, nodes, lists);
+    }
 }
 
 #[cfg(test)]

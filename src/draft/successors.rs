@@ -26,6 +26,9 @@ pub struct SuccessorLists {
 /// Maximum successors of a position.
 pub const SUCCESSORS_MAX: usize = 8;
 
+/// Bytes of a list.
+pub(super) const LIST_BYTES: usize = SUCCESSORS_MAX * (size_of::<u32>() + 1);
+
 /// Not a token of any vocabulary.
 const NONE: u32 = u32::MAX;
 
@@ -94,6 +97,21 @@ impl SuccessorLists {
         self.sixteenths[start..start + overlap].copy_from_slice(&lists.sixteenths[..overlap]);
         self.tokens.extend_from_slice(&lists.tokens[overlap..]);
         self.sixteenths.extend_from_slice(&lists.sixteenths[overlap..]);
+    }
+
+    /// Writes list `at` of `from` at `position`, which is at most [`len`](Self::len).
+    ///
+    /// # Panics
+    /// One of the positions is beyond the end.
+    pub(super) fn copy_from(&mut self, position: usize, from: &SuccessorLists, at: usize) {
+        let end = (position + 1) * SUCCESSORS_MAX;
+        if position == self.len() {
+            self.tokens.resize(end, NONE);
+            self.sixteenths.resize(end, u8::MAX);
+        }
+        let (to, of) = (end - SUCCESSORS_MAX..end, at * SUCCESSORS_MAX..(at + 1) * SUCCESSORS_MAX);
+        self.tokens[to.clone()].copy_from_slice(&from.tokens[of.clone()]);
+        self.sixteenths[to].copy_from_slice(&from.sixteenths[of]);
     }
 
     /// Bytes on the heap.

@@ -1,5 +1,6 @@
 //! Memory of a session and a draft model, for budgets of streamed targets.
 
+use crate::draft::EchoSource;
 use crate::draft_model::DraftModelSource;
 use crate::engine::options::{
     CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, SessionOptions,
@@ -34,9 +35,9 @@ impl SessionOptions {
 
     /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context,
     /// the activations, rotations and attention scores of a pass, logits, draft sources, and the projection
-    /// rows of [`calibration`](Self::calibration) and [`reuse`](Self::reuse). Not included: sources of the
-    /// app, history, vocabulary rows of more than 8 bits, and the attention scores of more threads than
-    /// processors (32 bytes per slot and thread). An app that streams the model within a budget
+    /// rows of [`calibration`](Self::calibration), [`echo`](Self::echo) and [`reuse`](Self::reuse). Not
+    /// included: sources of the app, history, vocabulary rows of more than 8 bits, and the attention scores of
+    /// more threads than processors (32 bytes per slot and thread). An app that streams the model within a budget
     /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let size = self.cache_size(config);
@@ -44,7 +45,8 @@ impl SessionOptions {
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
-        let reads = self.calibration != Calibration::Off || self.reuse.is_some();
+        let reads = self.calibration != Calibration::Off || self.echo.is_some() || self.reuse.is_some();
+        let echo_bytes = self.echo.map_or(0, |config| EchoSource::bytes(config, n_slots));
         let drafts = self.drafting != Drafting::Off;
         kv_bytes
             .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
@@ -52,6 +54,7 @@ impl SessionOptions {
             .saturating_add(2 * logits_bytes)
             .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
             .saturating_add(if reads { Reader::bytes(config) } else { 0 })
+            .saturating_add(echo_bytes)
     }
 }
 

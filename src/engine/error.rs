@@ -114,7 +114,7 @@ pub enum SessionError {
     /// The memory for the KV cache could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
-    /// The shortlist of calibration and reuse could not be allocated.
+    /// The shortlist of calibration, echo and reuse could not be allocated.
     #[error(transparent)]
     Shortlist(#[from] PackError),
     /// The threshold of reuse is not a probability.

@@ -1,19 +1,20 @@
-//! Projects the target's rows for calibration and reuse.
+//! Projects the target's rows for calibration, echo and reuse.
 //!
-//! *Calibration* needs the likely successors of every context position. Prefill ends with the hidden states
+//! *Calibration* and *echo* need the likely successors of every context position. Prefill ends with the hidden states
 //! of a chunk's rows. They are projected a few rows at a time, and each row is reduced to a
-//! [list](SuccessorLists) of 40 bytes. With [`Calibration::InContext`] a row is projected onto a
+//! [list](SuccessorLists) of 40 bytes. Except with [`Calibration::Full`], a row is projected onto a
 //! [`Shortlist`]: the tokens of the context, the most frequent tokens of earlier outputs, and the first
 //! tokens of the vocabulary. A successor outside the shortlist would have no continuation in the draft tree.
 //! Rows that the walk visits are already projected.
 //!
 //! *Reuse* needs the probability that the target gives to the rejected tokens of a draft. The hidden states
-//! of their rows are still in memory and are projected onto the shortlist too.
+//! of their rows are still in memory and are projected onto the shortlist too. *Echo* lists the successors of rejected
+//! rows from the same projection.
 
 use std::sync::atomic::AtomicBool;
 
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
-use crate::engine::options::Calibration;
+use crate::engine::options::{Calibration, SessionOptions};
 use crate::engine::shared::Shared;
 use crate::kernels::{self, BlockType, PackError};
 use crate::model::transformer::ForwardError;
@@ -45,8 +46,10 @@ const JUDGED_ROWS_MAX: usize = 8;
 /// Projects rows and keeps the results that draft sources learn from.
 pub(super) struct Reader {
     calibration: Calibration,
+    /// Maximum rejected rows whose successors are listed per step; `None` without the source echo.
+    rejected_rows_max: Option<usize>,
     reuse: bool,
-    /// `None` only with [`Calibration::Full`].
+    /// `None` if all rows that are read are projected onto the whole vocabulary.
     shortlist: Option<Shortlist>,
     /// Rows of the current chunk of work.
     rows: Vec<u32>,
@@ -54,6 +57,8 @@ pub(super) struct Reader {
     logits: Vec<f32>,
     /// Lists of the newest prefill chunk, or of the nodes that the walk has visited.
     lists: SuccessorLists,
+    /// Rejected nodes of the newest tree, and their successors.
+    rejected: (Vec<NodeIdx>, SuccessorLists),
     /// Target probabilities of the newest tree's nodes; empty if no segment was rejected. `[tree.len()]`
     confidence: Vec<f32>,
 }
@@ -67,38 +72,38 @@ impl Reader {
         row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + ((logits + places) * size_of::<f32>()) as u64
     }
 
-    /// Returns `None` if neither calibration nor reuse needs a reader.
+    /// Returns `None` if calibration, echo and reuse are off.
     ///
     /// # Errors
     /// The memory for a shortlist cannot be allocated.
-    pub(super) fn new(
-        calibration: Calibration,
-        reuse: bool,
-        model: &Model,
-    ) -> Result<Option<Self>, PackError> {
-        if calibration == Calibration::Off && !reuse {
+    pub(super) fn new(options: &SessionOptions, model: &Model) -> Result<Option<Self>, PackError> {
+        let (calibration, reuse) = (options.calibration, options.reuse.is_some());
+        let rejected_rows_max = options.echo.map(|config| config.rejected_rows as usize);
+        if calibration == Calibration::Off && rejected_rows_max.is_none() && !reuse {
             return Ok(None);
         }
         let mut shortlist = None;
-        if calibration == Calibration::InContext || reuse {
+        if calibration != Calibration::Full || rejected_rows_max.is_some_and(|max| max > 0) || reuse {
             let list = shortlist.insert(model.shortlist(SHORTLIST_TOKENS_MAX)?);
             let n_frequent = FREQUENT_TOKENS.min(model.config().vocab_size);
             model.extend_shortlist(list, (0..n_frequent as u32).map(TokenId));
         }
         Ok(Some(Self {
             calibration,
+            rejected_rows_max,
             reuse,
             shortlist,
             rows: Vec::new(),
             logits: Vec::new(),
             lists: SuccessorLists::new(),
+            rejected: Default::default(),
             confidence: Vec::new(),
         }))
     }
 
-    /// Whether the rows of a prefill are read, so that prefill must compute their hidden states.
+    /// Whether the rows of a prefill and visited rows are listed, so that prefill must compute their hidden states.
     pub(super) fn reads_prefill(&self) -> bool {
-        matches!(self.calibration, Calibration::InContext | Calibration::Full)
+        self.calibration != Calibration::Off || self.rejected_rows_max.is_some()
     }
 
     /// Adds the tokens of the text to the shortlist; if space is short, the newest first.
@@ -123,7 +128,7 @@ impl Reader {
 
     /// The candidate successor tokens; `None`: the whole vocabulary.
     fn listed(&self) -> Option<&Shortlist> {
-        self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext)
+        self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full)
     }
 
     /// Lists the successors of the `n_rows` rows of the last batch.
@@ -144,7 +149,7 @@ impl Reader {
             self.rows.clear();
             self.rows.extend(first as u32..n_rows.min(first + slice) as u32);
             let (model, compute) = (&shared.model, shared.compute());
-            let shortlist = self.shortlist.as_ref().filter(|_| self.calibration == Calibration::InContext);
+            let shortlist = self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full);
             match shortlist {
                 Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
                 None => {
@@ -166,14 +171,16 @@ impl Reader {
 
     /// Lists the successors of the next visited node from its logits `[vocab_size]`.
     pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
-        match (self.calibration, &self.shortlist) {
-            (Calibration::InContext, Some(shortlist)) => {
+        if !self.reads_prefill() {
+            return;
+        }
+        match self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full) {
+            Some(shortlist) => {
                 self.logits.clear();
                 self.logits.extend(shortlist.tokens().iter().map(|token| logits[token.index()]));
                 push_likeliest(shared.kernels, &self.logits, Some(shortlist.tokens()), &mut self.lists);
             }
-            (Calibration::Full, _) => push_likeliest(shared.kernels, logits, None, &mut self.lists),
-            _ => {}
+            None => push_likeliest(shared.kernels, logits, None, &mut self.lists),
         }
     }
 
@@ -182,9 +189,11 @@ impl Reader {
         &self.lists
     }
 
-    /// Computes the target's probability of each rejected token of `tree` given its parent, normalised over
-    /// the shortlist. Other tokens, and tokens whose parent's row is not projected, get NaN. The result is
-    /// empty if every rejected segment is a single token.
+    /// Reads rejected rows of `tree` with one projection onto the shortlist: the target's probability of each rejected
+    /// token given its parent, and the successors of rejected nodes.
+    ///
+    /// The probabilities are normalised over the shortlist. Other tokens, and tokens whose parent's row is not projected,
+    /// get NaN. There are none if every rejected segment is a single token, or without reuse.
     ///
     /// The last batch must hold the rows of `tree`. `verified` are the nodes that passed all layers, and
     /// `path` are the visited nodes.
@@ -197,23 +206,45 @@ impl Reader {
         path: &[NodeIdx],
     ) {
         self.confidence.clear();
+        self.rejected.0.clear();
+        self.rejected.1.clear();
         let visited = |node: u32| path.contains(&NodeIdx(node));
         let rejected = (1..tree.len() as u32).filter(|&node| !visited(node));
         self.rows.clear();
-        for parent in rejected.map(|node| tree.parents()[node as usize]) {
+        for parent in rejected.clone().map(|node| tree.parents()[node as usize]) {
             let is_read = verified.contains(NodeIdx(parent));
             if self.rows.len() < JUDGED_ROWS_MAX && is_read && !self.rows.contains(&parent) {
                 self.rows.push(parent);
             }
         }
         // A single token is not a segment.
-        let has_segment = self.rows.iter().any(|&parent| !visited(parent));
-        let Some(shortlist) = self.shortlist.as_mut().filter(|_| self.reuse && has_segment) else { return };
+        let is_judged = self.reuse && self.rows.iter().any(|&parent| !visited(parent));
+        if !is_judged {
+            self.rows.clear();
+        }
+        let n_judged = self.rows.len();
+        let listed = rejected.filter(|&node| verified.contains(NodeIdx(node)));
+        self.rejected.0.extend(listed.take(self.rejected_rows_max.unwrap_or(0)).map(NodeIdx));
+        for NodeIdx(node) in &self.rejected.0 {
+            if !self.rows.contains(node) {
+                self.rows.push(*node);
+            }
+        }
+        let Some(shortlist) = self.shortlist.as_mut().filter(|_| !self.rows.is_empty()) else { return };
         shared.model.extend_shortlist(shortlist, tree.tokens()[1..].iter().copied());
         let compute = shared.compute();
         shared.model.shortlist_logits(compute, workspace, &self.rows, shortlist, &mut self.logits);
+        let width = shortlist.tokens().len();
+        for &NodeIdx(node) in &self.rejected.0 {
+            let row = self.rows.iter().position(|&row| row == node).expect("the row is projected");
+            let logits = &self.logits[row * width..(row + 1) * width];
+            push_likeliest(shared.kernels, logits, Some(shortlist.tokens()), &mut self.rejected.1);
+        }
+        if !is_judged {
+            return;
+        }
         self.confidence.resize(tree.len(), f32::NAN);
-        for (&parent, logits) in self.rows.iter().zip(self.logits.chunks_exact(shortlist.tokens().len())) {
+        for (&parent, logits) in self.rows[..n_judged].iter().zip(self.logits.chunks_exact(width)) {
             let total = kernels::log_sum_exp(shared.kernels, logits);
             for child in tree.children(NodeIdx(parent)).filter(|child| !visited(child.0)) {
                 if let Some(row) = shortlist.row(tree.token(child)) {
@@ -223,7 +254,12 @@ impl Reader {
         }
     }
 
-    /// The result of the last [`judge`](Self::judge).
+    /// The rejected nodes that the last [`judge`](Self::judge) listed, and their successors.
+    pub(super) fn rejected(&self) -> (&[NodeIdx], &SuccessorLists) {
+        (&self.rejected.0, &self.rejected.1)
+    }
+
+    /// The probabilities of the last [`judge`](Self::judge).
     pub(super) fn confidence(&self) -> &[f32] {
         &self.confidence
     }
@@ -233,6 +269,8 @@ impl Reader {
         self.shortlist.as_ref().map_or(0, Shortlist::memory_usage)
             + 4 * (self.rows.capacity() + self.logits.capacity() + self.confidence.capacity())
             + self.lists.memory_usage()
+            + self.rejected.0.capacity() * size_of::<NodeIdx>()
+            + self.rejected.1.memory_usage()
     }
 }
 
@@ -248,23 +286,15 @@ fn push_likeliest(
     tokens: Option<&[TokenId]>,
     lists: &mut SuccessorLists,
 ) {
-    // Best first. Ties keep the lower index, because a later token must have a larger logit.
-    let mut best = [(f32::NEG_INFINITY, 0usize); SUCCESSORS_MAX];
-    for (i, &logit) in logits.iter().enumerate() {
-        if logit > best[SUCCESSORS_MAX - 1].0 {
-            let at = best.partition_point(|&(held, _)| held >= logit);
-            best[at..].rotate_right(1);
-            best[at] = (logit, i);
-        }
-    }
-    let total = kernels::log_sum_exp(k, logits);
+    let found = kernels::likeliest::<SUCCESSORS_MAX>(k, logits);
     let mut successors = [Successor { token: TokenId(0), log_probability: 0.0 }; SUCCESSORS_MAX];
     let mut n = 0;
-    for (logit, i) in best {
-        let log_probability = logit - total;
-        // NaN if a logit is NaN: then nothing is listed.
+    for &(logit, i) in found.best() {
+        let log_probability = logit - found.log_sum;
+        // NaN if a logit is infinite: then it is not listed.
         if log_probability >= LOG_PROBABILITY_MIN {
-            successors[n] = Successor { token: tokens.map_or(TokenId(i as u32), |t| t[i]), log_probability };
+            let token = tokens.map_or(TokenId(i), |tokens| tokens[i as usize]);
+            successors[n] = Successor { token, log_probability };
             n += 1;
         }
     }
@@ -306,7 +336,9 @@ mod tests {
     #[test]
     fn what_is_unlikely_or_no_number_is_left_out() {
         assert_eq!(likeliest(&[20.0, 0.0, 1.0], None).len(), 1);
-        assert_eq!(likeliest(&[f32::NAN, 1.0], None), []);
+        assert_eq!(likeliest(&[f32::NAN; 3], None), []);
+        assert_eq!(likeliest(&[f32::NAN, 1.0], None), [(1, 1.0)]);
+        assert_eq!(likeliest(&[f32::INFINITY, 1.0], None), []);
         assert_eq!(likeliest(&[f32::NEG_INFINITY; 4], None), []);
         assert_eq!(likeliest(&[], None), []);
     }

@@ -80,9 +80,9 @@ pub use recurrent::{
     StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
 };
 pub use rows::{
-    add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, log_sum_exp, mul, rms_norm, rms_norm_gated,
-    rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap, softmax,
-    swiglu_clamped_mul,
+    Likeliest, add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, likeliest, log_sum_exp, mul,
+    rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by,
+    softcap, softmax, swiglu_clamped_mul,
 };
 
 use simd::Work;

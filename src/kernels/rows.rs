@@ -515,6 +515,117 @@ impl Work for LogSumExp<'_> {
     }
 }
 
+/// The largest numbers of a row with their indices, and the logarithm of the sum of all exponentials.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Likeliest<const N: usize> {
+    best: [(f32, u32); N],
+    n: usize,
+    /// `ln Σ exp(x)`, of a sum within 0.7 %; −∞ if no number is above −∞.
+    pub log_sum: f32,
+}
+
+impl<const N: usize> Likeliest<N> {
+    /// The numbers and indices, the largest number first; equal ones by index. Fewer than `N` if fewer are above −∞.
+    pub fn best(&self) -> &[(f32, u32)] {
+        &self.best[..self.n]
+    }
+}
+
+/// The `N` largest numbers of a row, and its [`log_sum_exp`] within 0.007: what a list of likely tokens needs. NaN is
+/// ignored.
+///
+/// A block of 64 is skipped unless one of its numbers is above the smallest of those found, which few blocks have.
+/// Sixteen numbers are left out of the sum if all are more than `ln (n + 16) + 5` below the largest, because all such
+/// numbers together add at most e⁻⁵ of the largest's exponential. `cargo bench -p refrain --bench kernels likeliest`
+/// compares with a plain loop and [`log_sum_exp`].
+pub fn likeliest<const N: usize>(k: Kernels, x: &[f32]) -> Likeliest<N> {
+    k.run(FindLikeliest { x })
+}
+
+struct FindLikeliest<'a, const N: usize> {
+    x: &'a [f32],
+}
+
+/// Vectors of a block that is skipped at once.
+const BLOCK: usize = 4;
+
+/// The lanes of `x` above `bound`. No lane of `bound` is NaN.
+#[inline(always)]
+fn above<S: Simd>(s: S, x: S::F, bound: S::F) -> u16 {
+    !s.eq_mask(s.max(x, bound), bound)
+}
+
+impl<const N: usize> FindLikeliest<'_, N> {
+    /// Adds the numbers of one vector, whose first has index `first`.
+    #[inline(always)]
+    fn add<S: Simd>(s: S, found: &mut Likeliest<N>, x: S::F, first: usize) {
+        let mut mask = above(s, x, s.splat(found.best[N - 1].0));
+        if mask == 0 {
+            return;
+        }
+        let mut lanes = [0.0; LANES];
+        s.store(x, &mut lanes);
+        while mask != 0 {
+            let lane = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            if lanes[lane] > found.best[N - 1].0 {
+                let mut at = N - 1;
+                // Equal numbers stay before it: they have lower indices.
+                while at > 0 && found.best[at - 1].0 < lanes[lane] {
+                    found.best[at] = found.best[at - 1];
+                    at -= 1;
+                }
+                found.best[at] = (lanes[lane], (first + lane) as u32);
+                found.n = (found.n + 1).min(N);
+            }
+        }
+    }
+}
+
+impl<const N: usize> Work for FindLikeliest<'_, N> {
+    type Output = Likeliest<N>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Likeliest<N> {
+        const { assert!(N > 0) };
+        let mut found = Likeliest { best: [(f32::NEG_INFINITY, 0); N], n: 0, log_sum: f32::NEG_INFINITY };
+        let (chunks, tail) = self.x.as_chunks::<LANES>();
+        for (i, block) in chunks.chunks(BLOCK).enumerate() {
+            let bound = s.splat(found.best[N - 1].0);
+            let mut most = bound;
+            for chunk in block {
+                most = s.max(s.load(chunk), most);
+            }
+            if s.eq_mask(most, bound) != u16::MAX {
+                for (j, chunk) in block.iter().enumerate() {
+                    Self::add(s, &mut found, s.load(chunk), (i * BLOCK + j) * LANES);
+                }
+            }
+        }
+        let tail_lanes = s.load_partial(tail, f32::NEG_INFINITY);
+        Self::add(s, &mut found, tail_lanes, chunks.len() * LANES);
+        let max = found.best[0].0;
+        if max.is_infinite() {
+            found.log_sum = max;
+            return found;
+        }
+        // Lanes at or below the cut add e^(cut − max) each, or nothing; those of the tail that hold no number too.
+        let (shift, cut) = (s.splat(max), s.splat(max - libm::logf((self.x.len() + LANES) as f32) - 5.0));
+        let mut sum = s.splat(0.0);
+        for chunk in chunks {
+            let x = s.load(chunk);
+            if above(s, x, cut) != 0 {
+                sum = s.add(sum, exp_lanes(s, s.sub(s.max(x, cut), shift)));
+            }
+        }
+        if above(s, tail_lanes, cut) != 0 {
+            sum = s.add(sum, exp_lanes(s, s.sub(s.max(tail_lanes, cut), shift)));
+        }
+        found.log_sum = max + libm::logf(s.sum(sum));
+        found
+    }
+}
+
 /// The index of the largest number; the lowest index if several are equal. NaN is ignored; 0 if all are NaN.
 ///
 /// # Panics

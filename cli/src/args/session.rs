@@ -1,7 +1,7 @@
 //! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
-use refrain::{Calibration, ReuseConfig, SessionOptions, WindowCache};
+use refrain::{Calibration, EchoConfig, ReuseConfig, SessionOptions, WindowCache};
 
 use super::draft::DraftArgs;
 use super::engine::KvArg;
@@ -16,6 +16,8 @@ pub(crate) struct SessionArgs {
     /// changes the output.
     #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
     pub(crate) calibration: CalibrationArg,
+    #[command(flatten)]
+    pub(crate) echo_args: EchoArgs,
     /// Do not reuse rejected draft tokens that the target still finds likely. Never changes the output.
     #[arg(long)]
     pub(crate) no_reuse: bool,
@@ -61,6 +63,7 @@ impl SessionArgs {
             kv_type: self.kv.kv_type(),
             window_cache: self.window_cache.window_cache(),
             calibration: self.calibration.calibration(),
+            echo: self.echo_args.config(),
             reuse: (!self.no_reuse).then(|| self.reuse_args.config()),
             namespace: namespace.to_owned(),
             verify_rows_max: self.verify_rows_max(),
@@ -111,6 +114,28 @@ impl WindowCacheArg {
             Self::Full => WindowCache::Full,
             Self::Bounded => WindowCache::Bounded,
         }
+    }
+}
+
+/// The source echo. Never changes the output.
+#[derive(Debug, Args)]
+pub(crate) struct EchoArgs {
+    /// Echo: draft also from the target's own predictions after the same one or two tokens, beside calibration or with
+    /// `--calibration off`. Never changes the output.
+    #[arg(long)]
+    pub(crate) echo: bool,
+    /// Echo: maximum rejected rows read per step.
+    #[arg(long, value_name = "N", default_value_t = EchoConfig::default().rejected_rows)]
+    pub(crate) echo_rows: u32,
+    /// Echo: maximum kept predictions.
+    #[arg(long, value_name = "N", default_value_t = EchoConfig::default().lists_max)]
+    pub(crate) echo_lists: u32,
+}
+
+impl EchoArgs {
+    pub(crate) fn config(&self) -> Option<EchoConfig> {
+        let config = EchoConfig { rejected_rows: self.echo_rows, lists_max: self.echo_lists };
+        self.echo.then_some(config)
     }
 }
 

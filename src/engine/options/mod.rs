@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
-use crate::draft::{CostProfile, DraftSource, ReuseConfig};
+use crate::draft::{CostProfile, DraftSource, EchoConfig, ReuseConfig};
 use crate::face::setters;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
@@ -167,6 +167,11 @@ pub struct SessionOptions {
     pub draft_model: bool,
     /// With [`Drafting::Auto`]: whether the target's distributions over the context are a draft source.
     pub calibration: Calibration,
+    /// With [`Drafting::Auto`]: whether the target's distributions after the same one or two tokens are a draft source,
+    /// beside calibration or without it. As with calibration, a prefill then computes the last layer for every row of the
+    /// prompt; distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the context
+    /// and frequent tokens otherwise. `None` (the default): no such source.
+    pub echo: Option<EchoConfig>,
     /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
     pub reuse: Option<ReuseConfig>,
     /// How verification batches are pruned at a middle layer, if the engine has a predictor. `None`: no
@@ -200,6 +205,7 @@ setters!(SessionOptions {
     with_acceptance: acceptance: Acceptance,
     with_draft_model: draft_model: bool,
     with_calibration: calibration: Calibration,
+    with_echo: echo: Option<EchoConfig>,
     with_reuse: reuse: Option<ReuseConfig>,
     with_pruning: pruning: Option<PruningConfig>,
     with_namespace: namespace: String,
@@ -236,6 +242,7 @@ impl Default for SessionOptions {
             acceptance: Acceptance::Strict,
             draft_model: true,
             calibration: Calibration::default(),
+            echo: None,
             reuse: Some(ReuseConfig::default()),
             pruning: Some(PruningConfig::default()),
             namespace: "default".to_owned(),

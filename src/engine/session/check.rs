@@ -1,6 +1,6 @@
 //! Ranges of a session's options.
 
-use crate::draft::{ReuseConfig, VERIFY_ROWS_MAX};
+use crate::draft::{EchoConfig, ReuseConfig, VERIFY_ROWS_MAX};
 use crate::engine::error::SessionError;
 use crate::engine::options::{
     Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, PidConfig, SessionOptions,
@@ -23,9 +23,15 @@ pub(super) fn check_options(
     count("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
     count("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
     count("projection_rows", options.projection_rows, 1, VERIFY_ROWS_MAX)?;
+    options.echo.map_or(Ok(()), check_echo)?;
     options.reuse.map_or(Ok(()), check_reuse)?;
     options.pruning.map_or(Ok(()), check_pruning)?;
     check_verify_lens(&options.verify_lens, options.verify_rows_max)
+}
+
+fn check_echo(config: EchoConfig) -> Result<(), SessionError> {
+    count("echo.rejected_rows", config.rejected_rows as usize, 0, VERIFY_ROWS_MAX)?;
+    count("echo.lists_max", config.lists_max as usize, 1, EchoConfig::LISTS_MAX as usize)
 }
 
 fn check_reuse(config: ReuseConfig) -> Result<(), SessionError> {

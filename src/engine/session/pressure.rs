@@ -44,7 +44,7 @@ impl Session {
         true
     }
 
-    /// Releases scratch memory, the projection matrix of calibration and reuse, and the sources of the
+    /// Releases scratch memory, the projection matrix of calibration, echo and reuse, and the sources of the
     /// classes selected by `is_released`.
     fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
@@ -56,15 +56,14 @@ impl Session {
         });
     }
 
-    /// Resumes calibration and reuse with the next rows; earlier positions are not recomputed. If memory is
-    /// insufficient, both stay off.
+    /// Resumes calibration, echo and reuse with the next rows; earlier positions are not recomputed. If memory is
+    /// insufficient, all stay off.
     fn restore_reader(&mut self) {
         let Self { shared, options, conversation, target, drafting, .. } = self;
         if options.drafting != Drafting::Auto {
             return; // The session never had a reader.
         }
-        target.reader =
-            Reader::new(options.calibration, options.reuse.is_some(), &shared.model).ok().flatten();
+        target.reader = Reader::new(options, &shared.model).ok().flatten();
         if let Some(reader) = &mut target.reader {
             reader.extend(&shared.model, &conversation.tokens);
             drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));

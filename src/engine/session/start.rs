@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::check::check_options;
 use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, ResumeSource, ReuseSource, VERIFY_ROWS_MAX,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoSource, ResumeSource, ReuseSource,
+    VERIFY_ROWS_MAX,
 };
 use crate::draft_model::DraftModelSource;
 use crate::engine::error::SessionError;
@@ -52,7 +53,7 @@ impl Drafters {
         let mut reader = None;
         let (sources, mut bounds): (Vec<Box<dyn DraftSource>>, _) = match options.drafting {
             Drafting::Auto => {
-                reader = Reader::new(options.calibration, options.reuse.is_some(), &shared.model)?;
+                reader = Reader::new(options, &shared.model)?;
                 (own_sources(shared, options, context_len)?, weighed)
             }
             Drafting::DraftModel if is_lossy => return Err(SessionError::LossyDraftModel),
@@ -83,6 +84,9 @@ fn own_sources(
     }
     if options.calibration != Calibration::Off {
         sources.push(Box::new(CalibrationSource::new()));
+    }
+    if let Some(config) = options.echo {
+        sources.push(Box::new(EchoSource::new(config)));
     }
     if let Some(config) = options.reuse {
         sources.push(Box::new(ReuseSource::new(config)));

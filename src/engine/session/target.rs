@@ -18,7 +18,7 @@ pub(in crate::engine) struct TargetState {
     pub(in crate::engine) batch: Batch,
     /// Prunes verification batches, if the engine has a predictor.
     pruner: Option<Pruner>,
-    /// Projects the target's rows for calibration and reuse.
+    /// Projects the target's rows for calibration, echo and reuse.
     pub(in crate::engine) reader: Option<Reader>,
 }
 

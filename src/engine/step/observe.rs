@@ -62,14 +62,18 @@ fn read_rows(session: &mut Session, run: &Run, step: &Step) {
     let (tokens, path) = (&conversation.tokens, run.scratch.walk.path());
     // The root was the newest token before the step.
     let first = tokens.len() - path.len() - 1;
-    let lists = reader.visited();
-    drafting.guarded(|drafting| {
-        let listeners = drafting.sources.iter_mut().filter_map(|source| source.target_listener());
-        listeners.for_each(|source| source.calibrate(first, lists));
-    });
-    drafting.calibrated = first + lists.len();
     reader.extend(&shared.model, &tokens[first + 1..]);
     reader.judge(shared, workspace, &drafting.tree, step.verified.nodes, path);
+    let (lists, (nodes, rejected)) = (reader.visited(), reader.rejected());
+    drafting.guarded(|DraftingState { sources, tree, .. }| {
+        for source in sources.iter_mut().filter_map(|source| source.target_listener()) {
+            if !nodes.is_empty() {
+                source.reject(tree, nodes, rejected);
+            }
+            source.calibrate(first, lists);
+        }
+    });
+    drafting.calibrated = first + lists.len();
 }
 
 /// Counts the step's rows and decisions. Tokens are counted when the app takes them.

@@ -48,6 +48,8 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     out.push(dot(k, x, y));
     if n > 0 {
         out.push(argmax(k, x) as f32);
+        let found = likeliest::<3>(k, x);
+        out.extend(found.best().iter().flat_map(|&(x, i)| [x, i as f32]).chain([found.log_sum]));
         let mut heads = [x, x, y, y].concat();
         rope(k, &mut heads, 2 * n, x, y);
         out.extend(heads);
@@ -320,6 +322,47 @@ fn softmax_is_a_distribution() {
     assert_eq!(masked, [0.0, 1.0, 0.0]);
     assert_eq!(log_sum_exp(Kernels::detect(), &[]), f32::NEG_INFINITY);
     assert_eq!(log_sum_exp(Kernels::detect(), &[f32::NEG_INFINITY; 20]), f32::NEG_INFINITY);
+}
+
+proptest! {
+    /// Sorting finds the same numbers, and the plain sum is close. The classes make ties and numbers that count as none.
+    #[test]
+    fn the_likeliest_are_those_of_a_sort(
+        classes in proptest::collection::vec(0u32..1200, 0..400),
+        spread in prop_oneof![Just(0.01f32), Just(0.3), Just(40.0)],
+    ) {
+        let of_class = |class: &u32| match class {
+            0 => f32::NAN,
+            1 => f32::NEG_INFINITY,
+            2 => -0.0,
+            &class => (class as f32 - 600.0) * spread,
+        };
+        let x: Vec<f32> = classes.iter().map(of_class).collect();
+        let mut expected: Vec<usize> = (0..x.len()).filter(|&i| x[i] > f32::NEG_INFINITY).collect();
+        expected.sort_by(|&a, &b| x[b].partial_cmp(&x[a]).unwrap());
+        let numbers: Vec<f32> = expected.iter().map(|&i| x[i]).collect();
+        let total = log_sum_exp(scalar(), &numbers);
+        for k in Kernels::available() {
+            let found = likeliest::<8>(k, &x);
+            let indices: Vec<usize> = found.best().iter().map(|&(_, i)| i as usize).collect();
+            prop_assert_eq!(&indices, &expected[..expected.len().min(8)], "{}", k.isa());
+            prop_assert!(found.best().iter().all(|&(number, i)| number.to_bits() == x[i as usize].to_bits()));
+            prop_assert!(
+                found.log_sum == total || (found.log_sum - total).abs() < 0.007,
+                "{}: {} instead of {total}", k.isa(), found.log_sum
+            );
+        }
+    }
+}
+
+#[test]
+fn an_infinite_number_is_the_likeliest() {
+    for k in Kernels::available() {
+        let mut x = vec![0.0; 100];
+        x[77] = f32::INFINITY;
+        let found = likeliest::<2>(k, &x);
+        assert_eq!((found.best(), found.log_sum), (&[(f32::INFINITY, 77), (0.0, 0)][..], f32::INFINITY));
+    }
 }
 
 #[test]
