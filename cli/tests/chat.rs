@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{arg, refrain_with, repository};
+use support::{AT_ANY_COST, arg, refrain_with, repository};
 
 fn chat(args: &[&str], turns: &str) -> support::Ran {
     refrain_with(&[&["chat", "--max-tokens", "24"], args].concat(), turns.as_bytes())
@@ -30,7 +30,7 @@ fn turns_are_answered_and_the_conversation_is_kept() {
 #[test]
 fn the_same_answer_again_is_drafted_from_history() {
     let turn = "Tell me about Ada.\n";
-    let reports = reports(&[], &format!("{turn}/reset\n{turn}"));
+    let reports = reports(AT_ANY_COST, &format!("{turn}/reset\n{turn}"));
     assert_eq!(reports[0]["text"], reports[1]["text"], "/reset forgets the conversation");
     let steps = |report: &Value| report["stats"]["steps"].as_u64().unwrap();
     let history = |report: &Value| {

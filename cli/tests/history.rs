@@ -8,15 +8,13 @@ use std::process::{Child, Stdio};
 
 use refrain_index::history::{HistoryLog, HistoryOptions};
 use serde_json::Value;
-use support::{Ran, arg, command, refrain, refrain_with};
+use support::{AT_ANY_COST, Ran, arg, command, refrain, refrain_with};
 
 const REQUEST: &str = "Tell me about Ada.";
 
 fn run(folder: &Path, more: &[&str]) -> Ran {
-    refrain(
-        &[&["run", "--max-tokens", "32", "--stats", "json", "--history", arg(folder)], more, &[REQUEST]]
-            .concat(),
-    )
+    let args = ["run", "--max-tokens", "32", "--stats", "json", "--history", arg(folder)];
+    refrain(&[&args, AT_ANY_COST, more, &[REQUEST]].concat())
 }
 
 /// The last line of a run.
@@ -47,6 +45,7 @@ fn a_later_run_drafts_from_an_earlier_one() {
     // Another namespace does not draft from them. Plain decoding stores its answers, but does not draft.
     let turn = format!("{REQUEST}\n");
     let chat = ["chat", "--max-tokens", "32", "--stats", "json", "--history", arg(folder.path())];
+    let chat = [&chat, AT_ANY_COST].concat();
     assert!(refrain_with(&chat, turn.as_bytes()).done().contains("\"history\""));
     let plain = report(run(folder.path(), &["--draft", "off"]));
     assert_eq!((&plain["text"], history(&plain)), (&first["text"], 0));

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use refrain::{
-    Drafting, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Session, SessionOptions, Stats,
-    TokenId,
+    CostProfile, Drafting, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Session,
+    SessionOptions, Stats, TokenId,
 };
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
@@ -17,8 +17,9 @@ const PROMPTS: [&str; 3] = [
 
 fn engine() -> Engine {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/target.gguf");
-    Engine::open(&model, EngineOptions { n_threads: Some(1), ..EngineOptions::default() })
-        .expect("the fixture loads")
+    // Every draft pays: measured costs depend on what else the machine does.
+    let options = EngineOptions::default().with_cost_profile(CostProfile::free_rows(100.0));
+    Engine::open(&model, options.with_n_threads(1)).expect("the fixture loads")
 }
 
 fn samplings() -> [Sampling; 2] {
