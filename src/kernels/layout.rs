@@ -82,8 +82,21 @@ pub(super) trait IntLayout {
     /// Levels need all eight bits.
     const WIDE: bool = Self::LEVEL_MAX > 127;
 
-    /// The scales of the unit's `block`, from its `SCALE_LINES` lines; of its `half` if `SPLIT`, otherwise `half` is 0.
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, half: usize) -> Scales<S>;
+    /// The factors of a unit, of its scales and of its minima, from its `SCALE_LINES` lines; zeros if each block has its own.
+    #[inline(always)]
+    fn factors<S: ScaleLanes>(s: S, _lines: &[Line]) -> [S::F; 2] {
+        [s.zero(); 2]
+    }
+
+    /// The scales of the unit's `block`, from its `SCALE_LINES` lines and their [`factors`](Self::factors); of its `half` if
+    /// `SPLIT`, otherwise `half` is 0.
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        factors: [S::F; 2],
+        block: usize,
+        half: usize,
+    ) -> Scales<S>;
 
     /// The scale and the minimum of columns `16 · sixteenth ..` of a block, computed in f32 as ggml does.
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32);
@@ -141,7 +154,13 @@ impl<const BITS: usize> IntLayout for Scaled<BITS> {
     const SCALE_LINES: usize = 1;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, _half: usize) -> Scales<S> {
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        _factors: [S::F; 2],
+        block: usize,
+        _half: usize,
+    ) -> Scales<S> {
         Scales { scale: s.load_f16(&lines[0].halves()[block]), min: s.zero() }
     }
 
@@ -169,7 +188,13 @@ impl<const BITS: usize> IntLayout for ScaledMin<BITS> {
     const MIN: bool = true;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], _block: usize, _half: usize) -> Scales<S> {
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        _factors: [S::F; 2],
+        _block: usize,
+        _half: usize,
+    ) -> Scales<S> {
         let [d, m] = lines[0].halves();
         Scales { scale: s.load_f16(d), min: s.load_f16(m) }
     }
@@ -198,10 +223,20 @@ impl<const BITS: usize> IntLayout for SuperMin<BITS> {
     const MIN: bool = true;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, _half: usize) -> Scales<S> {
-        let [d, dmin] = lines[0].halves();
-        let scale = s.mul(s.load_f16(d), s.load_u8(&lines[1 + block / 4].quarters()[block % 4]));
-        let min = s.mul(s.load_f16(dmin), s.load_u8(&lines[3 + block / 4].quarters()[block % 4]));
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        lines[0].halves().each_ref().map(|half| s.load_f16(half))
+    }
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        [d, dmin]: [S::F; 2],
+        block: usize,
+        _half: usize,
+    ) -> Scales<S> {
+        let scale = s.mul(d, s.load_u8(&lines[1 + block / 4].quarters()[block % 4]));
+        let min = s.mul(dmin, s.load_u8(&lines[3 + block / 4].quarters()[block % 4]));
         // The file's minimum is subtracted; negation is exact.
         Scales { scale, min: s.neg(min) }
     }
@@ -235,9 +270,20 @@ impl<const BITS: usize> IntLayout for Super16<BITS> {
     const SPLIT: bool = true;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, half: usize) -> Scales<S> {
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+    }
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        [d, _]: [S::F; 2],
+        block: usize,
+        half: usize,
+    ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 2].quarters()[block % 2 * 2 + half]);
-        Scales { scale: s.mul(s.load_f16(&lines[0].halves()[0]), scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.zero() }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

@@ -41,14 +41,15 @@ pub(super) fn tile<L: IntLayout>(
 ) {
     let mut blocks = blocks.chunks_exact(sums.len());
     for (u, unit) in panel.chunks_exact(L::UNIT_LINES).enumerate() {
-        ahead.prefetch(s, u);
         let (code_lines, scale_lines) = unit.split_at(L::UNIT_BLOCKS * L::BLOCK_LINES);
+        let unit_factors = L::factors(s, scale_lines);
         for b in 0..L::UNIT_BLOCKS {
             let Some(rows) = blocks.next() else { return };
+            ahead.at_block(s, u * L::UNIT_BLOCKS + b);
             let lines = &code_lines[b * L::BLOCK_LINES..][..L::BLOCK_LINES];
             if L::SPLIT {
                 for half in 0..2 {
-                    let scales = L::scales(s, scale_lines, b, half);
+                    let scales = L::scales(s, scale_lines, unit_factors, b, half);
                     for lanes in 0..2 {
                         let factors = [scales.scale[lanes], scales.min[lanes]];
                         if half == 0 {
@@ -59,7 +60,7 @@ pub(super) fn tile<L: IntLayout>(
                     }
                 }
             } else {
-                let scales = L::scales(s, scale_lines, b, 0);
+                let scales = L::scales(s, scale_lines, unit_factors, b, 0);
                 for lanes in 0..2 {
                     let factors = [scales.scale[lanes], scales.min[lanes]];
                     let groups = [0, 1, 2, 3, 4, 5, 6, 7];

@@ -37,8 +37,14 @@ impl IntLayout for Panels {
     const SCALE_LINES: usize = Scaled::<4>::SCALE_LINES;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, half: usize) -> Scales<S> {
-        Scaled::<4>::scales(s, lines, block, half)
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        factors: [S::F; 2],
+        block: usize,
+        half: usize,
+    ) -> Scales<S> {
+        Scaled::<4>::scales(s, lines, factors, block, half)
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

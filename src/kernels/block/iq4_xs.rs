@@ -46,9 +46,20 @@ impl IntLayout for Panels {
     const SCALE_LINES: usize = 3;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, _half: usize) -> Scales<S> {
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+    }
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        [d, _]: [S::F; 2],
+        block: usize,
+        _half: usize,
+    ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 4].quarters()[block % 4]);
-        Scales { scale: s.mul(s.load_f16(&lines[0].halves()[0]), scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.zero() }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

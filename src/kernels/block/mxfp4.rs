@@ -40,7 +40,13 @@ impl IntLayout for Panels {
     const HALF_LINES: usize = 0;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, _half: usize) -> Scales<S> {
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        _factors: [S::F; 2],
+        block: usize,
+        _half: usize,
+    ) -> Scales<S> {
         // 2^(e − 128) is the product of two powers with half of the exponent each. Both are normal numbers, so the
         // product is exact for every byte, subnormal results included.
         let exponent = s.load_bytes(&lines[0].quarters()[block]);

@@ -38,14 +38,24 @@ impl IntLayout for Panels {
     const MIN: bool = true;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], block: usize, half: usize) -> Scales<S> {
-        let [d, dmin] = lines[0].halves();
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        lines[0].halves().each_ref().map(|half| s.load_f16(half))
+    }
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(
+        s: S,
+        lines: &[Line],
+        [d, dmin]: [S::F; 2],
+        block: usize,
+        half: usize,
+    ) -> Scales<S> {
         let both = s.load_bytes(&lines[1 + block / 2].quarters()[block % 2 * 2 + half]);
         let min = s.sar::<4>(both);
         let scale = s.sub_i(both, s.shl::<4>(min));
-        let min = s.mul(s.load_f16(dmin), s.to_f(min));
+        let min = s.mul(dmin, s.to_f(min));
         // The file's minimum is subtracted; negation is exact.
-        Scales { scale: s.mul(s.load_f16(d), s.to_f(scale)), min: s.neg(min) }
+        Scales { scale: s.mul(d, s.to_f(scale)), min: s.neg(min) }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

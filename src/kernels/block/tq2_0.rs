@@ -33,8 +33,19 @@ impl IntLayout for Panels {
     const SCALE_LINES: usize = 1;
 
     #[inline(always)]
-    fn scales<S: ScaleLanes>(s: S, lines: &[Line], _block: usize, _half: usize) -> Scales<S> {
-        Scales { scale: s.load_f16(&lines[0].halves()[0]), min: s.zero() }
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+    }
+
+    #[inline(always)]
+    fn scales<S: ScaleLanes>(
+        s: S,
+        _lines: &[Line],
+        [d, _]: [S::F; 2],
+        _block: usize,
+        _half: usize,
+    ) -> Scales<S> {
+        Scales { scale: d, min: s.zero() }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {

@@ -216,8 +216,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
             return;
         }
         for q in 0..Q {
-            let Scales { scale: of_outputs, min } =
-                L::scales(Quad(quad + q), scale_lines, b, scale_half::<L>(HALF));
+            let Scales { scale: of_outputs, min } = quad_scales::<L>(Quad(quad + q), scale_lines, b, HALF);
             for r in 0..R {
                 let factors = rows[r / 2].factors();
                 // SAFETY: NEON is proven; `factors` is a whole register.
@@ -377,8 +376,7 @@ impl<const LEVEL: u8> Neon<LEVEL> {
             return;
         }
         for q in 0..Q {
-            let Scales { scale: of_outputs, min } =
-                L::scales(Quad(quad + q), scale_lines, b, scale_half::<L>(HALF));
+            let Scales { scale: of_outputs, min } = quad_scales::<L>(Quad(quad + q), scale_lines, b, HALF);
             // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
             unsafe {
                 let of_outputs = [vzip1q_f32(of_outputs, of_outputs), vzip2q_f32(of_outputs, of_outputs)];
@@ -524,9 +522,10 @@ fn start_of<L: IntLayout>(stored: &[i32; 4]) -> int32x4_t {
     if L::BIAS < 8 { unsafe { vshrq_n_s32::<3>(stored) } } else { stored }
 }
 
-/// The half whose scales the columns of a half block have.
-const fn scale_half<L: IntLayout>(half: usize) -> usize {
-    if L::SPLIT { half } else { 0 }
+/// The scales of a quad for the columns of a half block.
+#[inline(always)]
+fn quad_scales<L: IntLayout>(quad: Quad, lines: &[Line], block: usize, half: usize) -> Scales<Quad> {
+    L::scales(quad, lines, L::factors(quad, lines), block, if L::SPLIT { half } else { 0 })
 }
 
 /// Each method has the roundings of the same method of `Simd`.
