@@ -54,8 +54,8 @@ mod verify;
 pub use cancel::CancelToken;
 pub use draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource, DraftTree,
-    EchoConfig, EvidenceClass, HistoryStore, Learned, LearnedError, NodeIdx, Rejections, ReuseConfig,
-    SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
+    EchoConfig, EchoList, EchoStore, EvidenceClass, HistoryStore, Learned, LearnedError, NodeIdx, Rejections,
+    ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
 };
 pub use energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
 #[cfg(feature = "stream")]

@@ -75,10 +75,15 @@ impl History {
     pub(crate) fn session(&self, engine: &Engine, options: SessionOptions) -> Result<Session, Failure> {
         let Some(log) = &self.log else { return Ok(engine.session(options)?) };
         let drafts = options.drafting == Drafting::Auto;
+        let echo = options.echo.filter(|_| drafts);
         // The log contains all answers that a history in memory would contain.
         let mut session = engine.session(SessionOptions { history: false, ..options })?;
         if drafts {
             session.add_source(Box::new(log.source(self.namespace)))?;
+        }
+        if let Some(config) = echo {
+            session.share_echo(&log.echo(self.namespace, config.lists_max)?);
+            self.note_left_out();
         }
         Ok(session)
     }

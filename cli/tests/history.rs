@@ -162,6 +162,33 @@ fn damage_is_left_out_with_a_notice_until_it_is_repaired() {
 }
 
 #[test]
+fn lists_of_echo_are_kept_with_the_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let echoing = ["--echo", "--calibration", "full", "--draft-rows", "8"];
+    let (first, second) = (report(run(folder.path(), &echoing)), report(run(folder.path(), &echoing)));
+    assert_eq!(first["text"], second["text"]);
+    let key = HistoryLog::keys(folder.path()).unwrap()[0];
+    let echo = folder.path().join(key.to_string()).join("run/echo");
+    let mut bytes = std::fs::read(&echo).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&echo, &bytes).unwrap();
+    // A run without echo does not read it.
+    assert!(!run(folder.path(), &[]).stderr.contains("left out"));
+    let ran = run(folder.path(), &echoing);
+    assert!(ran.stderr.contains("echo`, byte 64") && ran.stderr.contains("history repair"), "{}", ran.stderr);
+    assert_eq!(report(ran)["text"], first["text"]);
+    let aside = echo.with_file_name("damaged.echo");
+    assert!(aside.exists() && echo.exists());
+    refrain(&["history", "repair", "--history", arg(folder.path())]).done();
+    assert!(!aside.exists() && echo.exists());
+    assert_eq!(list(folder.path()).len(), 4);
+    let number = list(folder.path())[0].split_whitespace().next().unwrap().to_owned();
+    refrain(&["history", "forget", "--history", arg(folder.path()), &number]).done();
+    assert!(!echo.exists());
+    assert_eq!(list(folder.path()).len(), 3);
+}
+
+#[test]
 fn a_folder_that_is_none_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -1,6 +1,6 @@
-//! A log or a segment of a history: unchanged, and with corrected checksums, so that its contents are parsed.
+//! A log, a segment or the lists of echo of a history: unchanged, and with corrected checksums, so that its contents are parsed.
 //!
-//! The first byte chooses log or segment, and whether the other bytes are the file or edits of a sound one. The file
+//! The first byte chooses log, segment or lists, and whether the other bytes are the file or edits of a sound one. The file
 //! replaces the sound one in a folder that is otherwise whole. For any file, the folder opens, drafts, and can be
 //! repaired.
 #![no_main]
@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::{Candidates, DraftSource, TokenId};
+use refrain::{Candidates, DraftSource, EchoList, TokenId};
 use refrain_index::history::Access;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
 const PAGE: usize = 4096;
+const LISTS_MAX: u32 = 64;
 
 static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
 
@@ -33,10 +34,14 @@ impl Folder {
         for i in 0..4u32 {
             log.append("a", &response(i)).expect("appends");
         }
+        let list = |key| EchoList { key, tokens: [7, 6, 5, 4, 3, 2, 1, 0], sixteenths: [9; 8] };
+        log.echo("a", LISTS_MAX).expect("no lists").replace(LISTS_MAX, &[1, 2, 3].map(list));
+        log.maintain().expect("keeps the lists");
         drop(log);
         let mut files = Vec::new();
         collect(&path, &mut files);
-        assert!(find(&files, "segment-").is_some() && find(&files, "log-").is_some(), "{files:?}");
+        let is_there = |name| find(&files, name).is_some();
+        assert!(["segment-", "log-", "echo"].into_iter().all(is_there), "{files:?}");
         Folder { path, files }
     }
 
@@ -52,8 +57,11 @@ impl Folder {
 
 fuzz_target!(|input: &[u8]| {
     let Some((&kind, rest)) = input.split_first() else { return };
-    let (name, sign): (_, fn(&mut Vec<u8>, &[u8])) =
-        if kind & 1 == 0 { ("segment-", sign_segment) } else { ("log-", sign_log) };
+    let (name, sign): (_, fn(&mut Vec<u8>, &[u8])) = match kind & 5 {
+        0 => ("segment-", sign_segment),
+        1 => ("log-", sign_log),
+        _ => ("echo", sign_echo),
+    };
     let (path, whole) = find(&FOLDER.files, name).expect("is there");
     let mut bytes = if kind & 2 == 0 { rest.to_vec() } else { edited(whole, rest) };
     FOLDER.put(path, &bytes);
@@ -105,6 +113,8 @@ fn use_log(log: &HistoryLog) {
         candidates.clear();
         source.expand(&next, &mut candidates);
     }
+    let echo = log.echo("a", LISTS_MAX).expect("reads or leaves out");
+    assert!(echo.lists().iter().all(EchoList::is_valid));
     let _ = log.maintain();
     if log.verify().is_err() {
         let _ = log.repair();
@@ -161,6 +171,25 @@ fn sign_segment(bytes: &mut Vec<u8>, whole: &[u8]) {
     bytes[48..56].copy_from_slice(&tables_sum.to_le_bytes());
     let sum = xxh3_64(&bytes[..PAGE - 8]);
     bytes[PAGE - 8..PAGE].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Corrects the place in the header as in `whole`, the number of lists as in the length, and the checksums.
+fn sign_echo(bytes: &mut Vec<u8>, whole: &[u8]) {
+    const HEADER: usize = 64;
+    const LIST: usize = 48;
+    if bytes.len() < HEADER {
+        return;
+    }
+    bytes.truncate(HEADER + (bytes.len() - HEADER) / LIST * LIST);
+    let n_lists = ((bytes.len() - HEADER) / LIST) as u32;
+    bytes[..12].copy_from_slice(&whole[..12]);
+    bytes[12..16].copy_from_slice(&n_lists.to_le_bytes());
+    bytes[16..24].copy_from_slice(&whole[16..24]);
+    let owner = u64::from_le_bytes(whole[16..24].try_into().expect("eight bytes"));
+    let sum = xxh3_64_with_seed(&bytes[HEADER..], owner);
+    bytes[HEADER - 16..HEADER - 8].copy_from_slice(&sum.to_le_bytes());
+    let sum = xxh3_64(&bytes[..HEADER - 8]);
+    bytes[HEADER - 8..HEADER].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Corrects the place in the header as in `whole`, and the checksums of all records.

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use refrain::{
-    CostProfile, Drafting, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Session,
-    SessionOptions, Stats, TokenId,
+    Calibration, CostProfile, DraftPolicy, DraftRows, Drafting, EchoConfig, Engine, EngineOptions, Event,
+    GenerateOptions, Role, Sampling, Session, SessionOptions, Stats, TokenId,
 };
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
@@ -123,4 +123,42 @@ fn a_history_of_other_tokens_does_no_harm() {
     log.maintain().expect("merges");
     let (found, _, _) = answer(with_history(&engine, &log), PROMPTS[0], &Sampling::default());
     assert_eq!(found, plain);
+}
+
+/// Lists of echo that were kept by an earlier process, for other prompts and another sampling too.
+#[test]
+fn kept_lists_of_echo_change_speed_and_nothing_else() {
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = HistoryKey::of(&engine);
+    let options = HistoryOptions { sync: SyncPolicy::Never, ..HistoryOptions::default() };
+    let echoing = |log: &HistoryLog| {
+        let config = EchoConfig { rejected_rows: 64, lists_max: 3000 };
+        let options = SessionOptions {
+            echo: Some(config),
+            calibration: Calibration::Full,
+            history: false,
+            policy: DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() },
+            ..SessionOptions::default()
+        };
+        let mut session = engine.session(options).expect("a session");
+        session.share_echo(&log.echo("tests", config.lists_max).expect("a store"));
+        session
+    };
+    let mut steps = [0; 2];
+    for n_steps in &mut steps {
+        for sampling in &samplings() {
+            for prompt in PROMPTS {
+                let log = HistoryLog::open(folder.path(), key, options.clone()).expect("opens");
+                let expected = answer(engine.session(plain()).expect("a session"), prompt, sampling);
+                let found = answer(echoing(&log), prompt, sampling);
+                assert_eq!((&found.0, &found.1), (&expected.0, &expected.1), "{prompt}");
+                *n_steps += found.2.steps;
+                log.append("tests", &found.0).expect("appends");
+                log.maintain().expect("keeps the lists");
+                assert!(log.echo("tests", 1).expect("a store").len() > 100);
+            }
+        }
+    }
+    assert!(steps[1] < steps[0], "{steps:?}: kept lists draft");
 }

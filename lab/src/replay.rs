@@ -11,7 +11,9 @@ use refrain::internals::draft::{
     StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
-use refrain::{DraftSource, DraftTree, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId};
+use refrain::{
+    DraftSource, DraftTree, EchoStore, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId,
+};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
@@ -91,6 +93,8 @@ pub struct Lane<'a> {
     earlier: Vec<Vec<TokenId>>,
     /// The target's rows of this and earlier requests, for rules with logits.
     rows: SharedRows,
+    /// The same for the source echo.
+    echo: EchoStore,
     walk: Walk,
 }
 
@@ -125,6 +129,7 @@ impl<'a> Lane<'a> {
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
             rows: SharedRows::default(),
+            echo: EchoStore::new(),
             walk: Walk::default(),
         }
     }
@@ -315,7 +320,7 @@ impl<'a> Lane<'a> {
                     all.push(Box::new(CalibrationSource::new()));
                 }
                 if echo && row.target.is_some() {
-                    all.push(Box::new(EchoSource::new(EchoConfig::default())));
+                    all.push(Box::new(EchoSource::new(EchoConfig::default(), &self.echo)));
                 }
                 if (calibration || echo) && row.target.is_some() {
                     all.push(Box::new(ReuseSource::new(ReuseConfig::default())));

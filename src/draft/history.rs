@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::constants::OrderConfig;
+use super::echo::EchoStore;
 use super::evidence::EvidenceClass;
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
@@ -23,6 +24,9 @@ use crate::token::TokenId;
 /// A namespace is created by its first response. At most [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) are kept: a
 /// further one replaces the namespace with the oldest append. The store is therefore bounded by that number
 /// times the bound of one namespace, and a program with many namespaces should set a small bound for each.
+///
+/// The lists of the source echo are kept here too, by namespace and within the same number, and are forgotten with
+/// their namespace.
 #[derive(Debug)]
 pub struct HistoryStore {
     map: Mutex<NamespaceMap>,
@@ -36,6 +40,9 @@ pub struct HistoryStore {
 struct NamespaceMap {
     entries: BTreeMap<String, Entry>,
     n_appends: u64,
+    /// The lists of the source echo, and the number of the newest session that asked for them.
+    echoes: BTreeMap<String, (EchoStore, u64)>,
+    n_echo_uses: u64,
 }
 
 #[derive(Debug)]
@@ -101,15 +108,39 @@ impl HistoryStore {
         namespace.version += 1;
     }
 
-    /// Removes a namespace. Its sessions find it empty from the next step on, and see later responses.
+    /// The lists of the source echo of a namespace, which its sessions share. The first call creates them, empty; if there
+    /// are [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) others, those asked for longest ago are dropped here and stay with
+    /// their sessions.
+    pub fn echo(&self, namespace: &str) -> EchoStore {
+        let mut map = self.lock();
+        map.n_echo_uses += 1;
+        let used_at = map.n_echo_uses;
+        if !map.echoes.contains_key(namespace) && map.echoes.len() >= Self::NAMESPACES_MAX {
+            let stalest = map.echoes.iter().min_by_key(|(_, (_, used_at))| *used_at);
+            let stalest = stalest.map(|(name, _)| name.clone());
+            stalest.and_then(|name| map.echoes.remove(&name));
+        }
+        let (echo, of_newest) = map.echoes.entry(namespace.to_owned()).or_default();
+        *of_newest = used_at;
+        echo.clone()
+    }
+
+    /// Removes a namespace, with its lists of the source echo. Its sessions find it empty from the next step on, and see
+    /// later responses.
     pub fn forget(&self, namespace: &str) {
-        let removed = self.lock().entries.remove(namespace);
+        let mut map = self.lock();
+        let removed = map.entries.remove(namespace);
+        map.echoes.get(namespace).into_iter().for_each(|(echo, _)| echo.clear());
+        drop(map);
         self.retire(removed);
     }
 
-    /// Removes all namespaces.
+    /// Removes all namespaces, as [`forget`](Self::forget).
     pub fn clear(&self) {
-        let removed = std::mem::take(&mut self.lock().entries);
+        let mut map = self.lock();
+        let removed = std::mem::take(&mut map.entries);
+        map.echoes.values().for_each(|(echo, _)| echo.clear());
+        drop(map);
         self.retire(removed.into_values());
     }
 
@@ -119,14 +150,16 @@ impl HistoryStore {
         namespace.map_or(0, |namespace| read(&namespace).automata.iter().map(SuffixAutomaton::len).sum())
     }
 
-    /// Number of namespaces.
+    /// Number of namespaces with responses.
     pub fn n_namespaces(&self) -> usize {
         self.lock().entries.len()
     }
 
     /// Bytes on the heap, of all namespaces.
     pub fn memory_usage(&self) -> usize {
-        self.lock().entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum()
+        let map = self.lock();
+        map.entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum::<usize>()
+            + map.echoes.values().map(|(echo, _)| echo.memory_usage()).sum::<usize>()
     }
 
     internals! {
@@ -371,6 +404,7 @@ impl DraftSource for HistorySource {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use super::super::echo::EchoList;
     use super::*;
 
     fn tokens(ids: impl IntoIterator<Item = u32>) -> Vec<TokenId> {
@@ -395,6 +429,27 @@ mod tests {
         source.push_anchors(generation, &mut anchors);
         assert_eq!(anchors[0].match_len, 10);
         assert_eq!(expand(&mut source, &anchors), 0);
+    }
+
+    #[test]
+    fn lists_of_echo_are_forgotten_with_their_namespace() {
+        let list = EchoList { key: 7, tokens: [1, 2, 3, 4, 5, 6, 7, 8], sixteenths: [9; 8] };
+        let store = HistoryStore::new();
+        let [a, b] = ["a", "b"].map(|namespace| store.echo(namespace));
+        [&a, &b].into_iter().for_each(|echo| drop(echo.replace(4, &[list])));
+        assert_eq!(store.echo("a").lists(), [list], "shared");
+        assert!(store.memory_usage() > 0);
+        store.forget("a");
+        assert_eq!((a.len(), b.len()), (0, 1));
+        store.clear();
+        assert_eq!((b.len(), store.memory_usage()), (0, 0));
+        b.replace(4, &[list]);
+        assert_eq!(store.echo("b").lists(), [list], "still shared");
+        for i in 0..HistoryStore::NAMESPACES_MAX {
+            store.echo(&i.to_string());
+        }
+        assert!(store.echo("b").is_empty(), "asked for longest ago");
+        assert_eq!(b.lists(), [list], "its sessions keep them");
     }
 
     /// The state after a panic between a rotation and the following append.

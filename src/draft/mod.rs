@@ -59,7 +59,7 @@ pub(crate) use cost::CostCorrection;
 pub use cost::CostProfile;
 pub(crate) use cost::joint::{JointCosts, JointRows};
 pub use draft_times::DraftTimes;
-pub use echo::{EchoConfig, EchoSource};
+pub use echo::{EchoConfig, EchoList, EchoSource, EchoStore};
 pub use evidence::{Agreement, Evidence, EvidenceClass};
 pub use history::{HistorySource, HistoryStore};
 pub use learned::{Learned, LearnedError, LearnedKey, Loaded};

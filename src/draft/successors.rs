@@ -114,6 +114,25 @@ impl SuccessorLists {
         self.sixteenths[to].copy_from_slice(&from.sixteenths[of]);
     }
 
+    /// The stored form of a position's list: tokens, `u32::MAX` behind the last, and −log-probabilities in sixteenths, 255
+    /// behind the last.
+    ///
+    /// # Panics
+    /// The position is unknown.
+    pub(super) fn stored(&self, position: usize) -> ([u32; SUCCESSORS_MAX], [u8; SUCCESSORS_MAX]) {
+        let start = position * SUCCESSORS_MAX;
+        let mut stored = ([0; SUCCESSORS_MAX], [0; SUCCESSORS_MAX]);
+        stored.0.copy_from_slice(&self.tokens[start..start + SUCCESSORS_MAX]);
+        stored.1.copy_from_slice(&self.sixteenths[start..start + SUCCESSORS_MAX]);
+        stored
+    }
+
+    /// Appends a list in its [stored](Self::stored) form.
+    pub(super) fn push_stored(&mut self, tokens: &[u32; SUCCESSORS_MAX], sixteenths: &[u8; SUCCESSORS_MAX]) {
+        self.tokens.extend_from_slice(tokens);
+        self.sixteenths.extend_from_slice(sixteenths);
+    }
+
     /// Bytes on the heap.
     pub fn memory_usage(&self) -> usize {
         self.tokens.capacity() * size_of::<u32>() + self.sixteenths.capacity()

@@ -121,7 +121,7 @@ impl WindowCacheArg {
 #[derive(Debug, Args)]
 pub(crate) struct EchoArgs {
     /// Echo: draft also from the target's own predictions after the same one or two tokens, beside calibration or with
-    /// `--calibration off`. Never changes the output.
+    /// `--calibration off`. The history keeps them. Never changes the output.
     #[arg(long)]
     pub(crate) echo: bool,
     /// Echo: maximum rejected rows read per step.

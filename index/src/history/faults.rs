@@ -1,10 +1,10 @@
 //! The store on a failing disk: for every operation and every failure, no acknowledged response is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use refrain::{DraftSource, TokenId};
+use refrain::{DraftSource, EchoList, EchoStore, TokenId};
 
 use super::disk::Disk;
 use super::testing::{Crash, Fails, MemDisk};
@@ -34,6 +34,9 @@ struct Known {
     unsure: Records,
     /// Forgetting acknowledged.
     forgotten: Vec<RecordId>,
+    /// The keys of lists of echo: those of each namespace, and those that were forgotten with a response.
+    echoed: BTreeMap<String, BTreeSet<u64>>,
+    silenced: BTreeSet<u64>,
     n_failed: usize,
 }
 
@@ -51,7 +54,10 @@ impl Known {
     fn forget(&mut self, log: &HistoryLog, id: RecordId) {
         let Some(record) = self.held.remove(&id) else { return };
         match log.forget(id) {
-            Ok(()) => self.forgotten.push(id),
+            Ok(()) => {
+                self.forgotten.push(id);
+                self.silence(&record.0);
+            }
             Err(_) => {
                 self.unsure.insert(id, record);
                 self.n_failed += 1;
@@ -64,11 +70,37 @@ impl Known {
             std::mem::take(&mut self.held).into_iter().partition(|(_, (name, _))| name == namespace);
         self.held = others;
         match log.forget_namespace(namespace) {
-            Ok(_) => self.forgotten.extend(Records::into_keys(of)),
+            Ok(_) => {
+                self.forgotten.extend(Records::into_keys(of));
+                self.silence(namespace);
+            }
             Err(_) => {
                 self.unsure.extend(of);
                 self.n_failed += 1;
             }
+        }
+    }
+
+    /// A session of the namespace sets a list of echo.
+    fn learn(&mut self, log: &HistoryLog, namespace: &str) {
+        let Ok(echo) = log.echo(namespace, ECHO_LISTS) else { return };
+        let key = (self.silenced.len() + self.echoed.values().map(BTreeSet::len).sum::<usize>()) as u64;
+        set(&echo, key);
+        self.echoed.entry(namespace.to_owned()).or_default().insert(key);
+    }
+
+    fn silence(&mut self, namespace: &str) {
+        self.silenced.extend(self.echoed.remove(namespace).unwrap_or_default());
+    }
+
+    /// Lists of echo are those of the namespace, and none of them derives from a forgotten response.
+    fn check_echo(&self, log: &HistoryLog, case: &str) {
+        for namespace in ["a", "b"] {
+            let keys =
+                keys(&log.echo(namespace, ECHO_LISTS).unwrap_or_else(|error| panic!("{case}: {error}")));
+            assert!(keys.is_disjoint(&self.silenced), "{case}: {keys:?} of {namespace} have come back");
+            let echoed = self.echoed.get(namespace).cloned().unwrap_or_default();
+            assert!(keys.is_subset(&echoed), "{case}: {keys:?} of {namespace}, not {echoed:?}");
         }
     }
 
@@ -88,20 +120,37 @@ impl Known {
     }
 }
 
+/// More than any test sets.
+const ECHO_LISTS: u32 = 1000;
+
+/// Sets the list of a key.
+fn set(echo: &EchoStore, key: u64) {
+    let list = EchoList { key, tokens: [7, 6, 5, 4, 3, 2, 1, 0], sixteenths: [9; 8] };
+    echo.replace(ECHO_LISTS, &[echo.lists(), vec![list]].concat());
+}
+
+fn keys(echo: &EchoStore) -> BTreeSet<u64> {
+    echo.lists().iter().map(|list| list.key).collect()
+}
+
 fn tokens(i: u32) -> Vec<TokenId> {
     (0..3 + i % 5).map(|j| TokenId((i * 7 + j * j) % 11)).collect()
 }
 
-/// All changes of files: append, freeze, merge, forget from log and segment, remove a namespace.
+/// All changes of files: append, freeze, merge, keep lists of echo, forget from log and segment, remove a namespace.
 fn scenario(log: &HistoryLog, known: &mut Known) {
     for i in 0..10 {
-        known.append(log, if i % 4 == 3 { "b" } else { "a" }, tokens(i));
+        let namespace = if i % 4 == 3 { "b" } else { "a" };
+        known.append(log, namespace, tokens(i));
+        known.learn(log, namespace);
     }
+    known.n_failed += usize::from(log.maintain().is_err());
     let first = known.held.keys().next().copied();
     first.into_iter().for_each(|id| known.forget(log, id));
     for i in 10..22 {
         known.append(log, "a", tokens(i));
         if i % 5 == 0 {
+            known.learn(log, "a");
             known.n_failed += usize::from(log.maintain().is_err());
         }
     }
@@ -109,6 +158,7 @@ fn scenario(log: &HistoryLog, known: &mut Known) {
     newest.into_iter().for_each(|id| known.forget(log, id));
     known.forget_namespace(log, "b");
     known.append(log, "b", tokens(30));
+    known.learn(log, "b");
     known.n_failed += usize::from(log.maintain().is_err());
 }
 
@@ -120,6 +170,8 @@ fn n_ops(sync: SyncPolicy) -> usize {
     scenario(&log, &mut known);
     known.check(&log, false, "without faults");
     assert_eq!((known.n_failed, known.held.len(), known.forgotten.len()), (0, 19, 4));
+    known.check_echo(&log, "without faults");
+    assert_eq!((known.echoed["b"].len(), known.silenced.len()), (1, 13));
     assert!(log.stats().namespaces[0].n_segments < 5, "{:?}", log.stats());
     disk.n_ops()
 }
@@ -144,6 +196,7 @@ fn a_crash_at_every_operation_loses_nothing_that_was_acknowledged() {
                 let log = open(&disk, options(sync)).unwrap_or_else(|error| panic!("{case}: {error}"));
                 // The interrupted append may be there.
                 known.check(&log, true, &case);
+                known.check_echo(&log, &case);
                 assert!(log.list().len() <= known.held.len() + known.unsure.len() + 1, "{case}");
                 log.verify().unwrap();
                 // The store accepts further appends, and finds the same again.
@@ -174,6 +227,7 @@ fn an_error_at_every_operation_is_reported_and_survived() {
             }
             disk.fail(None);
             let log = open(&disk, options(sync)).unwrap_or_else(|error| panic!("{case}: {error}"));
+            known.check_echo(&log, &case);
             // With `Every`, a failed sync removes the records that were not durable yet.
             if sync == SyncPolicy::Always {
                 known.check(&log, false, &case);
@@ -236,8 +290,16 @@ fn a_full_disk_is_an_error_until_there_is_room() {
 
 /// Files of a store with a log, a frozen segment and a merged one.
 fn small_store(disk: &MemDisk) -> Known {
+    small_store_with(disk, false)
+}
+
+/// The same, on request with lists of echo.
+fn small_store_with(disk: &MemDisk, echoes: bool) -> Known {
     let log = open(disk, options(SyncPolicy::Always)).unwrap();
     let mut known = Known::default();
+    if echoes {
+        (0..3).for_each(|_| known.learn(&log, "a"));
+    }
     (0..22).for_each(|i| known.append(&log, "a", tokens(i)));
     log.maintain().unwrap();
     let stats = &log.stats().namespaces[0];
@@ -827,4 +889,165 @@ fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
             assert_eq!(holds(&disk), 0);
         }
     }
+}
+
+/// The file of the lists of echo of namespace "a".
+fn echo_path() -> PathBuf {
+    folder_of("a").join("echo")
+}
+
+#[test]
+fn lists_of_echo_are_kept_with_the_responses() {
+    let disk = MemDisk::default();
+    let known = small_store_with(&disk, true);
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let echo = log.echo("a", ECHO_LISTS).unwrap();
+    assert_eq!(keys(&echo), known.echoed["a"]);
+    assert_eq!(keys(&log.echo("b", ECHO_LISTS).unwrap()), BTreeSet::new());
+    // Nothing has changed, so nothing is written.
+    let n_ops = disk.n_ops();
+    log.maintain().unwrap();
+    assert_eq!(disk.n_ops(), n_ops);
+    // A namespace without a response has no folder.
+    set(&log.echo("b", ECHO_LISTS).unwrap(), 5);
+    log.maintain().unwrap();
+    assert!(!disk.paths().iter().any(|path| path.starts_with(folder_of("b"))));
+    log.append("b", &tokens(1)).unwrap();
+    log.maintain().unwrap();
+    // The lists of a full store are those that were set last.
+    (100..110).for_each(|key| set(&echo, key));
+    log.maintain().unwrap();
+    drop(log);
+    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    assert_eq!(keys(&log.echo("b", ECHO_LISTS).unwrap()), BTreeSet::from([5]));
+    assert_eq!(keys(&log.echo("a", 4).unwrap()), (106..110).collect());
+    let stats = log.stats().namespaces;
+    assert!(stats[0].bytes > 13 * 48, "{stats:?}");
+    known.check(&log, true, "beside echo");
+}
+
+#[test]
+fn damaged_lists_of_echo_are_left_out_and_nothing_else() {
+    let disk = MemDisk::default();
+    let known = small_store_with(&disk, true);
+    disk.crash(Crash::KeepsAll);
+    let whole = disk.contents(&echo_path());
+    for bit in 0..whole.len() * 8 {
+        let case = format!("bit {bit}");
+        let mut flipped = whole.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        disk.put(&echo_path(), &flipped);
+        if bit % 7 == 0 {
+            // Without a session that uses it.
+            let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+            assert_eq!(log.left_out(), [], "{case}");
+            assert!(matches!(log.verify(), Err(HistoryError::Damaged { .. })), "{case}");
+            assert_eq!(log.left_out().len(), 1, "{case}");
+            assert_eq!(log.repair().unwrap().len(), 1, "{case}");
+            assert_eq!((log.repair().unwrap(), log.left_out(), log.verify().is_ok()), (vec![], vec![], true));
+            assert!(!disk.paths().contains(&echo_path()));
+            continue;
+        }
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let echo = log.echo("a", ECHO_LISTS).unwrap();
+        assert!(echo.is_empty(), "{case}");
+        let [left_out] = &log.left_out()[..] else { panic!("{case}: {:?}", log.left_out()) };
+        assert!(matches!(left_out.reason, LeftOutReason::Damaged(_)), "{case}: {left_out}");
+        assert_eq!(disk.contents(left_out.aside.as_ref().unwrap()), flipped, "{case}");
+        known.check(&log, false, &case);
+        // They begin anew.
+        set(&echo, 77);
+        log.maintain().unwrap();
+        assert_eq!(log.repair().unwrap().len(), 1, "{case}");
+        drop(log);
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        assert_eq!(keys(&log.echo("a", ECHO_LISTS).unwrap()), BTreeSet::from([77]), "{case}");
+        assert_eq!(log.left_out(), [], "{case}");
+    }
+}
+
+#[test]
+fn lists_of_echo_that_are_not_for_this_program_stay() {
+    for newer in [false, true] {
+        let disk = MemDisk::default();
+        let known = small_store_with(&disk, true);
+        let mut bytes = disk.contents(&echo_path());
+        // The version, or the owner.
+        bytes[if newer { 8 } else { 16 }] ^= 2;
+        let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..56]);
+        bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+        disk.put(&echo_path(), &bytes);
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let echo = log.echo("a", ECHO_LISTS).unwrap();
+        assert!(echo.is_empty());
+        set(&echo, 3);
+        log.maintain().unwrap();
+        assert_eq!(log.repair().unwrap(), []);
+        let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
+        let expected = match newer {
+            true => LeftOutReason::Version { given: 3, known: 1 },
+            false => LeftOutReason::Misplaced,
+        };
+        assert_eq!((&left_out.reason, &left_out.path), (&expected, &echo_path()));
+        assert_eq!(disk.contents(&echo_path()), bytes);
+        // It may derive from the response, whatever it is.
+        log.forget(*known.held.keys().next().unwrap()).unwrap();
+        assert!(!disk.paths().contains(&echo_path()) && echo.is_empty());
+        set(&echo, 4);
+        log.maintain().unwrap();
+        assert!(disk.paths().contains(&echo_path()));
+    }
+}
+
+#[test]
+fn readers_of_the_lists_of_echo_do_not_write_and_do_not_bring_back_what_is_forgotten() {
+    for echoes in [false, true] {
+        let disk = MemDisk::default();
+        let known = small_store_with(&disk, echoes);
+        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let echo = guest.echo("a", ECHO_LISTS).unwrap();
+        assert_eq!(echo.len(), if echoes { 3 } else { 0 });
+        set(&echo, 200);
+        guest.maintain().unwrap();
+        assert_eq!(disk.paths().contains(&echo_path()), echoes);
+        assert!(keys(&echo).contains(&200), "its own are kept in memory");
+        if echoes {
+            let of_writer = writer.echo("a", ECHO_LISTS).unwrap();
+            assert!(!keys(&of_writer).contains(&200));
+            set(&of_writer, 300);
+            writer.maintain().unwrap();
+            guest.refresh().unwrap();
+            assert_eq!(keys(&echo), keys(&of_writer), "read again");
+            set(&echo, 200);
+        }
+        // Whether the writer uses echo or not, nothing that derives from the response stays.
+        writer.forget(*known.held.keys().next().unwrap()).unwrap();
+        drop(writer);
+        guest.refresh().unwrap();
+        assert!(matches!(guest.access(), Access::Write));
+        assert!(echo.is_empty());
+        set(&echo, 400);
+        guest.maintain().unwrap();
+        drop(guest);
+        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        assert_eq!(keys(&log.echo("a", ECHO_LISTS).unwrap()), BTreeSet::from([400]));
+        log.clear().unwrap();
+        assert_eq!(disk.paths(), Vec::<PathBuf>::new());
+        assert!(log.echo("a", ECHO_LISTS).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn lists_of_echo_begin_anew_at_the_maximum_age() {
+    let disk = MemDisk::default();
+    let age_max = Some(std::time::Duration::from_millis(50));
+    let log = open(&disk, HistoryOptions { age_max, ..options(SyncPolicy::Always) }).unwrap();
+    let echo = log.echo("a", ECHO_LISTS).unwrap();
+    set(&echo, 1);
+    log.append("a", &tokens(1)).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    log.append("a", &tokens(2)).unwrap();
+    log.maintain().unwrap();
+    assert!(log.list().len() < 2 && echo.is_empty() && !disk.paths().contains(&echo_path()));
 }

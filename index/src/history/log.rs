@@ -173,7 +173,7 @@ impl Log {
 /// The file cannot be read, is longer than any valid log, has another version or belongs elsewhere.
 pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<Scan, HistoryError> {
     let file = disk.open(&path).map_err(io_error("open", &path))?;
-    let bytes = read_all(&*file, &path)?;
+    let bytes = read_all(&*file, &path, LOG_BYTES_MAX)?;
     let mut scan = Scan { path, records: Vec::new(), replaces: 0, end: 0, torn: None, damaged: Vec::new() };
     let mut end = bytes.len().min(HEADER_BYTES);
     match read_header(&bytes, place, &scan.path) {
@@ -212,10 +212,11 @@ fn is_cut_short(tail: &[u8], seed: u64) -> bool {
         || tail.iter().all(|&byte| byte == 0)
 }
 
-fn read_all(file: &dyn DiskFile, path: &Path) -> Result<Vec<u8>, HistoryError> {
+/// The whole of a file of at most `max` bytes.
+pub(super) fn read_all(file: &dyn DiskFile, path: &Path, max: u64) -> Result<Vec<u8>, HistoryError> {
     let bytes = file.len().map_err(io_error("read", path))?;
-    if bytes > LOG_BYTES_MAX {
-        return Err(HistoryError::TooLarge { path: path.to_owned(), bytes, max: LOG_BYTES_MAX });
+    if bytes > max {
+        return Err(HistoryError::TooLarge { path: path.to_owned(), bytes, max });
     }
     let mut contents = vec![0; bytes as usize];
     file.read_at(&mut contents, 0).map_err(io_error("read", path))?;

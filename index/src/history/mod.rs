@@ -26,13 +26,14 @@
 //!     NAMESPACE/                an app, a user, a task
 //!       log-N                   the newest responses, appended
 //!       segment-N               older responses, frozen with the order of their prefixes
+//!       echo                    the lists of the draft source echo, if a session uses it
 //!       damaged.…               a damaged file that was set aside
 //! ```
 //!
 //! Numbers ascend within a namespace, and a file contains the numbers of the files that it *replaces*. So every
 //! change of several files is one rename. A replaced file that still exists is a leftover, and the writer removes it
 //! when it opens the folder. A file is written under another name, synced, and renamed. Afterwards, only logs are
-//! written, at their end.
+//! written, at their end. The lists of echo have no number: their file is replaced as a whole.
 //!
 //! # Processes
 //!
@@ -63,15 +64,17 @@
 //!   [`HistoryLog::maintain`] has written its undamaged responses to a new segment.
 //! - The writer sets damaged files aside under another name. Only [`HistoryLog::repair`] and forgetting remove them.
 //! - A [forgotten](HistoryLog::forget) response is in no readable file of the store, and in no file of its namespace
-//!   that was set aside. (The disk may still hold freed blocks.)
+//!   that was set aside. (The disk may still hold freed blocks.) The [lists of echo](HistoryLog::echo) derive from
+//!   responses and prompts, so all lists of its namespace are dropped with it.
 //! - Memory: the tokens of each namespace's log (and their automaton, after the first draft), the tables of its
-//!   segments (about a byte per 6 tokens), and [`HistoryOptions::cache_bytes`] for everything else. Segments are read
-//!   page by page.
+//!   segments (about a byte per 6 tokens), its lists of echo if they are used (90 bytes each), and
+//!   [`HistoryOptions::cache_bytes`] for everything else. Segments are read page by page.
 //! - `.inbox` contains at most 512 responses.
 
 mod access;
 mod cache;
 pub(crate) mod disk;
+mod echo;
 mod error;
 #[cfg(test)]
 mod faults;

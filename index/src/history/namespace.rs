@@ -180,6 +180,12 @@ impl Namespace {
         newest.map_or(0, |id| id.0)
     }
 
+    /// The ids of all responses.
+    pub(super) fn ids(&self) -> BTreeSet<RecordId> {
+        let frozen = self.segments.iter().flat_map(|segment| segment.records()).map(|record| record.id);
+        frozen.chain(self.live.iter().map(|record| record.id)).collect()
+    }
+
     pub(super) fn holds(&self, id: RecordId) -> bool {
         self.live.iter().any(|record| record.id == id)
             || self.segments.iter().any(|segment| segment.holds(id))

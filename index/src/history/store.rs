@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use refrain::TokenId;
 use refrain::internals::draft::OrderConfig;
+use refrain::{EchoStore, TokenId};
 
 use super::access::{Access, Role, enter};
 use super::cache::PageCache;
 use super::disk::{Disk, RealDisk, remove};
+use super::echo::{Echoes, Kept, echo_bytes, remove_echo, verify_echo};
 use super::error::{HistoryError, io_error};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
@@ -50,6 +51,8 @@ pub(super) struct Shared {
     role: RwLock<Role>,
     /// Held during changes of files other than one log: merges, forgetting.
     upkeep: Mutex<()>,
+    /// The lists of echo in use. Held during all changes of their files, after `upkeep` and before `namespaces`.
+    echoes: Mutex<Echoes>,
 }
 
 pub(super) type Namespaces = BTreeMap<String, SharedNamespace>;
@@ -104,6 +107,7 @@ impl HistoryLog {
             left_out: Mutex::new(loaded.left_out),
             role: RwLock::new(role),
             upkeep: Mutex::new(()),
+            echoes: Mutex::new(Echoes::new()),
         };
         shared.start();
         Ok(HistoryLog { shared: Arc::new(shared) })
@@ -198,6 +202,32 @@ impl HistoryLog {
         }
     }
 
+    /// The lists of the draft source echo of a namespace, at most `lists_max` of them (the largest value of all calls
+    /// counts), for [`Session::share_echo`](refrain::Session::share_echo). The first call reads their file, if there is
+    /// one. [`maintain`](Self::maintain) keeps them in the writer, once the namespace has a response; other processes only
+    /// read.
+    ///
+    /// A damaged file is left out ([`left_out`](Self::left_out)) and set aside by the writer, and the lists begin empty. As
+    /// long as there is a file that cannot be used for another reason, such as a newer version, nothing is kept.
+    ///
+    /// # Errors
+    /// The name of the namespace is empty or too long, or a damaged file cannot be set aside.
+    pub fn echo(&self, namespace: &str, lists_max: u32) -> Result<EchoStore, HistoryError> {
+        check_namespace(namespace)?;
+        let shared = &self.shared;
+        let mut echoes = shared.echoes();
+        if let Some(kept) = echoes.get_mut(namespace) {
+            return Ok(kept.echo(lists_max));
+        }
+        let (folder, owner) = (shared.namespace_folder(namespace), shared.key.owner(namespace));
+        let mut kept = Kept::new(&folder, owner, lists_max, now_us());
+        let left_out = kept.read(shared.context.disk(), shared.check_writes().is_ok(), now_us())?;
+        shared.left_out().extend(left_out);
+        let echo = kept.echo(lists_max);
+        echoes.insert(namespace.to_owned(), kept);
+        Ok(echo)
+    }
+
     /// Reads the folder again if another process writes it, and becomes the writer if there is none. Sources then see
     /// all changes since the folder was last read. Has no effect in the writer.
     ///
@@ -225,8 +255,9 @@ impl HistoryLog {
     }
 
     /// Removes a response from every file: log, segment or hand-in. Files of its namespace that were set aside as
-    /// damaged may contain it too, so they are removed as well. Damaged parts of its segment are dropped. Files left
-    /// out for another reason (a newer version, unreadable) are not changed.
+    /// damaged may contain it too, so they are removed as well. Damaged parts of its segment are dropped, and so are all
+    /// [lists of echo](Self::echo) of its namespace. Files of responses that are left out for another reason (a newer
+    /// version, unreadable) are not changed.
     ///
     /// Another process that has the history open may draft from the response until its next
     /// [`refresh`](Self::refresh), [`maintain`](Self::maintain) or open.
@@ -257,8 +288,7 @@ impl HistoryLog {
         let ids: BTreeSet<RecordId> = records.iter().copied().collect();
         let mut n_removed = 0;
         for (name, namespace) in self.shared.all() {
-            let mut namespace = write(&namespace);
-            if namespace.n_held(&ids) == 0 {
+            if read(&namespace).n_held(&ids) == 0 {
                 continue;
             }
             // A hand-in of this namespace may still hold the response, and would bring it back.
@@ -266,7 +296,8 @@ impl HistoryLog {
                 return Err(error);
             }
             self.shared.inbox().forget(Some(&name), false)?;
-            n_removed += namespace.forget(&self.shared.context, &ids)?;
+            self.shared.forget_echo(&name)?;
+            n_removed += write(&namespace).forget(&self.shared.context, &ids)?;
         }
         match failed.into_values().next() {
             // A missing response may be among the hand-ins that were not taken in.
@@ -291,6 +322,7 @@ impl HistoryLog {
         check_namespace(namespace)?;
         shared.check_writes()?;
         let handed_in = shared.inbox().forget(Some(namespace), true)?;
+        shared.forget_echo(namespace)?;
         // The lock keeps others from finding or creating the namespace during the removal.
         let mut namespaces = shared.lock();
         let found = namespaces.remove(namespace);
@@ -299,7 +331,7 @@ impl HistoryLog {
             shared.n_changes.fetch_add(1, Ordering::Release);
         }
         // Also for an unknown namespace: an earlier call may have failed half-way.
-        let removed = remove_files(shared.context.disk(), &shared.folder.join(encode_namespace(namespace)))?;
+        let removed = remove_files(shared.context.disk(), &shared.namespace_folder(namespace))?;
         Ok(found.is_some() || removed || !handed_in.is_empty())
     }
 
@@ -318,6 +350,8 @@ impl HistoryLog {
         namespaces.iter().try_for_each(|namespace| self.forget_namespace(namespace).map(drop))?;
         let _upkeep = shared.upkeep();
         shared.inbox().forget(None, true)?;
+        // Of namespaces without a response.
+        shared.echoes().values_mut().for_each(|kept| kept.forget_lists(now_us()));
         shared.left_out().clear();
         Ok(n_records)
     }
@@ -374,9 +408,11 @@ impl HistoryLog {
     /// Statistics of the history.
     pub fn stats(&self) -> HistoryStats {
         let mut memory_bytes = self.shared.context.cache().memory_usage();
+        memory_bytes += self.shared.echoes().values().map(Kept::memory_usage).sum::<usize>();
         let stats = |(name, namespace): (String, SharedNamespace)| {
             let namespace = read(&namespace);
             memory_bytes += namespace.memory_usage();
+            let of_echo = echo_bytes(self.shared.context.disk(), namespace.folder());
             let segments = namespace.segments();
             let n_frozen: u64 = segments.iter().map(|segment| u64::from(segment.n_tokens())).sum();
             let n_records: usize = segments.iter().map(|segment| segment.records().len()).sum();
@@ -386,7 +422,7 @@ impl HistoryLog {
                 n_tokens: n_frozen + namespace.n_live_tokens() as u64,
                 n_live_tokens: namespace.n_live_tokens() as u64,
                 n_segments: segments.len(),
-                bytes: namespace.bytes(),
+                bytes: namespace.bytes() + of_echo,
                 damaged: segments.iter().filter_map(|segment| segment.fault()).collect(),
             }
         };
@@ -394,24 +430,26 @@ impl HistoryLog {
         HistoryStats { namespaces, memory_bytes }
     }
 
-    /// Reads the pages of every segment, up to its first damaged page, and compares them with their checksums. (Logs
-    /// and tables were compared when the history was opened.) [`left_out`](Self::left_out) then includes the damage.
+    /// Reads the pages of every segment, up to its first damaged page, and the lists of echo, and compares them with their
+    /// checksums. (Logs and tables were compared when the history was opened.) [`left_out`](Self::left_out) then includes the damage.
     ///
     /// # Errors
     /// The first damage found.
     pub fn verify(&self) -> Result<(), HistoryError> {
         let mut verified = Ok(());
-        for (_, namespace) in self.shared.all() {
+        for (name, namespace) in self.shared.all() {
+            let of_echo = self.shared.verify_echo(&name);
             let namespace = read(&namespace);
             verified =
                 namespace.segments().iter().map(|segment| segment.verify()).fold(verified, Result::and);
+            verified = verified.and(of_echo);
         }
         verified
     }
 
     /// Permanently removes damaged data, and nothing else. Reads every page as [`verify`](Self::verify) does,
-    /// rewrites damaged segments (only the responses with damaged tokens are lost), and removes the files that were
-    /// set aside. Returns the removed parts.
+    /// rewrites damaged segments (only the responses with damaged tokens are lost), and removes damaged lists of echo and the
+    /// files that were set aside. Returns the removed parts.
     ///
     /// # Errors
     /// [`HistoryError::InUse`], [`HistoryError::ReadOnly`]: this process does not write. After another error, damaged
@@ -422,7 +460,8 @@ impl HistoryLog {
         context.check_running()?;
         self.shared.check_writes()?;
         let mut dropped = Vec::new();
-        for (_, namespace) in self.shared.all() {
+        for (name, namespace) in self.shared.all() {
+            dropped.extend(self.shared.repair_echo(&name)?);
             // Damage in a page is known after the page was read.
             read(&namespace).segments().iter().for_each(|segment| drop(segment.verify()));
             dropped.extend(renew(context, &namespace)?);
@@ -458,8 +497,9 @@ impl HistoryLog {
     }
 
     /// Background work, to be called when there is time, for example after a response. The writer moves handed-in
-    /// responses to its logs, rewrites damaged segments (the damaged file is set aside), merges segments, and drops
-    /// responses over the limits of age and size. Any other process [refreshes](Self::refresh). Usually there is
+    /// responses to its logs, rewrites damaged segments (the damaged file is set aside), merges segments, drops responses
+    /// over the limits of age and size, and writes the [lists of echo](Self::echo) that have changed. (Lists that begun
+    /// before [`HistoryOptions::age_max`] are dropped, so they begin anew in every such period.) Any other process [refreshes](Self::refresh). Usually there is
     /// nothing to do. Drafts and appends continue meanwhile.
     ///
     /// # Errors
@@ -484,7 +524,8 @@ impl HistoryLog {
             self.shared.left_out().extend(renewed);
             Ok(())
         });
-        done.fold(taken_in, Result::and)
+        let done = done.fold(taken_in, Result::and);
+        done.and(self.shared.keep_echoes(now))
     }
 }
 
@@ -507,6 +548,67 @@ impl Shared {
 
     fn left_out(&self) -> MutexGuard<'_, Vec<LeftOut>> {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each entry is complete at any time, so a panic in another thread does no harm.
+    fn echoes(&self) -> MutexGuard<'_, Echoes> {
+        self.echoes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn namespace_folder(&self, namespace: &str) -> PathBuf {
+        self.folder.join(encode_namespace(namespace))
+    }
+
+    /// Removes the lists of echo of a namespace, in memory and on the disk.
+    fn forget_echo(&self, namespace: &str) -> Result<(), HistoryError> {
+        match self.echoes().get_mut(namespace) {
+            Some(kept) => kept.forget(self.context.disk(), now_us()),
+            None => remove_echo(self.context.disk(), &self.namespace_folder(namespace)),
+        }
+    }
+
+    /// Writes the lists of echo that have changed, of namespaces with responses.
+    fn keep_echoes(&self, now: u64) -> Result<(), HistoryError> {
+        let age_max = self.context.options.age_max;
+        let age_max = age_max.map(|age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+        let oldest = age_max.map_or(0, |age| now.saturating_sub(age));
+        let mut echoes = self.echoes();
+        let known = echoes.iter_mut().filter(|(name, _)| self.find(name).is_some());
+        known.fold(Ok(()), |done, (_, kept)| done.and(kept.write(self.context.disk(), oldest, now)))
+    }
+
+    /// Checks the lists of echo on the disk. Damage is left out.
+    ///
+    /// # Errors
+    /// The damage.
+    fn verify_echo(&self, namespace: &str) -> Result<(), HistoryError> {
+        let _echoes = self.echoes();
+        let folder = self.namespace_folder(namespace);
+        match verify_echo(self.context.disk(), &folder, self.key.owner(namespace)) {
+            Err(HistoryError::Damaged { path, offset, what }) => {
+                let mut left_out = self.left_out();
+                if left_out.iter().all(|known| known.path != path || known.aside.is_some()) {
+                    left_out.push(LeftOut::damaged(&path, offset, 0, what));
+                }
+                Err(HistoryError::Damaged { path, offset, what })
+            }
+            // A file that cannot be used for another reason is left out when it is read.
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes damaged lists of echo from the disk. The lists in memory are kept.
+    fn repair_echo(&self, namespace: &str) -> Result<Option<LeftOut>, HistoryError> {
+        let _echoes = self.echoes();
+        let folder = self.namespace_folder(namespace);
+        match verify_echo(self.context.disk(), &folder, self.key.owner(namespace)) {
+            Err(HistoryError::Damaged { path, offset, what }) => {
+                remove_echo(self.context.disk(), &folder)?;
+                self.left_out().retain(|known| known.path != path || known.aside.is_some());
+                Ok(Some(LeftOut::damaged(&path, offset, 0, what)))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn inbox(&self) -> Inbox<'_> {
@@ -570,13 +672,30 @@ impl Shared {
         drop(namespaces);
         // Sources look up their namespaces again; their old cursors are invalid.
         self.n_changes.fetch_add(1, Ordering::Release);
-        old.into_values().for_each(|namespace| write(&namespace).close(&mut self.context.cache()));
         *self.left_out() = loaded.left_out;
         self.newest_id.fetch_max(loaded.newest_id, Ordering::Relaxed);
         *role = new_role;
         drop(role);
+        let read_again = self.refresh_echoes(&old);
+        old.into_values().for_each(|namespace| write(&namespace).close(&mut self.context.cache()));
         self.start();
-        Ok(())
+        read_again
+    }
+
+    /// Reads the lists of echo again if their file has changed, or if a response of `old` is gone: the lists in memory may
+    /// derive from it.
+    fn refresh_echoes(&self, old: &Namespaces) -> Result<(), HistoryError> {
+        let (disk, writes) = (self.context.disk(), self.check_writes().is_ok());
+        let mut done = Ok(());
+        for (name, kept) in self.echoes().iter_mut() {
+            let now = self.find(name).map_or_else(BTreeSet::new, |namespace| read(&namespace).ids());
+            let before = old.get(name).map_or_else(BTreeSet::new, |namespace| read(namespace).ids());
+            if kept.is_changed(disk) || !before.is_subset(&now) {
+                let left_out = kept.read(disk, writes, now_us());
+                done = done.and(left_out.map(|left_out| self.left_out().extend(left_out)));
+            }
+        }
+        done
     }
 
     /// The first work of a writer. If hand-ins cannot be moved now, they stay, and `maintain` retries and reports

@@ -170,7 +170,8 @@ pub struct SessionOptions {
     /// With [`Drafting::Auto`]: whether the target's distributions after the same one or two tokens are a draft source,
     /// beside calibration or without it. As with calibration, a prefill then computes the last layer for every row of the
     /// prompt; distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the context
-    /// and frequent tokens otherwise. `None` (the default): no such source.
+    /// and frequent tokens otherwise. The sessions of a namespace share them, in the engine's history; without
+    /// [`history`](Self::history) the session has its own. `None` (the default): no such source.
     pub echo: Option<EchoConfig>,
     /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
     pub reuse: Option<ReuseConfig>,
@@ -180,7 +181,8 @@ pub struct SessionOptions {
     /// The namespace of the history, such as an app, a user or a task. The session drafts from this namespace
     /// and adds its output to it.
     pub namespace: String,
-    /// Whether the session drafts from, and adds to, the history of the namespace.
+    /// Whether the session drafts from, and adds to, the history of the namespace, and shares the lists of the source echo
+    /// with the namespace.
     pub history: bool,
     /// Maximum rows of a verification batch, including the root:
     /// 1..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX).

@@ -66,8 +66,8 @@ pub enum MemoryPressure {
     /// Memory suffices. Released buffers are rebuilt when needed. Android: below `TRIM_MEMORY_RUNNING_LOW`.
     #[default]
     Normal,
-    /// Releases calibration with its shortlist, the lists of echo, kept segments of rejected drafts, and scratch
-    /// memory. Until pressure is normal again, none of these is rebuilt, and a step drafts at most 7 rows.
+    /// Releases calibration with its shortlist, kept segments of rejected drafts, and scratch memory. Echo learns nothing;
+    /// its lists stay, because sessions share them. Until pressure is normal again, none of these is rebuilt, and a step drafts at most 7 rows.
     /// Android: `TRIM_MEMORY_RUNNING_LOW`; for an invisible app `UI_HIDDEN` and `BACKGROUND`.
     Warning,
     /// Also releases the automata and the draft model's keys and values, so nothing is drafted until pressure

@@ -110,6 +110,14 @@ impl DraftingState {
         Ok(())
     }
 
+    /// Puts a source in the place of the session's own source of its name. No effect if there is none.
+    pub(super) fn exchange(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
+        let mut own = self.sources[..self.n_own].iter_mut();
+        let Some(held) = own.find(|held| held.name() == source.name()) else { return };
+        source.prime(&tokens[..self.primed]);
+        *held = source;
+    }
+
     /// Adds a source; it observes the tokens that the other sources have observed.
     fn add(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
         source.reset();

@@ -13,9 +13,9 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::draft::{CostProfile, DraftSource, SourceName};
+use crate::draft::{CostProfile, DraftSource, EchoSource, EchoStore, SourceName};
 use crate::engine::error::SessionError;
-use crate::engine::options::SessionOptions;
+use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::{MemoryPressure, PressureReport};
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
@@ -146,6 +146,16 @@ impl Session {
     /// name. The session is unchanged.
     pub fn add_source(&mut self, source: Box<dyn DraftSource>) -> Result<(), SessionError> {
         self.drafting.add_own(source, &self.conversation.tokens)
+    }
+
+    /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
+    /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
+    /// without this source ([`SessionOptions::echo`]).
+    pub fn share_echo(&mut self, echo: &EchoStore) {
+        if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
+            let source = Box::new(EchoSource::new(config, echo));
+            self.drafting.exchange(source, &self.conversation.tokens);
+        }
     }
 
     /// The names of the session's draft sources, in their order; empty if it does not draft.

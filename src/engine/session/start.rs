@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::check::check_options;
 use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoSource, ResumeSource, ReuseSource,
-    VERIFY_ROWS_MAX,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoSource, EchoStore, ResumeSource,
+    ReuseSource, VERIFY_ROWS_MAX,
 };
 use crate::draft_model::DraftModelSource;
 use crate::engine::error::SessionError;
@@ -86,7 +86,9 @@ fn own_sources(
         sources.push(Box::new(CalibrationSource::new()));
     }
     if let Some(config) = options.echo {
-        sources.push(Box::new(EchoSource::new(config)));
+        // A session without history leaves nothing behind.
+        let store = if options.history { shared.history.echo(&options.namespace) } else { EchoStore::new() };
+        sources.push(Box::new(EchoSource::new(config, &store)));
     }
     if let Some(config) = options.reuse {
         sources.push(Box::new(ReuseSource::new(config)));

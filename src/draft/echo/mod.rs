@@ -14,18 +14,23 @@
 //!                     → Obama              a runner-up of the row before: the token may only have been delayed
 //! ```
 //!
-//! The newest row of a key counts. Lists are not merged, do not decay and are not advanced: in replays of
-//! traces none of these raised the tokens per step.
+//! After two tokens the newest row counts. After one token rows differ more, and older ones decay: a new row replaces
+//! three quarters of the list. In replays of traces, decay after two tokens lowered the tokens per step. An
+//! [`EchoStore`] has the lists; sessions of a namespace share it.
 
-use std::collections::HashMap;
+mod store;
 
 use serde::{Deserialize, Serialize};
 
 use super::evidence::EvidenceClass;
+use super::limits::VERIFY_ROWS_MAX;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
 use super::successors::{LIST_BYTES, Successor, SuccessorLists};
 use super::tree::{DraftTree, NodeIdx};
 use crate::token::TokenId;
+use store::Store;
+
+pub use store::{EchoList, EchoStore};
 
 /// What the source keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,13 +39,15 @@ pub struct EchoConfig {
     /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX). They are
     /// projected together. 0: visited rows only.
     pub rejected_rows: u32,
-    /// Maximum lists of successors, 1..=[`LISTS_MAX`](Self::LISTS_MAX). About 80 bytes each.
+    /// Maximum lists of successors, 1..=[`LISTS_MAX`](Self::LISTS_MAX). About 90 bytes each. Sessions that share their
+    /// lists have the largest of their values together.
     pub lists_max: u32,
 }
 
 impl Default for EchoConfig {
     fn default() -> Self {
-        EchoConfig { rejected_rows: 8, lists_max: 1 << 16 }
+        // A row in the batch costs far more than its projection onto the shortlist.
+        EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 16 }
     }
 }
 
@@ -81,73 +88,13 @@ impl Pair {
     }
 }
 
-/// The newest list of successors of each key, at most `n_max` of them. A full store replaces the key that was
-/// added first.
-#[derive(Clone, Debug)]
-struct Store {
-    n_max: usize,
-    /// The list of each slot. `[keys.len()]`
-    lists: SuccessorLists,
-    /// `[len]`, in order of addition, from `oldest` around.
-    keys: Vec<u64>,
-    /// Only looked up, never iterated over.
-    slots: HashMap<u64, u32>,
-    /// The slot that is replaced next, once the store is full.
-    oldest: usize,
-}
-
-impl Store {
-    fn new(n_max: usize) -> Self {
-        Self { n_max, lists: SuccessorLists::new(), keys: Vec::new(), slots: HashMap::new(), oldest: 0 }
-    }
-
-    /// Sets the list of a key to list `at` of `from`.
-    fn set(&mut self, key: Pair, from: &SuccessorLists, at: usize) {
-        let key = key.key();
-        if let Some(&slot) = self.slots.get(&key) {
-            self.lists.copy_from(slot as usize, from, at);
-            return;
-        }
-        let slot = if self.keys.len() < self.n_max {
-            self.keys.push(key);
-            self.keys.len() - 1
-        } else {
-            let slot = self.oldest;
-            let Some(held) = self.keys.get_mut(slot) else { return };
-            self.slots.remove(&std::mem::replace(held, key));
-            self.oldest = (slot + 1) % self.n_max;
-            slot
-        };
-        self.slots.insert(key, slot as u32);
-        self.lists.copy_from(slot, from, at);
-    }
-
-    /// The slot of a key with successors.
-    fn slot(&self, key: Pair) -> Option<usize> {
-        let slot = *self.slots.get(&key.key())? as usize;
-        self.lists.successor(slot, 0).map(|_| slot)
-    }
-
-    fn clear(&mut self) {
-        self.lists.clear();
-        self.keys.clear();
-        self.slots.clear();
-        self.oldest = 0;
-    }
-
-    fn memory_usage(&self) -> usize {
-        self.lists.memory_usage()
-            + self.keys.capacity() * size_of::<u64>()
-            + self.slots.capacity() * (size_of::<(u64, u32)>() + 1)
-    }
-}
-
 /// Drafts from the target's newest successors after the last two tokens, or after the last one.
 ///
-/// Holds at most `n_max` lists, 80 bytes each, and 40 bytes for each row of a prefill until the text is read.
+/// Holds 40 bytes for each row of a prefill until the text is read. A fork shares the lists; neither a reset nor a
+/// release drops them.
 #[derive(Clone, Debug)]
 pub struct EchoSource {
-    store: Store,
+    store: EchoStore,
     /// Lists of positions of the committed text from `first` on, until the text is read.
     unread: SuccessorLists,
     first: usize,
@@ -161,19 +108,16 @@ pub struct EchoSource {
 const RUNNERS_UP: Cursor = Cursor(u64::MAX);
 
 impl EchoSource {
-    /// An empty source; configuration values beyond the bounds are clamped.
-    pub fn new(config: EchoConfig) -> Self {
-        let n_max = config.lists_max.clamp(1, EchoConfig::LISTS_MAX) as usize;
-        let (store, unread) = (Store::new(n_max), SuccessorLists::new());
+    /// A source with the lists of `store`; configuration values beyond the bounds are clamped.
+    pub fn new(config: EchoConfig, store: &EchoStore) -> Self {
+        store.lock().reserve(config.lists_max);
+        let (store, unread) = (store.clone(), SuccessorLists::new());
         Self { store, unread, first: 0, root: None, before_root: None }
     }
 
-    /// Upper bound of a source's bytes in a context of `context_len` tokens.
+    /// Upper bound of a source's bytes in a context of `context_len` tokens, with those of its store.
     pub(crate) fn bytes(config: EchoConfig, context_len: usize) -> u64 {
-        // Vectors grow to twice their room. A map whose keys are replaced grows once more than its keys need.
-        let (of_list, of_slot) = (2 * (LIST_BYTES + size_of::<u64>()), 5 * (size_of::<(u64, u32)>() + 1));
-        let n_max = u64::from(config.lists_max.clamp(1, EchoConfig::LISTS_MAX));
-        n_max * (of_list + of_slot) as u64 + (2 * LIST_BYTES * context_len) as u64
+        Store::bytes(config.lists_max) + (2 * LIST_BYTES * context_len) as u64
     }
 
     /// Files a list under the pair and under its last token.
@@ -184,15 +128,17 @@ impl EchoSource {
         if pair.before != NONE {
             store.set(pair, lists, at);
         }
-        store.set(pair.single(), lists, at);
+        store.blend(pair.single(), lists, at);
     }
 
     fn read(&mut self, committed: &[TokenId]) {
+        let mut store = self.store.lock();
         for at in 0..self.unread.len() {
             let end = self.first + at + 1;
             let Some(pair) = committed.get(..end).and_then(Pair::ending) else { break };
-            Self::file(&mut self.store, pair, &self.unread, at);
+            Self::file(&mut store, pair, &self.unread, at);
         }
+        drop(store);
         let has_row_before = self.first + self.unread.len() == committed.len().saturating_sub(1);
         self.root = Pair::ending(committed);
         self.before_root = committed.split_last().and_then(|(_, before)| Pair::ending(before));
@@ -201,9 +147,9 @@ impl EchoSource {
     }
 
     /// Pushes the successors of a key as children of a path that ends with `path`, of which `match_len` tokens agree.
-    fn propose(&self, key: Pair, path: Pair, match_len: u32, parent: u32, out: &mut Candidates) {
-        let Some(slot) = self.store.slot(key) else { return };
-        for Successor { token, log_probability } in self.store.lists.list(slot) {
+    fn propose(store: &Store, key: Pair, path: Pair, match_len: u32, parent: u32, out: &mut Candidates) {
+        let Some(slot) = store.slot(key) else { return };
+        for Successor { token, log_probability } in store.lists.list(slot) {
             if match_len == 0 && token.0 == path.last {
                 continue; // The root is no runner-up of its own row.
             }
@@ -232,10 +178,11 @@ impl TargetListener for EchoSource {
     }
 
     fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
+        let mut store = self.store.lock();
         for (at, &node) in nodes.iter().enumerate() {
             let Some(parent) = tree.parent(node) else { continue };
             let pair = Pair { before: tree.token(parent).0, last: tree.token(node).0 };
-            Self::file(&mut self.store, pair, lists, at);
+            Self::file(&mut store, pair, lists, at);
         }
     }
 }
@@ -257,18 +204,16 @@ impl DraftSource for EchoSource {
         self.read(committed);
     }
 
+    /// The lists stay: they are predictions after one or two tokens, wherever these occur.
     fn reset(&mut self) {
-        self.store.clear();
-        self.unread.clear();
-        (self.root, self.before_root) = (None, None);
+        self.truncate(0);
     }
 
     fn release(&mut self) {
-        (self.store, self.unread) = (Store::new(self.store.n_max), SuccessorLists::new());
-        (self.root, self.before_root) = (None, None);
+        self.reset();
+        self.unread = SuccessorLists::new();
     }
 
-    /// The lists stay: they are predictions after one or two tokens, wherever these occur.
     fn truncate(&mut self, len: usize) {
         self.unread.truncate(len.saturating_sub(self.first));
         (self.root, self.before_root) = (None, None);
@@ -276,8 +221,9 @@ impl DraftSource for EchoSource {
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         let Some(root) = self.root else { return };
-        let by_pair = root.before != NONE && self.store.slot(root).is_some();
-        if by_pair || self.store.slot(root.single()).is_some() {
+        let store = self.store.lock();
+        let by_pair = root.before != NONE && store.slot(root).is_some();
+        if by_pair || store.slot(root.single()).is_some() {
             out.push(Anchor { cursor: Cursor(root.key()), match_len: 1 + u32::from(by_pair) });
         }
         if self.before_root.is_some() {
@@ -286,18 +232,19 @@ impl DraftSource for EchoSource {
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+        let store = self.store.lock();
         for (parent, &cursor) in (0..).zip(frontier) {
             if cursor == RUNNERS_UP {
                 if let (Some(before), Some(root)) = (self.before_root, self.root) {
-                    self.propose(before, root, 0, parent, out);
+                    Self::propose(&store, before, root, 0, parent, out);
                 }
                 continue;
             }
             let pair = Pair { before: (cursor.0 >> 32) as u32, last: cursor.0 as u32 };
-            if pair.before != NONE && self.store.slot(pair).is_some() {
-                self.propose(pair, pair, 2, parent, out);
+            if pair.before != NONE && store.slot(pair).is_some() {
+                Self::propose(&store, pair, pair, 2, parent, out);
             } else {
-                self.propose(pair.single(), pair, 1, parent, out);
+                Self::propose(&store, pair.single(), pair, 1, parent, out);
             }
         }
     }
@@ -306,8 +253,9 @@ impl DraftSource for EchoSource {
         self.read(committed);
     }
 
+    /// The owner of the store reports the lists.
     fn memory_usage(&self) -> usize {
-        self.store.memory_usage() + self.unread.memory_usage()
+        self.unread.memory_usage()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
@@ -317,10 +265,6 @@ impl DraftSource for EchoSource {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use proptest::prelude::*;
-
     use super::*;
 
     fn tokens(text: &str) -> Vec<TokenId> {
@@ -341,7 +285,7 @@ mod tests {
     }
 
     fn source(lists_max: u32) -> EchoSource {
-        EchoSource::new(EchoConfig { lists_max, ..EchoConfig::default() })
+        EchoSource::new(EchoConfig { lists_max, ..EchoConfig::default() }, &EchoStore::new())
     }
 
     /// The proposals at these cursors: (token, match length, cursor).
@@ -370,12 +314,12 @@ mod tests {
         source.prime(&tokens("abcqbr"));
         source.truncate(5);
         source.prime(&tokens("abcqb"));
-        // "qb" was followed by z, "ab" by x and y; the newest row of "b" alone is that of "qb".
+        // "qb" was followed by z, "ab" by x and y.
         assert_eq!(draft(&at_root(&mut source)), [('z', 2)]);
         source.prime(&tokens("abcqbab"));
         assert_eq!(draft(&at_root(&mut source)), [('x', 2), ('y', 2)]);
         source.prime(&tokens("abcqbabb"));
-        assert_eq!(draft(&at_root(&mut source)), [('z', 1)], "no row of \"bb\"");
+        assert_eq!(draft(&at_root(&mut source)), [('z', 1), ('x', 1), ('y', 1)], "no row of \"bb\"");
         source.prime(&tokens("abcqbabbr"));
         assert_eq!(at_root(&mut source), [], "no row of r");
     }
@@ -414,78 +358,36 @@ mod tests {
     }
 
     #[test]
-    fn forks_and_releases_are_apart() {
-        let mut one = source(100);
+    fn sources_of_a_store_share_its_lists() {
+        let store = EchoStore::new();
+        let of_store = || EchoSource::new(EchoConfig::default(), &store);
+        let mut one = of_store();
         one.calibrate(0, &lists(&["b"]));
         one.prime(&tokens("aa"));
-        let mut other = one.fork();
+        let found = at_root(&mut one);
+        assert_eq!(draft(&found), [('b', 1), ('b', 0)]);
+        one.reset();
+        assert_eq!(at_root(&mut one), [], "no text");
+        let mut later = of_store();
+        later.prime(&tokens("xa"));
+        assert_eq!(draft(&at_root(&mut later)), [('b', 1)], "the list of an earlier text");
         one.release();
-        assert!(one.memory_usage() < other.memory_usage());
-        assert_eq!(at_root(&mut one), []);
-        let mut anchors = Vec::new();
-        other.anchors(&[], &mut anchors);
-        assert_eq!(anchors.len(), 2);
-        other.reset();
-        anchors.clear();
-        other.anchors(&[], &mut anchors);
-        assert!(anchors.is_empty());
-    }
-
-    /// The obvious store: the newest list of each key, and the keys in order of addition.
-    #[derive(Default)]
-    struct Plain {
-        lists: HashMap<(u32, u32), Vec<TokenId>>,
-        keys: Vec<(u32, u32)>,
-    }
-
-    impl Plain {
-        fn set(&mut self, n_max: usize, key: (u32, u32), list: Vec<TokenId>) {
-            if self.lists.insert(key, list).is_none() {
-                self.keys.push(key);
-                if self.keys.len() > n_max {
-                    self.lists.remove(&self.keys.remove(0));
-                }
-            }
-        }
-    }
-
-    proptest! {
-        /// Few tokens, so that keys recur, and stores that are soon full.
-        #[test]
-        fn a_store_holds_the_newest_lists(
-            n_max in 1usize..12,
-            rows in proptest::collection::vec((0u32..5, 0u32..5, proptest::collection::vec(0u32..9, 0..10)), 0..120),
-        ) {
-            let (mut store, mut plain) = (Store::new(n_max), Plain::default());
-            for (before, last, list) in rows {
-                let before = if before == 0 { NONE } else { before };
-                let list: Vec<TokenId> = list.into_iter().map(TokenId).collect();
-                let successors: Vec<Successor> =
-                    list.iter().map(|&token| Successor { token, log_probability: -1.0 }).collect();
-                let mut lists = SuccessorLists::new();
-                lists.push(&[]);
-                lists.push(&successors);
-                store.set(Pair { before, last }, &lists, 1);
-                let kept = list[..list.len().min(super::super::successors::SUCCESSORS_MAX)].to_vec();
-                plain.set(n_max, (before, last), kept);
-                prop_assert!(store.keys.len() <= n_max && store.slots.len() == store.keys.len());
-                for before in (1..5).chain([NONE]) {
-                    for last in 0..5 {
-                        let held = store.slot(Pair { before, last });
-                        let held = held.map(|slot| store.lists.list(slot).map(|s| s.token).collect::<Vec<_>>());
-                        let expected = plain.lists.get(&(before, last)).filter(|list| !list.is_empty());
-                        prop_assert_eq!(held.as_ref(), expected);
-                    }
-                }
-            }
-        }
+        assert_eq!(one.memory_usage(), 0);
+        assert_eq!(draft(&at_root(&mut later)), [('b', 1)]);
+        later.calibrate(1, &lists(&["c"]));
+        later.prime(&tokens("xaa"));
+        one.prime(&tokens("xa"));
+        assert_eq!(draft(&at_root(&mut one)), [('c', 2)]);
+        store.clear();
+        assert_eq!((at_root(&mut one), store.memory_usage()), (vec![], 0));
     }
 
     #[test]
     fn memory_stays_within_the_bound() {
         for lists_max in [1, 100, 14_337, 20_000] {
             let config = EchoConfig { lists_max, ..EchoConfig::default() };
-            let mut source = EchoSource::new(config);
+            let store = EchoStore::new();
+            let mut source = EchoSource::new(config, &store);
             let mut row = 0u32;
             let mut most = 0;
             for _ in 0..60 {
@@ -496,11 +398,11 @@ mod tests {
                     nodes.push(tree.push(NodeIdx::ROOT, TokenId(row), 0.5, 0));
                 }
                 source.reject(&tree, &nodes, &lists(&vec!["abcdefgh"; nodes.len()]));
-                most = most.max(source.memory_usage());
+                most = most.max(source.memory_usage() + store.memory_usage());
             }
             let bound = EchoSource::bytes(config, 0);
             assert!(most as u64 <= bound, "{lists_max} lists: {most} of {bound} bytes");
-            assert_eq!(source.store.keys.len(), lists_max.min(120_000) as usize);
+            assert_eq!(store.len(), lists_max as usize);
         }
     }
 }
