@@ -436,7 +436,9 @@ mod tests {
         let list = EchoList { key: 7, tokens: [1, 2, 3, 4, 5, 6, 7, 8], sixteenths: [9; 8] };
         let store = HistoryStore::new();
         let [a, b] = ["a", "b"].map(|namespace| store.echo(namespace));
-        [&a, &b].into_iter().for_each(|echo| drop(echo.replace(4, &[list])));
+        for echo in [&a, &b] {
+            echo.replace(4, &[list]);
+        }
         assert_eq!(store.echo("a").lists(), [list], "shared");
         assert!(store.memory_usage() > 0);
         store.forget("a");
