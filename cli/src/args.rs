@@ -28,14 +28,17 @@ use refrain::Task;
 pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
-    BenchStreamArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TraceArgs, TuneArgs,
+    BenchStreamArgs, FleetArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TraceArgs, TuneArgs,
 };
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
 pub(crate) use forget::{ForgetKeptArgs, PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 pub(crate) use grammar::GrammarArgs;
-pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
+pub(crate) use history::{
+    FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs, PublishArgs, PullHistoryArgs,
+    StoreArgs, UnpublishArgs,
+};
 pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,

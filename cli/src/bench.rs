@@ -10,12 +10,12 @@ use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
 use refrain_bench::trace::{Trace, TraceError};
 use refrain_bench::{
-    AblateError, Arm, Constants, Costs, CostsError, Half, Lane, RowsError, Setting, Sources, Strategy, Tally,
-    TokenRow, rows,
+    AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
+    Strategy, Tally, TokenRow, rows,
 };
 
 use crate::args::{
-    AblateArgs, BenchArgs, BenchCommand, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
+    AblateArgs, BenchArgs, BenchCommand, FleetArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
     needs_draft_model,
 };
 use crate::failure::{Exit, Failure};
@@ -35,6 +35,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         BenchCommand::Graphs(args) => crate::graphs::bench(args),
         BenchCommand::Stream(args) => crate::stream::bench(args),
         BenchCommand::Pruning(args) => crate::pruning::bench(args),
+        BenchCommand::Fleet(args) => fleet(args),
         BenchCommand::Pressure(args) => crate::stream::pressure(args),
     }
 }
@@ -68,7 +69,7 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
         return Err(Failure::usage(problem, "name the traced model's tokenizer with --tokenizer"));
     }
     let plots = report::plots::draw(&report);
-    write_plots(args, &plots)?;
+    write_plots(args.plots.as_deref(), &plots)?;
     if let Some(path) = &args.html {
         let traced = set.trace(&settings, args);
         let page = report::html::write("Drafting, replayed", &tables, &plots, &traced, &set.tokenizer);
@@ -77,8 +78,34 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn write_plots(args: &ReplayArgs, plots: &[Plot]) -> Result<(), Failure> {
-    let Some(folder) = &args.plots else { return Ok(()) };
+fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
+    check_rows(args.rows)?;
+    let rows_args = RowsArgs {
+        files: args.files.clone(),
+        trace: Vec::new(),
+        tokenizer: args.tokenizer.clone(),
+        half: HalfArg::All,
+        threads: args.threads,
+    };
+    let set = RowSet::load(&rows_args)?;
+    let bench = FleetBench {
+        n_workers: args.workers.iter().map(|&n| n as usize).collect(),
+        delays: args.delays.iter().map(|&delay| delay.into()).collect(),
+        interval: args.interval.into(),
+        tokens_per_second: args.rate.into(),
+        n_sessions: args.sessions as usize,
+        max_rows: args.rows,
+    };
+    let n_threads = n_threads(args.threads);
+    let cells = refrain_bench::fleet::simulate(&set.rows, &bench, set.vocab_size, n_threads);
+    let conditions = set.conditions(&rows_args);
+    write!(std::io::stdout(), "{}", refrain_bench::fleet::write(&conditions, &bench, &cells))?;
+    write_plots(args.plots.as_deref(), &report::plots::draw_fleet(&cells))?;
+    Ok(Exit::Done)
+}
+
+fn write_plots(folder: Option<&Path>, plots: &[Plot]) -> Result<(), Failure> {
+    let Some(folder) = folder else { return Ok(()) };
     create_folder(folder)?;
     plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
 }
@@ -152,7 +179,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         write_file(path, &report::timing::write_csv(&timings))?;
     }
     let plots = report::plots::draw_timings(&timings);
-    write_plots(args, &plots)?;
+    write_plots(args.plots.as_deref(), &plots)?;
     if let Some(path) = &args.html {
         let title = "Drafting, replayed through a model";
         write_file(path, &report::html::write(title, &tables, &plots, &[], tokenizer))?;

@@ -12,6 +12,7 @@ use refrain::internals::model::weights::WeightsError;
 use refrain::{
     EngineError, ForwardError, GenerateError, PredictorError, ProfileError, SamplingError, SessionError,
 };
+use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};
 
 /// The exit code of the program.
@@ -234,6 +235,16 @@ impl From<ReadError> for Failure {
 impl From<IndexError> for Failure {
     fn from(error: IndexError) -> Self {
         Self::new(Exit::Failed, error.to_string())
+    }
+}
+
+impl From<FleetError> for Failure {
+    fn from(error: FleetError) -> Self {
+        match error {
+            FleetError::HostName { .. } => Self::usage(error, "choose another name with --host"),
+            FleetError::History(error) => error.into(),
+            _ => Self::input(error, "name a folder, or s3://BUCKET/FOLDER with the variables of AWS"),
+        }
     }
 }
 

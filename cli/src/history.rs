@@ -1,14 +1,20 @@
 //! The history on disk: written by `run` and `chat`, shown and deleted by `refrain history`.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use refrain::{Drafting, Engine, Session, SessionOptions, TokenId};
+use refrain_fleet::{Fleet, FleetOptions, Transfer};
 use refrain_index::history::{
     Access, HistoryError, HistoryKey, HistoryLog, HistoryOptions, LeftOut, LeftOutReason, RecordId,
 };
 
-use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
+use crate::args::{
+    FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs, PublishArgs, PullHistoryArgs,
+    StoreArgs, UnpublishArgs,
+};
 use crate::failure::{Exit, Failure};
 use crate::terminal::{AnswerStream, note, visible};
 
@@ -157,6 +163,9 @@ pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
         HistoryCommand::List(folder) => list(folder),
         HistoryCommand::Stats(folder) => stats(folder),
         HistoryCommand::Forget(args) => forget(args),
+        HistoryCommand::Publish(args) => publish(args),
+        HistoryCommand::Pull(args) => pull(args),
+        HistoryCommand::Unpublish(args) => unpublish(args),
         HistoryCommand::Repair(folder) => repair(folder),
     }
 }
@@ -190,13 +199,17 @@ fn stats(folder: &FolderArgs) -> Result<Exit, Failure> {
     for log in open_all(folder)? {
         for namespace in log.stats().namespaces {
             out.line(&format!(
-                "{}  {:<10}  {} answers, {} tokens, {:.1} MB in a log and {} segments",
+                "{}  {:<10}  {} answers, {} tokens, {:.1} MB in a log and {} segments{}",
                 short(&log),
                 visible(&namespace.namespace),
                 namespace.n_records,
                 namespace.n_tokens,
                 namespace.bytes as f64 / 1e6,
                 namespace.n_segments,
+                match namespace.n_pulled {
+                    0 => String::new(),
+                    n => format!("; {n} of other hosts, {:.1} MB", namespace.pulled_bytes as f64 / 1e6),
+                },
             ))?;
         }
         // `verify` leaves damaged parts out.
@@ -243,6 +256,67 @@ fn repair(folder: &FolderArgs) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Done)
+}
+
+fn fleet(args: &StoreArgs, cache_bytes: Option<u64>) -> Result<Fleet, Failure> {
+    let mut options = FleetOptions::new(&args.host);
+    options.budget = Duration::from_secs(args.budget.into());
+    options.cache_bytes = cache_bytes.unwrap_or(options.cache_bytes);
+    Ok(Fleet::connect(&args.store, std::env::vars_os().filter_map(text), options)?)
+}
+
+/// A variable whose name and value are text.
+fn text((name, value): (OsString, OsString)) -> Option<(String, String)> {
+    Some((name.into_string().ok()?, value.into_string().ok()?))
+}
+
+fn publish(args: &PublishArgs) -> Result<Exit, Failure> {
+    let fleet = fleet(&args.store, None)?;
+    let mut is_complete = true;
+    for log in open_all(&args.store.folder)? {
+        is_complete &= told(&log, "published", &fleet.publish(&log))?;
+        log.maintain()?;
+    }
+    Ok(if is_complete { Exit::Done } else { Exit::Failed })
+}
+
+fn pull(args: &PullHistoryArgs) -> Result<Exit, Failure> {
+    let fleet = fleet(&args.store, Some(u64::from(args.cache_mb) << 20))?;
+    let mut is_complete = true;
+    for log in open_all(&args.store.folder)? {
+        let here = log.stats().namespaces.into_iter().map(|namespace| namespace.namespace);
+        let namespaces = if args.namespace.is_empty() { here.collect() } else { args.namespace.clone() };
+        let namespaces: Vec<&str> = namespaces.iter().map(String::as_str).collect();
+        is_complete &= told(&log, "pulled", &fleet.pull(&log, &namespaces))?;
+        log.maintain()?;
+    }
+    Ok(if is_complete { Exit::Done } else { Exit::Failed })
+}
+
+fn unpublish(args: &UnpublishArgs) -> Result<Exit, Failure> {
+    let fleet = fleet(&args.store, None)?;
+    let mut out = AnswerStream::stdout();
+    for log in open_all(&args.store.folder)? {
+        for namespace in &args.namespace {
+            let n_removed = fleet.delete(log.key(), namespace)?;
+            out.line(&format!("{}  {}: {n_removed} segments deleted", short(&log), visible(namespace)))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Says what was moved, and notes what was not. Whether everything was moved.
+fn told(log: &HistoryLog, verb: &str, done: &Transfer) -> Result<bool, Failure> {
+    AnswerStream::stdout().line(&format!(
+        "{}  {verb} {} segments, {:.1} MB; {} were there, {} removed",
+        short(log),
+        done.n_moved,
+        done.moved_bytes as f64 / 1e6,
+        done.n_kept,
+        done.n_removed,
+    ))?;
+    done.failed.iter().for_each(|failed| note(&visible(&failed.to_string())));
+    Ok(done.failed.is_empty())
 }
 
 /// A part of a model's identity that distinguishes models.

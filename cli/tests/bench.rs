@@ -98,6 +98,22 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
 }
 
 #[test]
+fn a_simulated_fleet_has_a_line_for_every_number_of_workers_and_delay() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, plots) = (rows(folder.path()), folder.path().join("plots"));
+    let args = ["--workers", "1,3", "--delays", "0,60", "--plots", arg(&plots)];
+    let shown = refrain(&[&["bench", "fleet", arg(&rows)], &args[..]].concat()).done();
+    assert!(shown.contains("- 2 rows of sessions"), "{shown}");
+    for line in ["| 1 | 0 s |", "| 1 | 1 min |", "| 3 | 0 s |", "| 3 | 1 min |"] {
+        assert!(shown.contains(line), "{line} in\n{shown}");
+    }
+    for plot in ["fleet-tokens.svg", "fleet-hits.svg"] {
+        let svg = fs::read_to_string(plots.join(plot)).unwrap();
+        assert!(svg.contains("3 workers") && svg.contains("delay of sharing"), "{plot}");
+    }
+}
+
+#[test]
 fn a_replay_through_a_model_follows_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("cells.csv");

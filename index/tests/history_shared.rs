@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use refrain::{Anchor, Candidates, Cursor, DraftSource, TokenId};
@@ -18,6 +20,8 @@ const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
 const FOLDER: &str = "REFRAIN_TEST_SHARED";
 const NAMESPACE: &str = "REFRAIN_TEST_SHARED_NAMESPACE";
 const FIRST: &str = "REFRAIN_TEST_SHARED_FIRST";
+/// Pause between two appends of a child, in µs; none if it is not set.
+const PAUSE_US: &str = "REFRAIN_TEST_SHARED_PAUSE_US";
 
 fn options() -> HistoryOptions {
     HistoryOptions {
@@ -73,10 +77,12 @@ fn child() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let namespace = std::env::var(NAMESPACE).expect("a name");
     let first: u32 = std::env::var(FIRST).expect("a number").parse().expect("a number");
+    let pause = std::env::var(PAUSE_US).map_or(0, |us| us.parse().expect("a number"));
     let log = HistoryLog::open(Path::new(&folder), KEY, options()).expect("opens");
     let mut out = std::io::stdout();
     writeln!(out, "\nopen {} {}", role(&log), held(&log, &namespace).len()).expect("a parent");
     for i in first.. {
+        std::thread::sleep(Duration::from_micros(pause));
         match log.append(&namespace, &response(i)) {
             Ok(_) => writeln!(out, "\nsafe {i}").expect("a parent"),
             Err(HistoryError::ReadOnly { .. }) => {
@@ -89,6 +95,9 @@ fn child() {
         }
         if i % 8 == 0 {
             log.maintain().expect("maintains");
+            if pause > 0 {
+                writeln!(out, "\nrole {}", role(&log)).expect("a parent");
+            }
         }
     }
 }
@@ -195,6 +204,158 @@ fn killed_processes_lose_nothing_that_was_appended_or_handed_in() {
 #[ignore = "minutes: 200 rounds"]
 fn processes_killed_200_times_lose_nothing() {
     kill_rounds(200);
+}
+
+/// One of many workers that share a namespace. A thread reads its output, so that it never waits for this process.
+struct Worker {
+    child: Child,
+    /// The complete lines so far.
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(folder: &Path, serial: u32) -> Self {
+        let mut command = command(folder, "all", serial * 10_000);
+        let mut child = command.env(PAUSE_US, "1500").spawn().expect("starts");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            let mut line = String::new();
+            // A line cut by a kill has no end and is not kept.
+            while out.read_line(&mut line).expect("text") > 0 && line.ends_with('\n') {
+                to.lock().expect("whole lines").push(line.trim_end().to_owned());
+                line.clear();
+            }
+        });
+        Worker { child, lines, reader }
+    }
+
+    fn is_open(&self) -> bool {
+        self.lines.lock().expect("whole lines").iter().any(|line| line.starts_with("open "))
+    }
+
+    /// Whether it wrote the history when it last said so.
+    fn writes(&self) -> bool {
+        let lines = self.lines.lock().expect("whole lines");
+        let last = lines.iter().rev().find(|line| line.starts_with("role ") || line.starts_with("open "));
+        last.is_some_and(|line| line.split(' ').nth(1) == Some("writes"))
+    }
+
+    /// The responses acknowledged so far.
+    fn safe(&self) -> Vec<u32> {
+        let lines = self.lines.lock().expect("whole lines");
+        lines.iter().filter_map(|line| line.strip_prefix("safe ")?.parse().ok()).collect()
+    }
+
+    fn kill(mut self) -> Vec<u32> {
+        self.child.kill().expect("runs");
+        self.child.wait().expect("ends");
+        let lines = Arc::clone(&self.lines);
+        self.reader.join().expect("reads to the end");
+        let lines = lines.lock().expect("whole lines");
+        lines.iter().filter_map(|line| line.strip_prefix("safe ")?.parse().ok()).collect()
+    }
+}
+
+/// The worker that writes. Soon after a writer's end there is one: a worker takes its place when it maintains.
+fn writer(workers: &[Worker]) -> usize {
+    let start = Instant::now();
+    loop {
+        if let Some(writer) = workers.iter().position(Worker::writes) {
+            return writer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody writes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Rounds per folder: the check of a round reads the whole history.
+const ROUNDS_PER_FOLDER: u32 = 25;
+
+/// Six workers append to one namespace. In each round one of them is killed at a random time, in every third round the
+/// writer, and another one starts. Then a process that opens the folder must have every acknowledged response.
+fn worker_rounds(n_rounds: u32) {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = move |n: u64| {
+        // Xorshift (Marsaglia 2003).
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % n
+    };
+    let (mut n_safe, mut n_writers_killed, mut longest) = (0, 0, Duration::ZERO);
+    for first in (0..n_rounds).step_by(ROUNDS_PER_FOLDER as usize) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut serials = 0..;
+        let mut start = || Worker::start(folder.path(), serials.next().expect("endless"));
+        let mut workers: Vec<Worker> = (0..6).map(|_| start()).collect();
+        let mut safe: Vec<u32> = Vec::new();
+        let check = |safe: &[u32]| {
+            let start = Instant::now();
+            let log = open(folder.path());
+            let elapsed = start.elapsed();
+            let held = held(&log, "all");
+            let lost: Vec<&u32> = safe.iter().filter(|i| held.binary_search(i).is_err()).collect();
+            assert_eq!(lost, Vec::<&u32>::new(), "of {} acknowledged responses", safe.len());
+            let damaged = log.left_out().into_iter().find(|left_out| left_out.aside.is_some());
+            assert_eq!(damaged, None);
+            elapsed
+        };
+        for round in first..n_rounds.min(first + ROUNDS_PER_FOLDER) {
+            while !workers.iter().all(Worker::is_open) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_micros(below(20_000)));
+            let victim = match round % 3 {
+                0 => writer(&workers),
+                _ => below(workers.len() as u64) as usize,
+            };
+            let victim = workers.swap_remove(victim);
+            n_writers_killed += u32::from(victim.writes());
+            safe.extend(victim.kill());
+            let known: Vec<u32> = safe.iter().copied().chain(workers.iter().flat_map(Worker::safe)).collect();
+            longest = longest.max(check(&known));
+            workers.push(start());
+        }
+        safe.extend(workers.into_iter().flat_map(Worker::kill));
+        check(&safe);
+        open(folder.path()).verify().expect("sound");
+        n_safe += safe.len();
+    }
+    println!(
+        "{n_rounds} kills, {n_writers_killed} of them of the writer; {n_safe} responses acknowledged, none lost; the longest open took {longest:?}"
+    );
+    assert!(n_writers_killed >= n_rounds / 3, "{n_writers_killed} of {n_rounds}");
+}
+
+#[test]
+fn many_workers_killed_lose_nothing_that_was_acknowledged() {
+    worker_rounds(20);
+}
+
+#[test]
+#[ignore = "minutes: 1,000 rounds"]
+fn many_workers_killed_1000_times_lose_nothing_that_was_acknowledged() {
+    worker_rounds(1000);
+}
+
+/// An answer of one process is there for the others as soon as they look, before the writer has taken it in.
+#[test]
+fn what_one_hands_in_the_others_have_after_a_refresh() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut writer = Appender::start(folder.path(), "theirs", 0);
+    writer.wait_for("safe ");
+    let workers = [open(folder.path()), open(folder.path())];
+    for i in 0..20 {
+        let (from, to) = (&workers[i as usize % 2], &workers[1 - i as usize % 2]);
+        assert_eq!((role(from), role(to)), ("hands-in", "hands-in"));
+        from.append("all", &response(i)).expect("handed in");
+        to.maintain().expect("reads");
+        assert_eq!(held(to, "all"), Vec::from_iter(0..=i));
+    }
+    drop(writer.kill());
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! - [`replay`] replays one row; [`run()`] replays whole files on several threads; [`tally`] contains the counts.
 //! - [`model`] replays through a model: everything is computed, and times are real.
 //! - [`ablate`](mod@ablate) measures the parts of drafting with a model that generates its own answers.
+//! - [`fleet`] simulates workers that share their answers with a delay.
 //! - [`graphs`] measures the cost of changes of static graphs during a prefill.
 //! - [`pruning`] measures the time saved by pruning a batch half-way, at a model's true shape.
 //! - [`stream`] compares a streamed model's speed with the bandwidth of its disk.
@@ -29,6 +30,7 @@
 
 pub mod ablate;
 pub mod costs;
+pub mod fleet;
 pub mod graphs;
 pub mod model;
 pub mod pressure;
@@ -47,6 +49,7 @@ pub mod tune;
 
 pub use ablate::{AblateError, Ablation, Arm, Pruning, ablate};
 pub use costs::{Costs, CostsError};
+pub use fleet::{FleetBench, FleetCell};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};
 pub use run::{Half, Measurement, run};

@@ -206,6 +206,16 @@ impl<'a> Lane<'a> {
         self.leave(row);
     }
 
+    /// Gives the next row's session a history of these responses, instead of the rows that this lane has replayed.
+    pub fn set_history<'b>(&mut self, row: &TokenRow, responses: impl Iterator<Item = &'b [TokenId]>) {
+        self.session = None;
+        self.enter(row);
+        for response in responses {
+            self.history.append(NAMESPACE, response);
+            self.earlier.push(response.to_vec());
+        }
+    }
+
     /// Clears the history if the session changes or the row has no session.
     fn enter(&mut self, row: &TokenRow) {
         if row.session.is_none() || row.session != self.session {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,6 +94,58 @@ def test_a_store_outlives_its_process(tmp_path: Path) -> None:
     reopened = Drafter(VOCABULARY, store=tmp_path, fingerprint=7).sequence([9] + output[:4])
     proposal = reopened.propose(8)
     assert proposal.tokens[0] == output[4] and set(proposal.origins) == {"history"}
+
+
+def test_many_processes_share_a_store(tmp_path: Path) -> None:
+    program = """
+import sys
+from refrain.draft import Drafter
+
+store, number = sys.argv[1], int(sys.argv[2])
+drafter = Drafter(5000, store=store, fingerprint=7, namespace="all")
+print("ready", flush=True)
+for command in sys.stdin:
+    drafter.maintain()
+    if command == "finish\\n":
+        sequence = drafter.sequence([number])
+        sequence.observe(range(100 * number, 100 * number + 40))
+        sequence.finish()
+        print("finished", flush=True)
+    else:
+        starts = [100 * other for other in range(1, 5)]
+        proposals = [drafter.sequence([9, start, start + 1, start + 2]).propose(4) for start in starts]
+        print([proposal.tokens[:1] == (start + 3,) for start, proposal in zip(starts, proposals)], flush=True)
+"""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(1, 5)
+    ]
+
+    def ask(worker: subprocess.Popen[str], command: str) -> str:
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write(command + "\n")
+        worker.stdin.flush()
+        return worker.stdout.readline().strip()
+
+    try:
+        for worker in workers:
+            assert worker.stdout is not None and worker.stdout.readline() == "ready\n"
+        assert [ask(worker, "finish") for worker in workers] == ["finished"] * 4
+        # Each has the outputs of all as soon as it maintains; and still, when one after the other is killed.
+        while workers:
+            assert [ask(worker, "propose") for worker in workers] == [str([True] * 4)] * len(workers)
+            killed = workers.pop(0)
+            killed.kill()
+            killed.communicate()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
 
 
 def test_another_tokenizers_store_is_refused(engine: refrain.Engine, tmp_path: Path) -> None:

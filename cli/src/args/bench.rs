@@ -49,6 +49,12 @@ pub(crate) enum BenchCommand {
     /// Compare streaming with the bandwidth of the disk: plain decoding at several shares of pinned layers,
     /// alternating with sequential reads of the same file. With --replay, measure drafting at these shares.
     Stream(BenchStreamArgs),
+    /// Simulate workers that share their answers with a delay: hits, tokens per step and bytes by the number of workers and
+    /// the delay.
+    ///
+    /// Rows are those of `replay`; only rows with a session count, and only earlier answers of a row's session are
+    /// its history.
+    Fleet(FleetArgs),
     /// Decode from flash within a memory budget under repeated memory pressure. Fails if the process holds
     /// more than the budget and 64 MiB, or if an answer changes.
     Pressure(BenchPressureArgs),
@@ -321,6 +327,40 @@ pub(crate) struct AblateArgs {
     /// The reuse of rejected drafts.
     #[command(flatten)]
     pub(crate) reuse: ReuseArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FleetArgs {
+    /// Files of rows, JSON Lines.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Threads [default: the cores of this machine].
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Numbers of workers.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) workers: Vec<u32>,
+    /// Delays until an answer reaches the other workers, in seconds.
+    #[arg(long, value_name = "SECONDS,…", value_delimiter = ',', default_values_t = [0, 10, 60, 300, 900, 3600])]
+    pub(crate) delays: Vec<u32>,
+    /// Time between two requests to the whole fleet, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) interval: u32,
+    /// Speed of a worker, in tokens per second.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) rate: u32,
+    /// Number of sessions that take turns.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) sessions: u32,
+    /// Maximum rows of a verification batch; rows are free.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) rows: usize,
+    /// Also write the plots, as SVG files, into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) plots: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

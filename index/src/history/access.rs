@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock};
 
 use super::disk::Disk;
 use super::error::{HistoryError, io_error};
+use super::fleet::{fleet_namespaces, read_pulled};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
 use super::namespace::Namespace;
@@ -84,8 +85,16 @@ fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Lo
     let disk = context.disk();
     let inbox = Inbox { disk, folder, key };
     inbox.remove_unfinished()?;
-    load(context, disk.list(folder).map_err(io_error("read", folder))?, |name, left_out| {
+    let pulled = fleet_namespaces(disk, folder)?;
+    let names = disk.list(folder).map_err(io_error("read", folder))?;
+    let names =
+        names.into_iter().chain(pulled.iter().map(|name| encode_namespace(name))).collect::<BTreeSet<_>>();
+    load((context, folder, key, true), names, |name, left_out| {
         let path = folder.join(encode_namespace(name));
+        if pulled.iter().any(|pulled| pulled == name) {
+            disk.create_dir(&path).map_err(io_error("create", &path))?;
+            return Namespace::open(context, path, key.owner(name), left_out).map(Some);
+        }
         match disk.list(&path).map_err(io_error("read", &path)) {
             Ok(files) if files.is_empty() => {
                 // The empty folder of a removed namespace, or of one without a first append.
@@ -116,8 +125,10 @@ fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loa
     // Read before the logs: a response that the writer moves meanwhile is then found twice and counted once.
     let mut handed_in = Inbox { disk, folder, key }.read()?;
     let more: Vec<String> = handed_in.by_namespace.keys().map(|name| encode_namespace(name)).collect();
-    let names = names.into_iter().chain(more).collect::<BTreeSet<_>>();
-    let mut loaded = load(context, names, |name, left_out| {
+    let pulled = fleet_namespaces(disk, folder)?;
+    let pulled = pulled.iter().map(|name| encode_namespace(name));
+    let names = names.into_iter().chain(more).chain(pulled).collect::<BTreeSet<_>>();
+    let mut loaded = load((context, folder, key, false), names, |name, left_out| {
         let records = handed_in.by_namespace.remove(name).unwrap_or_default();
         let records = records.into_iter().map(|(record, _)| record).collect();
         let path = folder.join(encode_namespace(name));
@@ -129,7 +140,7 @@ fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loa
 
 /// Opens each folder whose name is a namespace's.
 fn load(
-    context: &Context,
+    (context, folder, key, writes): (&Context, &Path, HistoryKey, bool),
     names: impl IntoIterator<Item = String>,
     mut open: impl FnMut(&str, &mut Vec<LeftOut>) -> Result<Option<Namespace>, HistoryError>,
 ) -> Result<Loaded, HistoryError> {
@@ -139,7 +150,9 @@ fn load(
             if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
                 return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
             }
-            if let Some(namespace) = open(&name, &mut left_out)? {
+            if let Some(mut namespace) = open(&name, &mut left_out)? {
+                let found = (writes, &mut left_out);
+                read_pulled(context, folder, &name, key.owner(&name), &mut namespace, found)?;
                 newest = newest.max(namespace.newest_id());
                 namespaces.insert(name, Arc::new(RwLock::new(namespace)));
             }

@@ -794,6 +794,12 @@ fn a_response_with_the_id_of_another_is_kept_too() {
         for tokens in [tokens(2), tokens(1), tokens(2)] {
             inbox.put("a", &super::log::Record { id, tokens: tokens.into() }).unwrap();
         }
+        // A reader has both, before the writer has moved them.
+        let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+        assert!(matches!(reader.access(), Access::HandIn));
+        assert_eq!(reader.tokens(id).unwrap(), Some(tokens(1)));
+        let of_reader = reader.list().into_iter().map(|info| reader.tokens(info.record).unwrap());
+        assert!(of_reader.filter(|text| *text == Some(tokens(2))).count() >= 1, "frozen: {frozen}");
         writer.maintain().unwrap();
         assert_eq!(writer.tokens(id).unwrap(), Some(tokens(1)));
         let others =

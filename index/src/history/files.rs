@@ -151,5 +151,6 @@ pub(super) fn sort(records: &mut Vec<Record>) {
 }
 
 pub(super) fn open_segment(context: &Context, folder: &Path, place: Place) -> Result<Segment, HistoryError> {
-    Segment::open(context.disk(), folder, place, &mut context.cache())
+    let path = FileKind::Segment.path(folder, place.number);
+    Segment::open(context.disk(), path, place, &mut context.cache())
 }

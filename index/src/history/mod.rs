@@ -23,6 +23,7 @@
 //!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers are valid for one model only
 //!     .lock                     locked by the process that writes
 //!     .inbox/                   responses that other processes have handed in, a file each
+//!     .fleet/NAMESPACE/         copies of other hosts' segments, which are searched and never changed
 //!     NAMESPACE/                an app, a user, a task
 //!       log-N                   the newest responses, appended
 //!       segment-N               older responses, frozen with the order of their prefixes
@@ -44,8 +45,10 @@
 //! open or [refresh](HistoryLog::refresh) the folder becomes the writer. A process without permission to write reads
 //! the folder, and its appends are refused. [`HistoryLog::access`] returns the role of this process.
 //!
-//! A reader has the contents of the folder at the time of its last read, and its own responses. The writer may
-//! freeze, merge and forget meanwhile:
+//! A reader has the contents of the folder at the time of its last read, and its own responses. So an answer of one
+//! process drafts in another one after that one's next [`maintain`](HistoryLog::maintain) or open: also before the writer
+//! has moved it to the log, and also if there is no writer. A worker that maintains after each answer shares with the
+//! delay of one answer. The writer may freeze, merge and forget meanwhile:
 //!
 //! - On Unix, open files of a reader keep their contents after the writer has removed them.
 //! - On Windows, all files are opened so that they can be removed while they are open. Some file systems keep the
@@ -79,6 +82,7 @@ mod error;
 #[cfg(test)]
 mod faults;
 mod files;
+mod fleet;
 mod inbox;
 mod key;
 mod log;
@@ -96,6 +100,7 @@ mod upkeep;
 
 pub use access::Access;
 pub use error::HistoryError;
+pub use fleet::{Export, ExportedSegment, IncomingSegment, SegmentName};
 pub use key::{HistoryKey, NAMESPACE_BYTES_MAX, RecordId};
 pub use options::{HistoryOptions, SyncPolicy};
 pub use report::{HistoryStats, LeftOut, LeftOutReason, NamespaceStats, RecordInfo};

@@ -35,6 +35,8 @@ pub(super) struct Namespace {
     automaton: OnceLock<SuffixAutomaton>,
     /// Oldest first.
     segments: Vec<Segment>,
+    /// Copies of other hosts' segments. They are searched and never changed.
+    pulled: Vec<Segment>,
     next_number: AtomicU64,
     /// Counts appends. After a change, a reader may find a longer match in the automaton.
     pub(super) n_appends: u64,
@@ -103,11 +105,16 @@ impl Namespace {
         found.left_out.retain(|left_out| left_out.reason != LeftOutReason::Torn);
         left_out.append(&mut found.left_out);
         let read_bytes = found.logs.iter().map(|(_, scan)| scan.end).sum();
-        let mut live = handed_in;
-        live.retain(|record| found.segments.iter().all(|segment| !segment.holds(record.id)));
-        live.extend(found.logs.into_iter().flat_map(|(_, scan)| scan.records));
+        let mut live: Vec<Record> = found.logs.into_iter().flat_map(|(_, scan)| scan.records).collect();
         sort(&mut live);
-        Ok(Namespace { read_bytes, ..Self::new(folder, owner, live, found.segments) })
+        let mut namespace = Namespace { read_bytes, ..Self::new(folder, owner, live, found.segments) };
+        let mut added = Vec::new();
+        for record in handed_in {
+            added.extend(namespace.unless_held(&added, record).ok());
+        }
+        added.into_iter().for_each(|record| namespace.push(record));
+        sort(&mut namespace.live);
+        Ok(namespace)
     }
 
     /// A namespace without files, for a process that does not write.
@@ -125,6 +132,7 @@ impl Namespace {
             read_bytes: 0,
             automaton: OnceLock::new(),
             segments,
+            pulled: Vec::new(),
             next_number: AtomicU64::new(0),
             n_appends: 0,
             n_moves: 0,
@@ -145,6 +153,36 @@ impl Namespace {
 
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Other hosts' segments.
+    pub(super) fn pulled(&self) -> &[Segment] {
+        &self.pulled
+    }
+
+    /// The segments that drafts search: this host's, then those of other hosts.
+    pub(super) fn searched(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().chain(&self.pulled)
+    }
+
+    /// A segment by its place in [`searched`](Self::searched).
+    pub(super) fn searched_at(&self, at: usize) -> &Segment {
+        self.segments.get(at).unwrap_or_else(|| &self.pulled[at - self.segments.len()])
+    }
+
+    /// Drops other hosts' segments that are not to be kept, and adds some.
+    pub(super) fn replace_pulled(
+        &mut self,
+        keep: impl Fn(&Segment) -> bool,
+        added: Vec<Segment>,
+        cache: &mut PageCache,
+    ) {
+        let dropped: Vec<Segment> = self.pulled.extract_if(.., |segment| !keep(segment)).collect();
+        if !dropped.is_empty() || !added.is_empty() {
+            self.n_moves += 1;
+        }
+        dropped.into_iter().for_each(|segment| segment.close(cache));
+        self.pulled.extend(added);
     }
 
     /// The log of a namespace. Only for the writer.
@@ -170,7 +208,7 @@ impl Namespace {
         self.n_live_tokens * size_of::<TokenId>()
             + self.live.capacity() * size_of::<Record>()
             + self.automaton.get().map_or(0, SuffixAutomaton::memory_usage)
-            + self.segments.iter().map(Segment::memory_usage).sum::<usize>()
+            + self.searched().map(Segment::memory_usage).sum::<usize>()
     }
 
     /// The id of the newest response.
@@ -245,23 +283,15 @@ impl Namespace {
     /// Some of them may have been moved, each completely or not at all.
     pub(super) fn take_in(&mut self, context: &Context, handed_in: Vec<Record>) -> Result<u64, HistoryError> {
         let (mut taken, mut n_taken_tokens, mut newest) = (Vec::<Record>::new(), 0, 0);
-        for mut record in handed_in {
-            let is_there = loop {
-                newest = newest.max(record.id.0);
-                let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
-                // If a damaged segment contains the id, its tokens cannot be compared, and both responses are kept.
-                let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
-                if same.as_ref() == Some(&record.tokens) {
-                    break true;
+        for record in handed_in {
+            let record = match self.unless_held(&taken, record) {
+                Ok(record) => record,
+                Err(held) => {
+                    newest = newest.max(held.0);
+                    continue;
                 }
-                if same.is_none() && !self.holds(record.id) {
-                    break false;
-                }
-                record.id = RecordId(record.id.0.wrapping_add(1));
             };
-            if is_there {
-                continue;
-            }
+            newest = newest.max(record.id.0);
             let n_tokens = record.tokens.len();
             let n_held = self.n_live_tokens + n_taken_tokens;
             if n_held > 0 && n_held + n_tokens > context.options.live_tokens_max as usize {
@@ -274,6 +304,23 @@ impl Namespace {
         }
         self.add_to_log(context, taken)?;
         Ok(newest)
+    }
+
+    /// A handed-in response under the next id that is free, here and in `taken`; the id of the same response if it is there
+    /// already.
+    fn unless_held(&self, taken: &[Record], mut record: Record) -> Result<Record, RecordId> {
+        loop {
+            let same = taken.iter().find(|taken| taken.id == record.id).map(|taken| taken.tokens.clone());
+            // If a damaged segment contains the id, its tokens cannot be compared, and both responses are kept.
+            let same = same.or_else(|| self.tokens(record.id).unwrap_or_default());
+            if same.as_ref() == Some(&record.tokens) {
+                return Err(record.id);
+            }
+            if same.is_none() && !self.holds(record.id) {
+                return Ok(record);
+            }
+            record.id = RecordId(record.id.0.wrapping_add(1));
+        }
     }
 
     /// Rewrites the log with more responses. Ids ascend in a log, and the new ids may be older than the newest one.
@@ -459,7 +506,8 @@ impl Namespace {
     /// Drops the contents and frees the pages in the cache.
     pub(super) fn close(&mut self, cache: &mut PageCache) {
         self.n_moves += 1;
-        self.segments.drain(..).for_each(|segment| segment.close(cache));
+        let segments = self.segments.drain(..).chain(self.pulled.drain(..));
+        segments.for_each(|segment| segment.close(cache));
         self.live = Vec::new();
         self.automaton = OnceLock::new();
         self.n_live_tokens = 0;

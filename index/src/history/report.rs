@@ -96,8 +96,12 @@ pub struct NamespaceStats {
     pub n_live_tokens: u64,
     /// Number of segments.
     pub n_segments: usize,
-    /// Bytes of all its files.
+    /// Bytes of all its files, without those of other hosts.
     pub bytes: u64,
+    /// Number of segments of other hosts, which are searched too.
+    pub n_pulled: usize,
+    /// Their bytes.
+    pub pulled_bytes: u64,
     /// Damaged segments, which provide no drafts, each with its error.
     pub damaged: Vec<HistoryError>,
 }

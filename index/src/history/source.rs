@@ -127,7 +127,7 @@ impl HistoryLogSource {
             &committed[committed.len() - if all { Self::REMATCH_LEN.min(committed.len()) } else { n_new }..]
         };
         self.follow_live(&namespace, newest(is_appended), is_appended);
-        self.follow_segments(namespace.segments(), newest(is_moved), is_moved);
+        self.follow_segments(&namespace, newest(is_moved), is_moved);
         self.n_followed = committed.len();
         (self.n_appends, self.n_moves) = (namespace.n_appends, namespace.n_moves);
     }
@@ -142,16 +142,16 @@ impl HistoryLogSource {
         }
     }
 
-    fn follow_segments(&mut self, segments: &[Segment], newest: &[TokenId], anew: bool) {
+    fn follow_segments(&mut self, namespace: &Namespace, newest: &[TokenId], anew: bool) {
         if anew {
-            self.chains.resize_with(segments.len(), Vec::new);
+            self.chains.resize_with(namespace.searched().count(), Vec::new);
             self.chains.iter_mut().for_each(Vec::clear);
         }
         if newest.is_empty() {
             return;
         }
         let cache = &mut *self.shared.context.cache();
-        for (segment, chain) in segments.iter().zip(&mut self.chains) {
+        for (segment, chain) in namespace.searched().zip(&mut self.chains) {
             let mut search = Search { segment, cache };
             newest.iter().for_each(|&token| search.follow(chain, token));
             if segment.is_faulty() {
@@ -170,7 +170,7 @@ impl HistoryLogSource {
             let cursor = self.tree.push(Node::Live(self.live));
             out.push(Anchor { cursor, match_len: self.live.len() as u32 });
         }
-        for (i, (chain, segment)) in self.chains.iter().zip(namespace.segments()).enumerate() {
+        for (i, (chain, segment)) in self.chains.iter().zip(namespace.searched()).enumerate() {
             let Some(longest) = chain.first().filter(|longest| longest.len >= least) else { continue };
             if longest.len >= USE_LEN_MIN {
                 segment.set_used();
@@ -287,7 +287,7 @@ impl DraftSource for HistoryLogSource {
         self.find_namespace();
         let Some(namespace) = &self.namespace else { return Vec::new() };
         let namespace = read(namespace);
-        let frozen = namespace.segments().iter().flat_map(Segment::token_counts);
+        let frozen = namespace.searched().flat_map(Segment::token_counts);
         most_frequent(namespace.automaton().token_counts().chain(frozen), n_max)
     }
 
@@ -310,7 +310,7 @@ impl DraftSource for HistoryLogSource {
                     self.tree.expand_live(namespace.automaton(), m, config, parent, out);
                 }
                 Some((node, Node::Frozen { segment, .. } | Node::Appended { segment, .. })) => {
-                    let segment = &namespace.segments()[segment as usize];
+                    let segment = namespace.searched_at(segment as usize);
                     self.tree.expand_frozen((segment, &mut cache), node, config, parent, out);
                 }
                 None => {}

@@ -15,6 +15,7 @@ use super::cache::PageCache;
 use super::disk::{Disk, RealDisk, remove};
 use super::echo::{Echoes, Kept, echo_bytes, remove_echo, verify_echo};
 use super::error::{HistoryError, io_error};
+use super::fleet::{fleet_namespaces, read_pulled, remove_pulled};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
 use super::log::Record;
@@ -124,6 +125,10 @@ impl HistoryLog {
         Ok(keys)
     }
 
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// The key of this history.
     pub fn key(&self) -> HistoryKey {
         self.shared.key
@@ -144,7 +149,7 @@ impl HistoryLog {
         let mut left_out = self.shared.left_out().clone();
         for (_, namespace) in self.shared.all() {
             let namespace = read(&namespace);
-            let faults = namespace.segments().iter().filter_map(|segment| segment.fault());
+            let faults = namespace.searched().filter_map(Segment::fault);
             left_out.extend(faults.filter_map(|fault| LeftOut::of(fault).ok()));
         }
         left_out
@@ -331,8 +336,10 @@ impl HistoryLog {
             shared.n_changes.fetch_add(1, Ordering::Release);
         }
         // Also for an unknown namespace: an earlier call may have failed half-way.
-        let removed = remove_files(shared.context.disk(), &shared.namespace_folder(namespace))?;
-        Ok(found.is_some() || removed || !handed_in.is_empty())
+        let disk = shared.context.disk();
+        let pulled = remove_pulled(disk, &shared.folder, namespace)?;
+        let removed = remove_files(disk, &shared.namespace_folder(namespace))?;
+        Ok(found.is_some() || removed || pulled || !handed_in.is_empty())
     }
 
     /// Removes every namespace, as [`forget_namespace`](Self::forget_namespace), also those that could not be opened. Returns
@@ -423,7 +430,9 @@ impl HistoryLog {
                 n_live_tokens: namespace.n_live_tokens() as u64,
                 n_segments: segments.len(),
                 bytes: namespace.bytes() + of_echo,
-                damaged: segments.iter().filter_map(|segment| segment.fault()).collect(),
+                n_pulled: namespace.pulled().len(),
+                pulled_bytes: namespace.pulled().iter().map(Segment::bytes).sum(),
+                damaged: namespace.searched().filter_map(Segment::fault).collect(),
             }
         };
         let namespaces = self.shared.all().into_iter().map(stats).collect();
@@ -440,8 +449,7 @@ impl HistoryLog {
         for (name, namespace) in self.shared.all() {
             let of_echo = self.shared.verify_echo(&name);
             let namespace = read(&namespace);
-            verified =
-                namespace.segments().iter().map(|segment| segment.verify()).fold(verified, Result::and);
+            verified = namespace.searched().map(Segment::verify).fold(verified, Result::and);
             verified = verified.and(of_echo);
         }
         verified
@@ -463,7 +471,7 @@ impl HistoryLog {
         for (name, namespace) in self.shared.all() {
             dropped.extend(self.shared.repair_echo(&name)?);
             // Damage in a page is known after the page was read.
-            read(&namespace).segments().iter().for_each(|segment| drop(segment.verify()));
+            read(&namespace).searched().for_each(|segment| drop(segment.verify()));
             dropped.extend(renew(context, &namespace)?);
         }
         let mut removed = self.shared.inbox().forget(None, false)?;
@@ -498,13 +506,18 @@ impl HistoryLog {
 
     /// Background work, to be called when there is time, for example after a response. The writer moves handed-in
     /// responses to its logs, rewrites damaged segments (the damaged file is set aside), merges segments, drops responses
-    /// over the limits of age and size, and writes the [lists of echo](Self::echo) that have changed. (Lists that begun
+    /// over the limits of age and size, opens segments that were pulled from other hosts, and writes the
+    /// [lists of echo](Self::echo) that have changed. (Lists that begun
     /// before [`HistoryOptions::age_max`] are dropped, so they begin anew in every such period.) Any other process [refreshes](Self::refresh). Usually there is
     /// nothing to do. Drafts and appends continue meanwhile.
     ///
     /// # Errors
     /// Unfinished work is repeated the next time.
     pub fn maintain(&self) -> Result<(), HistoryError> {
+        let forgotten = match self.access() {
+            Access::Write => self.forget_deleted(),
+            _ => Ok(()),
+        };
         let _upkeep = self.shared.upkeep();
         self.shared.context.check_running()?;
         let now = now_us();
@@ -518,6 +531,7 @@ impl HistoryLog {
             return Ok(());
         }
         let taken_in = self.shared.take_in().and_then(|failed| failed.into_values().try_for_each(Err));
+        let taken_in = forgotten.and(taken_in).and(self.shared.read_pulled());
         // A failure in one namespace does not stop the others; the first failure is reported.
         let done = self.shared.all().into_iter().map(|(_, namespace)| {
             let renewed = maintain(&self.shared.context, &namespace, now)?;
@@ -530,6 +544,28 @@ impl HistoryLog {
 }
 
 impl Shared {
+    pub(super) fn key(&self) -> HistoryKey {
+        self.key
+    }
+
+    /// The model's folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Opens other hosts' segments that were put in place since the last call, and closes removed ones.
+    fn read_pulled(&self) -> Result<(), HistoryError> {
+        for name in fleet_namespaces(self.context.disk(), &self.folder)? {
+            self.ensure_namespace(&name)?;
+        }
+        for (name, namespace) in self.all() {
+            let (owner, namespace) = (self.key.owner(&name), &mut write(&namespace));
+            let found = (true, &mut *self.left_out());
+            read_pulled(&self.context, &self.folder, &name, owner, namespace, found)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn find(&self, namespace: &str) -> Option<SharedNamespace> {
         self.lock().get(namespace).map(Arc::clone)
     }
@@ -788,7 +824,7 @@ impl Context {
 }
 
 /// Removes a folder with its files, durably. `false` if it does not exist.
-fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
+pub(super) fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
     let names = match disk.list(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         names => names.map_err(io_error("read", folder))?,

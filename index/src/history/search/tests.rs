@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::disk::Disk;
-use super::super::key::RecordId;
+use super::super::key::{FileKind, RecordId};
 use super::super::log::{Place, Record};
 use super::super::segment::write_segment;
 use super::super::testing::MemDisk;
@@ -22,7 +22,7 @@ fn segment(texts: &[Vec<u32>], cache: &mut PageCache) -> Segment {
     let record = |(i, text): (usize, &Vec<u32>)| Record { id: RecordId(i as u64), tokens: tokens(text) };
     let records: Vec<Record> = texts.iter().enumerate().map(record).collect();
     write_segment(&disk, folder, PLACE, &[], &records).unwrap();
-    let segment = Segment::open(&disk, folder, PLACE, cache).unwrap();
+    let segment = Segment::open(&disk, FileKind::Segment.path(folder, PLACE.number), PLACE, cache).unwrap();
     assert_eq!(segment.read_records(|_| true).unwrap(), records);
     segment.verify().unwrap();
     segment
@@ -197,7 +197,8 @@ fn any_numbers_are_searched() {
         bytes[4088..4096].copy_from_slice(&sum);
         disk.put(&path, &bytes);
         let mut cache = PageCache::new(0);
-        let segment = Segment::open(&disk, folder, PLACE, &mut cache).unwrap();
+        let segment =
+            Segment::open(&disk, FileKind::Segment.path(folder, PLACE.number), PLACE, &mut cache).unwrap();
         let mut chain = Vec::new();
         for token in [0, 2, 4, 1, 3, 0, 0, 2] {
             let mut search = Search { segment: &segment, cache: &mut cache };

@@ -12,7 +12,8 @@ use super::layout::{Header, Layout, Section};
 use crate::history::cache::{CachedFile, PAGE_BYTES, PageCache};
 use crate::history::disk::{Disk, DiskFile};
 use crate::history::error::{HistoryError, io_error};
-use crate::history::key::{FileKind, RecordId};
+use crate::history::fleet::SegmentName;
+use crate::history::key::RecordId;
 use crate::history::log::{Place, Record, u32_at, u64_at};
 
 /// A token's rank among the distinct tokens of a segment, counted from 1. 0 ends a response.
@@ -28,6 +29,8 @@ pub(in crate::history) struct Segment {
     file: Box<dyn DiskFile>,
     path: PathBuf,
     header: Header,
+    /// The header's checksum.
+    sum: u64,
     layout: Layout,
     records: Vec<FrozenRecord>,
     tokens: Vec<u32>,
@@ -56,11 +59,10 @@ impl Segment {
     /// Opens a segment. The header and tables are read and checked.
     pub(in crate::history) fn open(
         disk: &dyn Disk,
-        folder: &Path,
+        path: PathBuf,
         place: Place,
         cache: &mut PageCache,
     ) -> Result<Self, HistoryError> {
-        let path = FileKind::Segment.path(folder, place.number);
         let file = disk.open(&path).map_err(io_error("open", &path))?;
         let damaged = |offset, what| HistoryError::Damaged { path: path.clone(), offset, what };
         let len = file.len().map_err(io_error("read", &path))?;
@@ -90,6 +92,7 @@ impl Segment {
             file,
             path,
             header,
+            sum: u64_at(&page, PAGE_BYTES - 8),
             layout,
             records,
             tokens,
@@ -109,6 +112,10 @@ impl Segment {
 
     pub(in crate::history) fn number(&self) -> u64 {
         self.header.place.number
+    }
+
+    pub(in crate::history) fn name(&self) -> SegmentName {
+        SegmentName { number: self.number(), bytes: self.bytes(), sum: self.sum }
     }
 
     pub(in crate::history) fn path(&self) -> &Path {

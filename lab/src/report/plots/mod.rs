@@ -2,12 +2,14 @@
 
 mod acceptance;
 mod costs;
+mod fleet;
 mod stages;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::Report;
+use crate::fleet::FleetCell;
 use crate::model::Timings;
 use crate::strategy::Strategy;
 
@@ -76,6 +78,19 @@ pub fn draw_timings(timings: &Timings) -> Vec<Plot> {
     let speed = plot("speed".to_owned(), "Speed over plain decoding by task".to_owned(), speed);
     let stages = plot("step-time".to_owned(), "Where a step's time goes".to_owned(), stages);
     speed.into_iter().chain(stages).collect()
+}
+
+/// All plots of a simulated fleet: tokens per step, and rows with a hit, by the delay of sharing.
+pub fn draw_fleet(cells: &[FleetCell]) -> Vec<Plot> {
+    let tokens =
+        |area: &Area<'_>| fleet::draw(area, cells, "tokens per step", |cell| cell.tally.acceptance_length());
+    let hits = |area: &Area<'_>| {
+        fleet::draw(area, cells, "rows with a token from history, %", |cell| 100.0 * cell.hit_rate())
+    };
+    let tokens =
+        plot("fleet-tokens".to_owned(), "Tokens per step by the delay of sharing".to_owned(), tokens);
+    let hits = plot("fleet-hits".to_owned(), "Rows with a hit by the delay of sharing".to_owned(), hits);
+    tokens.into_iter().chain(hits).collect()
 }
 
 const US_PER_STEP: &str = "µs per step";
