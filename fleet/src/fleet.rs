@@ -170,8 +170,8 @@ impl Fleet {
         })
     }
 
-    fn block_on<'a, T, F: Future<Output = Result<T, FleetError>>>(
-        &'a self,
+    fn block_on<T, F: Future<Output = Result<T, FleetError>>>(
+        &self,
         work: impl FnOnce(Deadline) -> F,
     ) -> Result<T, FleetError> {
         let runtime = self.runtime.as_ref().expect("there until it is dropped");

@@ -1,5 +1,7 @@
 //! Small histories with known responses.
 
+#![allow(dead_code, reason = "each test file uses a part")]
+
 use std::path::Path;
 
 use refrain::{Anchor, DraftSource, TokenId};

@@ -609,8 +609,11 @@ impl Shared {
         let age_max = age_max.map(|age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
         let oldest = age_max.map_or(0, |age| now.saturating_sub(age));
         let mut echoes = self.echoes();
-        let known = echoes.iter_mut().filter(|(name, _)| self.find(name).is_some());
-        known.fold(Ok(()), |done, (_, kept)| done.and(kept.write(self.context.disk(), oldest, now)))
+        let mut written = Ok(());
+        for (_, kept) in echoes.iter_mut().filter(|(name, _)| self.find(name).is_some()) {
+            written = written.and(kept.write(self.context.disk(), oldest, now));
+        }
+        written
     }
 
     /// Checks the lists of echo on the disk. Damage is left out.

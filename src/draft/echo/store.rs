@@ -365,7 +365,7 @@ mod tests {
         let mut store = Store::default();
         store.reserve(4);
         let key = Pair { before: NONE, last: 1 };
-        let mut expected = vec![0.0; 30];
+        let mut expected = [0.0; 30];
         let rows = [vec![(7, 0.9), (8, 0.1)], vec![(9, 0.2), (7, 0.25)], vec![(8, 0.6)]];
         for (i, tokens) in rows.iter().enumerate() {
             store.blend(key, &row(tokens), 0);
