@@ -53,10 +53,7 @@ fn a_session_stays_within_what_its_options_say() {
             println!("session {i}, text {j}: peak {peak} of {stated}, drafts {drafts}");
             assert!(peak <= stated, "session {i}, text {j}: a peak of {peak} bytes, {stated} stated");
             // The stated bound is not loose.
-            assert!(
-                peak + (8 << 20) > stated,
-                "session {i}, text {j}: a peak of {peak} bytes, {stated} stated"
-            );
+            assert!(3 * peak > 2 * stated, "session {i}, text {j}: a peak of {peak} bytes, {stated} stated");
         }
     }
 }

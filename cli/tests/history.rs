@@ -164,7 +164,7 @@ fn damage_is_left_out_with_a_notice_until_it_is_repaired() {
 #[test]
 fn lists_of_echo_are_kept_with_the_answers() {
     let folder = tempfile::tempdir().unwrap();
-    let echoing = ["--echo", "--calibration", "full", "--draft-rows", "8"];
+    let echoing = ["--echo", "--calibration", "full"];
     let (first, second) = (report(run(folder.path(), &echoing)), report(run(folder.path(), &echoing)));
     assert_eq!(first["text"], second["text"]);
     let key = HistoryLog::keys(folder.path()).unwrap()[0];
