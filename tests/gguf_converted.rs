@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use common::plain;
 use model_files::converted::{converted, factors};
 use model_files::{Gguf, golden};
+use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::Architecture;
 use refrain::internals::model::arch::tensors::{Container, place, slots};
 use refrain::internals::model::checkpoint::Change;
@@ -219,6 +220,31 @@ fn files_have_the_logits_of_their_folders() {
         let same = file.iter().zip(&folder).all(|(a, b)| a.to_bits() == b.to_bits());
         assert_eq!(same, common == Common::Bits, "{family}: the bits of the logits");
     }
+}
+
+/// As the converter writes a model that predicts further tokens, unless it is told to leave the blocks for that out.
+#[test]
+fn blocks_that_predict_further_tokens_are_ignored() {
+    let (_, plain) = both("qwen3_5");
+    let n_layers = plain.config().n_layers();
+    let mut miscounted = file("qwen3_5");
+    let is_recurrent = |layer_idx| plain.config().attention(layer_idx).is_none() && layer_idx < n_layers;
+    miscounted.set("qwen35.block_count", n_layers as u32 + 1);
+    miscounted
+        .set("qwen35.attention.recurrent_layers", (0..=n_layers).map(is_recurrent).collect::<Vec<bool>>());
+    let mut with_blocks = Gguf { metadata: miscounted.metadata.clone(), ..file("qwen3_5") };
+    with_blocks.set("qwen35.nextn_predict_layers", 1u32);
+    for name in ["attn_norm", "attn_q", "nextn.eh_proj", "nextn.shared_head_norm"] {
+        with_blocks.add_tensor(&format!("blk.{n_layers}.{name}.weight"), BlockType::F32, &[32, 4]);
+    }
+    let with_blocks = Checkpoint::from_gguf_bytes(with_blocks.bytes().into(), "with blocks").unwrap();
+    assert_eq!(with_blocks.config(), plain.config());
+    let prompt = [3, 1, 4, 1, 5].map(TokenId);
+    let bits = |checkpoint| logits(checkpoint, &prompt, None).iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&with_blocks), bits(&plain));
+    // A block that is counted as a layer is one.
+    let error = Checkpoint::from_gguf_bytes(miscounted.bytes().into(), "miscounted").unwrap_err();
+    assert!(error.to_string().contains(&format!("blk.{n_layers}.")), "{error}");
 }
 
 fn logits(checkpoint: &Checkpoint, prompt: &[TokenId], context_len: Option<usize>) -> Vec<f32> {

@@ -370,8 +370,8 @@ fn as_proportional(scaling: RopeScaling) -> RopeScaling {
 }
 
 /// Whether a tensor belongs to the parts of a model that read pictures or sound.
-pub(super) fn is_other_medium(name: &str) -> bool {
+pub(super) fn is_other_medium(name: &str, config: &ModelConfig) -> bool {
     let short = name.strip_prefix("model.").unwrap_or(name);
-    llama::is_other_medium(name)
+    llama::is_other_medium(name, config)
         || ["audio_tower.", "embed_vision.", "embed_audio."].iter().any(|part| short.starts_with(part))
 }

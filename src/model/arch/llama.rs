@@ -15,7 +15,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 /// Whether a tensor belongs to the parts of a model that read pictures.
-pub(super) fn is_other_medium(name: &str) -> bool {
+pub(super) fn is_other_medium(name: &str, _config: &ModelConfig) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
     name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.")
 }

@@ -11,7 +11,7 @@ pub(super) static FAMILY: Family = Family {
     json: &["minicpm"],
     read,
     interleaves: true,
-    is_redundant: |name| name == "rope_factors_long.weight" || name == "rope_factors_short.weight",
+    is_redundant: |name, _| name == "rope_factors_long.weight" || name == "rope_factors_short.weight",
     ..Family::STANDARD
 };
 

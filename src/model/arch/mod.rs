@@ -57,7 +57,7 @@ pub(in crate::model) struct Family {
     /// What may stand in a folder for the `model.` at the beginning of a tensor's name.
     roots: &'static [&'static str],
     /// Whether a stored tensor is one to ignore, beside those of all families.
-    is_redundant: fn(&str) -> bool,
+    is_redundant: fn(&str, &ModelConfig) -> bool,
 }
 
 impl Family {
@@ -74,7 +74,7 @@ impl Family {
         interleaves: false,
         place: |config, slot, container| slot.standard(config, container),
         roots: &["model."],
-        is_redundant: |_| false,
+        is_redundant: |_, _| false,
     };
 }
 

@@ -13,7 +13,7 @@ pub(super) static FAMILY: Family = Family {
     read,
     place,
     roots: &["model.", "model.language_model."],
-    is_redundant: |name| name.starts_with("model.visual.") || name.starts_with("mtp."),
+    is_redundant,
     ..Family::STANDARD
 };
 
@@ -31,8 +31,9 @@ const MORE_BLOCKS: Key = key("nextn_predict_layers", "");
 
 fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
     let mut config = read::base(keys, architecture, &DEFAULTS)?;
-    // The file of a model that predicts further tokens counts the blocks for that too; their tensors are refused by name.
-    let n_layers = read::n_layers(keys)?.saturating_sub(keys.count(MORE_BLOCKS)?.unwrap_or(0));
+    // The file of a model that predicts further tokens counts the blocks for that too, and flags them.
+    let n_blocks = read::n_layers(keys)?;
+    let n_layers = n_blocks.saturating_sub(keys.count(MORE_BLOCKS)?.unwrap_or(0));
     let mut attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
     attention.qk_norm = Some(QkNorm::Head);
     attention.gated = true;
@@ -46,7 +47,7 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
     }
     config.ropes = vec![rotation];
     let delta = delta(keys)?;
-    let has_attention = attention_layers(keys, n_layers)?;
+    let has_attention = attention_layers(keys, n_blocks, n_layers)?;
     config.layers = has_attention
         .into_iter()
         .map(|has_attention| {
@@ -58,6 +59,15 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         })
         .collect();
     Ok(config)
+}
+
+/// Whether a tensor reads pictures or predicts further tokens: in folders by its name, in GGUF files in a block behind the
+/// layers.
+fn is_redundant(name: &str, config: &ModelConfig) -> bool {
+    let block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+    name.starts_with("model.visual.")
+        || name.starts_with("mtp.")
+        || block.is_some_and(|block| block >= config.layers.len())
 }
 
 fn delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
@@ -86,9 +96,9 @@ fn delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
 }
 
 /// Whether each layer has attention.
-fn attention_layers(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
-    if let Some(recurrent) = keys.flags(RECURRENT, n_layers)? {
-        return Ok(recurrent.into_iter().map(|recurrent| !recurrent).collect());
+fn attention_layers(keys: &Keys<'_>, n_blocks: usize, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
+    if let Some(recurrent) = keys.flags(RECURRENT, n_blocks)? {
+        return Ok(recurrent.into_iter().take(n_layers).map(|recurrent| !recurrent).collect());
     }
     let period = keys.count(PERIOD)?.unwrap_or(4).max(1);
     let Some(types) = keys.layer_types(n_layers)? else {

@@ -711,7 +711,7 @@ pub(in crate::model) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
         || name.ends_with("attn_rot_embd.weight")
         || (config.tied_head && name == "lm_head.weight")
         || is_replaced_kv(name, config)
-        || (config.architecture.family().is_redundant)(name)
+        || (config.architecture.family().is_redundant)(name, config)
 }
 
 /// Whether a tensor makes keys or values in a layer that uses those of another layer. Published files contain such tensors.
