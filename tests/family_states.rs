@@ -4,10 +4,12 @@
 mod common;
 mod model_files;
 
+use std::collections::BTreeSet;
+
 use common::plain;
 use model_files::golden;
-use refrain::internals::draft::testing::AlwaysRight;
-use refrain::internals::kernels::IsaKind;
+use refrain::internals::draft::testing::{AlwaysRight, Random};
+use refrain::internals::kernels::{IsaKind, Kernels};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
@@ -16,8 +18,9 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 20] = [
+const FAMILIES: [&str; 25] = [
     "gemma3",
+    "gemma3-multimodal",
     "gemma3n",
     "gemma4",
     "gemma4-experts",
@@ -27,13 +30,17 @@ const FAMILIES: [&str; 20] = [
     "granitemoehybrid-dense",
     "lfm2",
     "lfm2_moe",
+    "llama",
     "llama-dynamic",
     "minicpm",
+    "ministral",
     "ministral3",
     "mistral",
     "olmo2",
     "olmo3",
     "phi3",
+    "qwen2",
+    "qwen3",
     "qwen3_5",
     "qwen3_moe",
     "smollm3",
@@ -50,6 +57,15 @@ fn options() -> EngineOptions {
 
 fn engine(family: &str) -> Engine {
     Engine::load(&Checkpoint::open(golden(family)).unwrap(), options(), None).unwrap()
+}
+
+#[test]
+fn every_golden_model_is_listed() {
+    let folders = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().path());
+    let models = folders.filter(|path| path.join("config.json").exists());
+    let names: BTreeSet<String> =
+        models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    assert_eq!(names, FAMILIES.map(str::to_owned).into());
 }
 
 /// Tokens that look like nothing in particular.
@@ -108,6 +124,7 @@ fn drafts_of_every_kind_leave_the_state_of_plain_decoding() {
         let engine = engine(family);
         let text = tokens(90);
         let expected = continuation(&mut session(&engine, plain(), &text), 24);
+        let vocab_size = engine.config().vocab_size as u32;
         for rows in [2, 5, 16, 64] {
             let options =
                 SessionOptions { verify_rows_max: rows, history: false, ..SessionOptions::default() };
@@ -117,6 +134,8 @@ fn drafts_of_every_kind_leave_the_state_of_plain_decoding() {
                 let mut known = expected.0.clone();
                 known[n_right..].iter_mut().for_each(|token| token.0 ^= 1);
                 session.add_source(Box::new(AlwaysRight::new(text.len(), known))).unwrap();
+                // Branches beside them, so that batches are trees.
+                session.add_source(Box::new(Random::new(n_right as u64, vocab_size))).unwrap();
                 let found = continuation(&mut session, 24);
                 assert_eq!(found, expected, "{family}: {rows} rows, {n_right} right drafts");
             }
@@ -161,20 +180,25 @@ fn packed_streamed_and_every_instruction_set() {
         // Weights as they are in the file, so that a packed file has them too.
         let keep = || EngineOptions { quantize: Quantize::Keep, ..options() };
         let text = tokens(70);
-        let expected =
-            logits(&mut session(&Engine::load(&checkpoint, keep(), None).unwrap(), plain(), &text));
+        let in_memory = Engine::load(&checkpoint, keep(), None).unwrap();
+        let expected = logits(&mut session(&in_memory, plain(), &text));
         let path = dir.path().join(format!("{family}.refrain"));
         pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
         let packed = Checkpoint::open(&path).unwrap();
         assert_eq!(packed.config(), checkpoint.config(), "{family}");
-        for isa in [None, Some(IsaKind::Scalar)] {
-            let engine = Engine::load(&packed, EngineOptions { isa, ..keep() }, None).unwrap();
+        for isa in IsaKind::ALL.into_iter().filter(|&isa| Kernels::with_isa(isa).is_some()) {
+            let engine = Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, None).unwrap();
             assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: packed, {isa:?}");
         }
         let streaming = StreamOptions::new(Pinned::Layers(1));
         let engine =
             Engine::load(&packed, EngineOptions { streaming: Some(streaming), ..keep() }, None).unwrap();
         assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: streamed");
+        let next = continuation(&mut session(&in_memory, plain(), &text), 12);
+        let mut drafting =
+            session(&engine, SessionOptions { history: false, ..SessionOptions::default() }, &text);
+        drafting.add_source(Box::new(AlwaysRight::new(text.len(), next.0[..5].to_vec()))).unwrap();
+        assert_eq!(continuation(&mut drafting, 12), next, "{family}: streamed, with drafts");
     }
 }
 
