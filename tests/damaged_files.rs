@@ -6,9 +6,9 @@ mod model_files;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use model_files::Gguf;
 use model_files::families::configs;
 use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
+use model_files::{Gguf, golden};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
 use refrain::internals::kernels::BlockType;
@@ -289,6 +289,16 @@ fn write_fuzz_seeds() {
     let mut small = Gguf::default();
     small.set("general.alignment", 32u32).set("a", vec![1u8]).add_tensor("t", BlockType::Q4_0, &[32, 2]);
     write("gguf", "small", &small.bytes());
+    let goldens = golden("");
+    for folder in std::fs::read_dir(&goldens).unwrap().map(|entry| entry.unwrap().path()) {
+        if folder.join("config.json").exists() {
+            // The metadata of a family, which is read before its tensors are missed.
+            let mut gguf = Gguf::from_golden(&folder);
+            gguf.tensors.clear();
+            gguf.metadata.retain(|(key, _)| !key.starts_with("tokenizer."));
+            write("gguf", &format!("config-{}", folder.file_name().unwrap().display()), &gguf.bytes());
+        }
+    }
     for name in ["llama", "qwen2", "qwen3"] {
         let model = HfModel::tiny(name);
         write(
@@ -319,8 +329,7 @@ fn write_fuzz_seeds() {
     for (name, source) in TEMPLATES {
         write("chat_template", name, source.as_bytes());
     }
-    let goldens = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/tokenizers");
-    for family in std::fs::read_dir(goldens).expect("the golden tokenizers") {
+    for family in std::fs::read_dir(goldens.join("tokenizers")).expect("the golden tokenizers") {
         let family = family.unwrap();
         let (name, read) = (family.file_name(), |file: &str| std::fs::read(family.path().join(file)).ok());
         let name = name.to_str().expect("a name in ASCII");
