@@ -115,15 +115,78 @@ fn bench_matmul(c: &mut Criterion) {
     }
 }
 
-/// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, a tree of 16, and a prefill chunk; behind a long
+/// Multiply-adds of 32 bits in registers alone, `n` of them, with vectors of 8 or of 16.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "instructions that the program is not compiled for")]
+mod peak {
+    use std::arch::x86_64::*;
+
+    /// Chains that hide the latency of a multiply-add on two ports.
+    const N_CHAINS: usize = 12;
+
+    macro_rules! peak {
+        ($name:ident, $feature:literal, $lanes:literal, $set:ident, $fma:ident, $sum:expr) => {
+            /// # Safety
+            ///
+            /// The machine has the instructions.
+            #[target_feature(enable = $feature)]
+            pub(super) unsafe fn $name(n: usize) -> f32 {
+                let mut acc = [$set(0.0); N_CHAINS];
+                let (x, y) = (std::hint::black_box($set(1e-3)), std::hint::black_box($set(0.5)));
+                for _ in 0..n / ($lanes * N_CHAINS) {
+                    acc.iter_mut().for_each(|acc| *acc = $fma(*acc, x, y));
+                }
+                let mut sum = acc[0];
+                acc[1..].iter().for_each(|&acc| sum = $fma(acc, x, sum));
+                $sum(sum)
+            }
+        };
+    }
+    peak!(avx2, "avx2,fma", 8, _mm256_set1_ps, _mm256_fmadd_ps, |sum| _mm256_cvtss_f32(sum));
+    peak!(avx512, "avx512f", 16, _mm512_set1_ps, _mm512_fmadd_ps, |sum| _mm512_cvtss_f32(sum));
+}
+
+/// What the registers give, all threads.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "instructions that the program is not compiled for")]
+fn bench_fma(c: &mut Criterion) {
+    const N: usize = 1 << 22;
+    let pool = Pool::new(n_threads());
+    let mut group = c.benchmark_group("fma");
+    group.throughput(Throughput::Elements((64 * N) as u64));
+    for k in Kernels::available() {
+        let peak: unsafe fn(usize) -> f32 = match k.isa() {
+            IsaKind::Avx2 => peak::avx2,
+            IsaKind::Avx512 => peak::avx512,
+            _ => continue,
+        };
+        group.bench_function(k.isa().name(), |b| {
+            b.iter(|| {
+                pool.run(64, &|_, items| {
+                    for _ in items {
+                        // SAFETY: the machine has the instruction set.
+                        black_box(unsafe { peak(N) });
+                    }
+                });
+            });
+        });
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn bench_fma(_: &mut Criterion) {}
+
+/// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, trees, and a prefill chunk; behind a long
 /// context also with a window of 512 positions, and with a softcap.
 fn bench_attention(c: &mut Criterion) {
     let pool = Pool::new(n_threads());
     let shape = AttentionShape { n_heads: 12, n_kv_heads: 2, head_dim: 128 };
     let plain = AttentionRule::plain(128);
     let mut group = c.benchmark_group("attention");
-    for (context, n_rows) in [(512, 1), (4096, 1), (512, 16), (4096, 16), (2048, 256)] {
-        let mut kv = KvLayer::new(KvType::F16, 2, context + 256, 128).expect("allocates");
+    let trees = [1024, 4096].into_iter().flat_map(|context| [8, 16, 32].map(|n_rows| (context, n_rows)));
+    let cells = [(512, 1), (4096, 1), (512, 16)].into_iter().chain(trees).chain([(2048, 256)]);
+    for ((context, n_rows), ty) in cells.flat_map(|cell| [(cell, KvType::F16), (cell, KvType::Q8_0)]) {
+        let mut kv = KvLayer::new(ty, 2, context + 256, 128).expect("allocates");
         let x = numbers(256);
         for slot in 0..context + 256 {
             kv.write(Kernels::detect(), slot, &x, &x);
@@ -132,7 +195,7 @@ fn bench_attention(c: &mut Criterion) {
         let mut out = vec![0.0; q.len()];
         let visible: Vec<_> =
             (0..n_rows).map(|row| Visible { prefix_len: context + row, extra: &[] }).collect();
-        group.throughput(Throughput::Elements((n_rows * context * 12) as u64));
+        group.throughput(Throughput::Elements((n_rows * context * 12 * 2 * 128) as u64));
         for k in Kernels::available() {
             if k.isa() == IsaKind::Scalar && context * n_rows > 4096 {
                 continue;
@@ -141,10 +204,10 @@ fn bench_attention(c: &mut Criterion) {
             let windowed = AttentionRule { window: Some(512), ..plain };
             let capped = AttentionRule { softcap: Some(50.0), ..plain };
             for (name, rule) in [("", plain), (" window 512", windowed), (" softcap", capped)] {
-                if rule != plain && context < 2048 {
+                if rule != plain && (context < 2048 || ty != KvType::F16) {
                     continue;
                 }
-                let name = format!("{n_rows}x{context}{name}");
+                let name = format!("{n_rows}x{context} {ty}{name}");
                 group.bench_function(BenchmarkId::new(k.isa().name(), name), |b| {
                     b.iter(|| {
                         attention(
@@ -223,6 +286,6 @@ criterion_group! {
         .warm_up_time(std::time::Duration::from_millis(300))
         .measurement_time(std::time::Duration::from_millis(1500))
         .without_plots();
-    targets = bench_memory, bench_matmul, bench_attention, bench_rows, bench_likeliest
+    targets = bench_memory, bench_fma, bench_matmul, bench_attention, bench_rows, bench_likeliest
 }
 criterion_main!(benches);
