@@ -412,7 +412,7 @@ impl Engine {
                 }
                 None => {
                     let costs = self.shared.learned().costs().clone();
-                    match self.shared.context_costs {
+                    match &self.shared.context_costs {
                         Some(measured) => costs.scaled(|rows| measured.factor(context, rows)),
                         None => costs,
                     }

@@ -1,17 +1,18 @@
 //! Measures row costs while an engine is loaded.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::draft::CostProfile;
 use crate::engine::error::EngineError;
+use crate::engine::layer_sample::{LayerKinds, Reach};
 use crate::kernels::KvType;
+use crate::model::config::FeedForward;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, Checkpoint, Interlude, KvCache, Model, Workspace};
+use crate::model::{Batch, Checkpoint, KvCache, Model, VariedTokens, Workspace};
 use crate::profile::cpu_name;
 use crate::schedule::{GraphKind, SwitchTimes};
-use crate::token::TokenId;
 
 /// The label of stored times. Another machine, instruction set or thread count has other times.
 pub(super) fn times_label(compute: Compute<'_>) -> String {
@@ -56,6 +57,10 @@ const COST_LENGTHS_MIN: usize = 2;
 /// between one row and two rows would be noise.
 const COST_ROWS_STREAMED: [usize; 2] = [1, 32];
 
+/// The same for a model with experts: each row reads its own, so the slope shows after few rows, and a pass of many
+/// would read most of the file.
+const COST_ROWS_STREAMED_EXPERTS: [usize; 2] = [1, 4];
+
 /// Rows of the measured projections: waves are no longer than this unless a session requests it.
 const PROJECTION_ROWS: [usize; 4] = [1, 8, 2, 4];
 
@@ -68,6 +73,9 @@ const CONTEXT_ROWS: [usize; COST_LENGTHS_MIN] = [COST_ROWS[0], COST_ROWS[1]];
 
 /// Passes of one row that all measured passes together take: 27 on the development machine, where 32 rows take 5.
 const PASSES: f64 = 30.0;
+
+/// The same of the first two lengths and their context, which are measured in any case.
+const PASSES_LEAST: f64 = 12.0;
 
 /// Bytes of layers that a measured pass reads at least, if the model has them: more than the last-level cache of a
 /// laptop or a phone, so that the weights come from memory as in a whole pass.
@@ -82,25 +90,29 @@ pub(super) struct LoadCosts {
     pub(super) context: Option<ContextCosts>,
 }
 
-/// The part of a step's cost that grows with the context, relative to the step behind an empty one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// The part of a step's cost that grows with the context, relative to the step behind an empty one: a sum over layers of
+/// equal reach, so that layers with a window stop growing at it.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ContextCosts {
-    /// Per token of context, for each of `CONTEXT_ROWS`.
-    per_token: [f32; CONTEXT_ROWS.len()],
+    /// For each reach, the cost per position read, for each of `CONTEXT_ROWS`.
+    per_token: Vec<(Reach, [f32; CONTEXT_ROWS.len()])>,
 }
 
 impl ContextCosts {
     #[cfg(test)]
     pub(super) fn of(per_token: [f32; CONTEXT_ROWS.len()]) -> Self {
-        Self { per_token }
+        Self { per_token: vec![(Reach::Context, per_token)] }
     }
 
     /// The cost of `rows` rows behind `context` tokens, relative to an empty context.
     pub(crate) fn factor(&self, context: usize, rows: usize) -> f32 {
         let [low, high] = CONTEXT_ROWS;
         let weight = (rows.clamp(low, high) - low) as f32 / (high - low) as f32;
-        let per_token = self.per_token[0] + weight * (self.per_token[1] - self.per_token[0]);
-        1.0 + per_token * context as f32
+        let of_reach = |(reach, per_token): &(Reach, [f32; CONTEXT_ROWS.len()])| {
+            let per_token = per_token[0] + weight * (per_token[1] - per_token[0]);
+            per_token * reach.of(context) as f32
+        };
+        1.0 + self.per_token.iter().map(of_reach).sum::<f32>()
     }
 }
 
@@ -110,9 +122,8 @@ pub(super) fn assumed_costs() -> CostProfile {
 }
 
 /// Measures rows, projections and the context of a model in memory, in about `time`. At least two numbers of rows are
-/// measured, so a model whose pass takes long exceeds the time.
-///
-/// All layers have the same shape, so passes end after a part of the layers if whole passes would take too long.
+/// measured, so a model whose pass takes long exceeds the time. Passes run some layers of each kind if whole passes would take
+/// too long ([`LayerKinds`]).
 pub(super) fn measure_load(
     model: &Model,
     compute: Compute<'_>,
@@ -130,63 +141,114 @@ pub(super) fn measure_load(
     let projection = measure_projection(model, compute, || is_over(0.3))?;
     let mut probe = LayerProbe::new(model, compute)?;
     probe.choose_layers(time.saturating_sub(start.elapsed()))?;
-    let step_us = |n_rows: usize, us: f32| us + projection.verify_us(n_rows.min(8), 1);
+    let projection_us = |n_rows: usize| projection.verify_us(n_rows.min(8), 1);
     let mut steps: Vec<(usize, f32)> = Vec::new();
     let mut context = None;
+    let mut empty = Vec::new();
     for n_rows in COST_ROWS {
         if is_over(0.8) && steps.len() >= COST_LENGTHS_MIN {
             break;
         }
-        let us = probe.least_us(0, n_rows, || is_over(1.0))?;
-        steps.push((n_rows, step_us(n_rows, us)));
+        let pass = probe.least(0, n_rows, || is_over(1.0))?;
+        steps.push((n_rows, probe.pass_us(&pass) + projection_us(n_rows)));
+        if steps.len() <= COST_LENGTHS_MIN {
+            empty.push(pass);
+        }
         // The other lengths follow the context, so that it is measured on slow machines too.
         if steps.len() == COST_LENGTHS_MIN && probe.fill() {
-            let mut per_token = [0.0; CONTEXT_ROWS.len()];
-            for (per_token, (n_rows, empty_us)) in per_token.iter_mut().zip(&steps) {
-                let us = probe.least_us(probe.context, *n_rows, || is_over(1.0))?;
-                let added = (step_us(*n_rows, us) - empty_us).max(0.0);
-                *per_token = added / (empty_us * probe.context as f32);
-            }
-            context = Some(ContextCosts { per_token });
+            context = Some(measure_context(&mut probe, &steps, &empty, || is_over(1.0))?);
         }
     }
     let costs = CostProfile::from_measurements(&steps);
     Ok(LoadCosts { costs, projection, context })
 }
 
-/// Runs the first layers of a model.
+/// Measures the first lengths behind a context; `steps` and `empty` have their steps and passes behind an empty one.
+fn measure_context(
+    probe: &mut LayerProbe<'_>,
+    steps: &[(usize, f32)],
+    empty: &[PassTimes],
+    is_over: impl Fn() -> bool,
+) -> Result<ContextCosts, EngineError> {
+    let mut costs: Vec<(Reach, [f32; CONTEXT_ROWS.len()])> = Vec::new();
+    for (i, (&(n_rows, step_us), empty)) in steps.iter().zip(empty).enumerate() {
+        let pass = probe.least(probe.context, n_rows, &is_over)?;
+        let added =
+            pass.layers.iter().zip(&empty.layers).map(|(&(layer, us), before)| (layer, us - before.1));
+        let added = probe.kinds.attention_totals(&added.collect::<Vec<_>>());
+        costs.resize(added.len(), (Reach::Context, [0.0; CONTEXT_ROWS.len()]));
+        for ((reach, per_token), (of, added_us)) in costs.iter_mut().zip(added) {
+            *reach = of;
+            per_token[i] = added_us.max(0.0) / (step_us * of.of(probe.context) as f32);
+        }
+    }
+    Ok(ContextCosts { per_token: costs })
+}
+
+/// Times of a pass through some layers, in µs.
+struct PassTimes {
+    /// Of everything before the layers.
+    begin: f32,
+    /// Of each layer.
+    layers: Vec<(usize, f32)>,
+}
+
+/// Runs some layers of each kind.
 struct LayerProbe<'a> {
     model: &'a Model,
     compute: Compute<'a>,
+    kinds: LayerKinds,
     kv: KvCache,
     workspace: Workspace,
     batch: Batch,
-    /// Layers that a pass runs.
-    n_layers: usize,
+    tokens: VariedTokens,
+    /// The layers that a pass runs, in order.
+    layers: Vec<usize>,
     /// Slots for a context.
     context: usize,
+    /// Times of the last pass.
+    us: Vec<f32>,
 }
 
 impl<'a> LayerProbe<'a> {
     fn new(model: &'a Model, compute: Compute<'a>) -> Result<Self, EngineError> {
+        let config = model.config();
         let rows_max = COST_ROWS.into_iter().max().unwrap_or(1);
-        let context = CONTEXT.min(model.config().context_len.saturating_sub(rows_max));
-        let kv = KvCache::new(model.config(), KvType::F16, context + rows_max)?;
-        let (workspace, batch) = (Workspace::new(model.config()), Batch::new());
-        Ok(Self { model, compute, kv, workspace, batch, n_layers: model.config().n_layers(), context })
+        let context = CONTEXT.min(config.context_len.saturating_sub(rows_max));
+        let bytes = (0..).map(|layer_idx| model.layer_bytes(layer_idx));
+        Ok(Self {
+            model,
+            compute,
+            kinds: LayerKinds::new(config.layers.iter().zip(bytes)),
+            kv: KvCache::new(config, KvType::F16, context + rows_max)?,
+            workspace: Workspace::new(config),
+            batch: Batch::new(),
+            tokens: VariedTokens::new(config.vocab_size),
+            layers: (0..config.n_layers()).collect(),
+            context,
+            us: Vec::new(),
+        })
     }
 
-    /// Chooses the number of layers for which all passes together take about `time`. The passes that find it out are
-    /// the warm-up.
+    /// Chooses the layers with which all passes together take about `time`. The passes that find it out are the warm-up.
     fn choose_layers(&mut self, time: Duration) -> Result<(), EngineError> {
-        let all = self.model.config().n_layers();
-        let layer_bytes = (self.model.memory_usage() / all).max(1);
-        let least = LAYER_BYTES_MIN.div_ceil(layer_bytes).clamp(1, all);
-        self.n_layers = least;
-        self.us(0, 1)?;
-        let layer_s = f64::from(self.us(0, 1)?) * 1e-6 / all as f64;
-        let affordable = time.as_secs_f64() * 0.8 / (PASSES * layer_s.max(1e-9));
-        self.n_layers = (affordable as usize).clamp(least, all);
+        let order = self.kinds.order();
+        let mut bytes = 0;
+        let least = order.iter().take_while(|&&layer_idx| {
+            let is_short = bytes < LAYER_BYTES_MIN;
+            bytes += self.kinds.bytes(layer_idx);
+            is_short
+        });
+        let least = least.count();
+        self.layers = order[..least].to_vec();
+        self.pass(0, 1)?;
+        let us: f32 = self.pass(0, 1)?.layers.iter().map(|(_, us)| us).sum();
+        let layer_s = f64::from(us).max(1e-3) * 1e-6 / least as f64;
+        let affordable = |passes: f64| (time.as_secs_f64() * 0.8 / (passes * layer_s)) as usize;
+        // A layer of each kind comes before further lengths, and further layers come behind them.
+        let n = affordable(PASSES).max(affordable(PASSES_LEAST).min(self.kinds.len())).max(least);
+        self.layers = order[..n.min(order.len())].to_vec();
+        self.layers.sort_unstable();
         Ok(())
     }
 
@@ -194,70 +256,56 @@ impl<'a> LayerProbe<'a> {
     /// model's context is too short.
     fn fill(&mut self) -> bool {
         if self.context > 0 {
-            self.kv.fill_layers(self.n_layers, self.compute.kernels, 0.5);
+            self.kv.fill_layers(&self.layers, self.compute.kernels, 0.5);
         }
         self.context > 0
     }
 
-    /// The time of all layers behind `context` tokens, in µs: the least of two runs, or of one if the time is over.
-    fn least_us(
+    /// The times behind `context` tokens: for each layer the least of two runs, or of one if the time is over.
+    fn least(
         &mut self,
         context: usize,
         n_rows: usize,
         is_over: impl Fn() -> bool,
-    ) -> Result<f32, EngineError> {
-        let us = self.us(context, n_rows)?;
-        Ok(if is_over() { us } else { us.min(self.us(context, n_rows)?) })
-    }
-
-    fn us(&mut self, context: usize, n_rows: usize) -> Result<f32, EngineError> {
-        self.kv.assume_len(context);
-        self.batch.set_chain(context, &vec![TokenId(0); n_rows]);
-        let cancel = AtomicBool::new(false);
-        let all = self.model.config().n_layers();
-        let mut end =
-            EndBefore { layer_idx: self.n_layers, cancel: &cancel, start: Instant::now(), us: None };
-        let Self { model, compute, batch, kv, workspace, .. } = self;
-        let interlude = Some(&mut end as &mut dyn Interlude);
-        match model.forward_through(*compute, batch, kv, workspace, PassEnd::Hidden, interlude, &cancel) {
-            Ok(()) => {}
-            // The pass ended where it should.
-            Err(ForwardError::Cancelled) if end.us.is_some() => {}
-            Err(error) => return Err(error.into()),
+    ) -> Result<PassTimes, EngineError> {
+        let mut pass = self.pass(context, n_rows)?;
+        if !is_over() {
+            let again = self.pass(context, n_rows)?;
+            pass.begin = pass.begin.min(again.begin);
+            for (layer, again) in pass.layers.iter_mut().zip(again.layers) {
+                layer.1 = layer.1.min(again.1);
+            }
         }
-        let us = end.us.unwrap_or_else(|| end.start.elapsed().as_secs_f32() * 1e6);
-        Ok(us * all as f32 / self.n_layers as f32)
+        Ok(pass)
+    }
+
+    /// Runs rows of tokens that no pass had: weights of experts then come from memory, as in a whole pass.
+    fn pass(&mut self, context: usize, n_rows: usize) -> Result<PassTimes, EngineError> {
+        self.kv.assume_len(context);
+        self.batch.set_chain(context, &self.tokens.draw(n_rows));
+        let Self { model, compute, batch, kv, workspace, layers, us, .. } = self;
+        model.time_layers(*compute, batch, kv, workspace, layers, us)?;
+        Ok(PassTimes { begin: us[0], layers: layers.iter().copied().zip(us[1..].iter().copied()).collect() })
+    }
+
+    /// The time of a pass through all layers, in µs.
+    fn pass_us(&self, pass: &PassTimes) -> f32 {
+        pass.begin + self.kinds.total(&pass.layers)
     }
 }
 
-/// Ends a pass before a layer, and notes the time.
-struct EndBefore<'a> {
-    layer_idx: usize,
-    cancel: &'a AtomicBool,
-    start: Instant,
-    us: Option<f32>,
-}
-
-impl Interlude for EndBefore<'_> {
-    fn layer_idx(&self) -> usize {
-        self.layer_idx
-    }
-
-    fn look(&mut self, _compute: Compute<'_>, _hidden: &[f32], _kept: &mut Vec<u32>) {
-        self.us = Some(self.start.elapsed().as_secs_f32() * 1e6);
-        self.cancel.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Measures two batch lengths of a streamed model.
+/// Measures two batch lengths of a streamed model. Each pass has tokens of its own, whose experts are read.
 pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
-    let mut kv = KvCache::new(model.config(), KvType::F16, COST_ROWS_STREAMED[1])?;
+    let has_experts = model.config().layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
+    let lengths = if has_experts { COST_ROWS_STREAMED_EXPERTS } else { COST_ROWS_STREAMED };
+    let mut kv = KvCache::new(model.config(), KvType::F16, lengths[1])?;
     let mut workspace = Workspace::new(model.config());
     let (mut batch, mut logits) = (Batch::new(), Vec::new());
+    let mut tokens = VariedTokens::new(model.config().vocab_size);
     let never = AtomicBool::new(false);
     let mut run = |n_rows: usize| -> Result<f32, ForwardError> {
         let start = Instant::now();
-        batch.set_chain(0, &vec![TokenId(0); n_rows]);
+        batch.set_chain(0, &tokens.draw(n_rows));
         model.forward(compute, &batch, &mut kv, &mut workspace, PassEnd::Hidden, &never)?;
         let rows: Vec<u32> = (0..n_rows.min(8) as u32).collect();
         model.logits(compute, &mut workspace, &rows, &mut logits)?;
@@ -265,7 +313,7 @@ pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<Co
     };
     // The first pass fixes the ring's order and touches the memory.
     run(1)?;
-    let measured = COST_ROWS_STREAMED.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
+    let measured = lengths.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
     Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?))
 }
 
@@ -313,26 +361,54 @@ mod tests {
         let (model, pool) = (fixture(), Pool::new(2));
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         let mut probe = LayerProbe::new(&model, compute).unwrap();
-        assert!(model.config().n_layers() > 1 && probe.fill());
-        for n_layers in [1, model.config().n_layers(), 1] {
-            probe.n_layers = n_layers;
+        let all = model.config().n_layers();
+        assert!(all > 1 && probe.fill());
+        for layers in [vec![0], (0..all).collect(), vec![all - 1]] {
+            probe.layers = layers;
             for (context, n_rows) in [(0, 1), (0, 32), (probe.context, 8)] {
-                let us = probe.us(context, n_rows).unwrap();
-                assert!(us > 0.0 && us.is_finite(), "{n_layers} layers, {n_rows} rows behind {context}");
+                let pass = probe.pass(context, n_rows).unwrap();
+                assert_eq!(
+                    pass.layers.iter().map(|(layer_idx, _)| *layer_idx).collect::<Vec<_>>(),
+                    probe.layers
+                );
+                let us = probe.pass_us(&pass);
+                assert!(us > 0.0 && us.is_finite(), "{:?}, {n_rows} rows behind {context}", probe.layers);
             }
         }
         // However short the time is, some layers are measured.
         probe.choose_layers(Duration::ZERO).unwrap();
-        assert!((1..=model.config().n_layers()).contains(&probe.n_layers));
+        assert!((1..=all).contains(&probe.layers.len()) && probe.layers.is_sorted());
+    }
+
+    #[test]
+    fn every_pass_has_rows_of_its_own() {
+        let (model, pool) = (fixture(), Pool::new(1));
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let mut probe = LayerProbe::new(&model, compute).unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for n_rows in [1, 8, 8, 32] {
+            probe.pass(0, n_rows).unwrap();
+            assert!(probe.batch.tokens().iter().all(|token| seen.insert(*token)), "{n_rows} rows");
+        }
     }
 
     #[test]
     fn a_context_adds_to_the_costs_in_proportion() {
-        let costs = ContextCosts { per_token: [0.001, 0.008] };
+        let costs = ContextCosts::of([0.001, 0.008]);
         let factor = |context, rows| (costs.factor(context, rows) * 1000.0).round();
         assert_eq!([factor(0, 1), factor(0, 8), factor(0, 32)], [1000.0; 3]);
         assert_eq!([factor(100, 1), factor(100, 8), factor(100, 32)], [1100.0, 1800.0, 1800.0]);
         assert_eq!((factor(200, 1), factor(100, 0), factor(100, 2)), (1200.0, 1100.0, 1200.0));
+    }
+
+    #[test]
+    fn a_window_adds_no_more_than_its_positions() {
+        let per_token = vec![(Reach::Context, [0.001, 0.002]), (Reach::Window(50), [0.01, 0.04])];
+        let costs = ContextCosts { per_token };
+        let factor = |context, rows| (costs.factor(context, rows) * 1000.0).round();
+        assert_eq!([factor(0, 1), factor(20, 1), factor(50, 1)], [1000.0, 1220.0, 1550.0]);
+        assert_eq!([factor(100, 1), factor(1000, 1)], [1600.0, 2500.0]);
+        assert_eq!([factor(20, 8), factor(1000, 8)], [1840.0, 5000.0]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod error;
 mod event;
 mod generation;
 mod handle;
+mod layer_sample;
 mod measure;
 mod options;
 mod output;

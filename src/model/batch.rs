@@ -220,6 +220,32 @@ impl Batch {
     }
 }
 
+/// Tokens for measurements, the same ones in every run: multiples of the golden ratio, spread over the vocabulary. Routers choose
+/// experts for each row, so rows of one token would look cheaper than those of a text.
+#[derive(Debug, Clone)]
+pub(crate) struct VariedTokens {
+    vocab_size: usize,
+    /// The fraction of the vocabulary that was drawn last, in 2⁻³².
+    fraction: u32,
+}
+
+impl VariedTokens {
+    /// Tokens of a vocabulary.
+    pub(crate) fn new(vocab_size: usize) -> Self {
+        Self { vocab_size, fraction: 0 }
+    }
+
+    /// The next `n` tokens.
+    pub(crate) fn draw(&mut self, n: usize) -> Vec<TokenId> {
+        let mut next = || {
+            // 2³² divided by the golden ratio.
+            self.fraction = self.fraction.wrapping_add(0x9E37_79B9);
+            TokenId(((u64::from(self.fraction) * self.vocab_size as u64) >> 32) as u32)
+        };
+        (0..n).map(|_| next()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,5 +329,24 @@ mod tests {
             assert_eq!(chain.positions()[row], tree.positions()[row]);
         }
         assert!(tree.extra.is_empty(), "a chain needs no extra slots");
+    }
+
+    #[test]
+    fn tokens_for_measurements_are_spread_over_the_vocabulary() {
+        for vocab_size in [257, 151_936, 1 << 24] {
+            let mut tokens = VariedTokens::new(vocab_size);
+            let drawn: Vec<TokenId> = [1, 8, 32, 64].into_iter().flat_map(|n| tokens.draw(n)).collect();
+            assert_eq!(drawn, VariedTokens::new(vocab_size).draw(105), "in any parts");
+            // Each eighth of the vocabulary has its share, and no token is drawn twice.
+            let distinct: std::collections::BTreeSet<usize> =
+                drawn.iter().map(|token| token.index()).collect();
+            assert_eq!(distinct.len(), drawn.len());
+            for eighth in 0..8 {
+                let ids = eighth * vocab_size / 8..(eighth + 1) * vocab_size / 8;
+                let n = distinct.iter().filter(|id| ids.contains(id)).count();
+                assert!((11..=15).contains(&n), "{n} in {ids:?}");
+            }
+        }
+        assert!(VariedTokens::new(1).draw(5).iter().all(|token| token.0 == 0));
     }
 }

@@ -365,13 +365,21 @@ impl KvCache {
     /// Writes `value` to all elements of every slot. For measurements: memory that was never written is one shared page
     /// of zeros, which is read faster.
     pub(crate) fn fill(&mut self, kernels: Kernels, value: f32) {
-        self.fill_layers(usize::MAX, kernels, value);
+        let is_own = |&layer_idx: &usize| !matches!(self.layers[layer_idx], LayerState::Shared(_));
+        let own: Vec<usize> = (0..self.layers.len()).filter(is_own).collect();
+        self.fill_layers(&own, kernels, value);
     }
 
-    /// As `fill`, of the first layers only.
-    pub(crate) fn fill_layers(&mut self, n_layers: usize, kernels: Kernels, value: f32) {
-        for layer in self.layers.iter_mut().take(n_layers) {
-            let (LayerState::Kv(layer) | LayerState::Ring(layer, _)) = layer else { continue };
+    /// As `fill`, of what these layers read.
+    pub(crate) fn fill_layers(&mut self, layers: &[usize], kernels: Kernels, value: f32) {
+        for &layer_idx in layers {
+            let source_idx = match self.layers[layer_idx] {
+                LayerState::Shared(source_idx) => source_idx,
+                _ => layer_idx,
+            };
+            let (LayerState::Kv(layer) | LayerState::Ring(layer, _)) = &mut self.layers[source_idx] else {
+                continue;
+            };
             let row = vec![value; layer.n_kv_heads() * layer.head_dim()];
             (0..layer.n_slots()).for_each(|slot| layer.write(kernels, slot, &row, &row));
         }

@@ -34,6 +34,7 @@ pub mod transformer;
 pub mod weights;
 
 pub use crate::stream::ReadMode;
+pub(crate) use batch::VariedTokens;
 pub use batch::{Batch, PREFILL_CHUNK_MAX};
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;

@@ -30,6 +30,7 @@ mod parts;
 mod per_layer;
 mod recurrent;
 mod streams;
+mod timing;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -386,6 +387,11 @@ impl Model {
     /// The dimensions.
     pub fn config(&self) -> &ModelConfig {
         &self.config
+    }
+
+    /// Bytes of a layer's matrices; 0 if the layers are not in memory.
+    pub(crate) fn layer_bytes(&self, layer_idx: usize) -> usize {
+        self.weights.layers.get(layer_idx).map_or(0, Layer::matrices_bytes)
     }
 
     /// Bytes of the weights, those of a mapped file included. For static graphs and streamed models, the

@@ -207,7 +207,8 @@ impl Layer {
         })
     }
 
-    fn matrices_bytes(&self) -> usize {
+    /// Bytes of the matrices.
+    pub(in crate::model) fn matrices_bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| match tensor {
             Tensor::Matrix(matrix) => matrix.size_bytes(),
             Tensor::Vector(_) => 0,

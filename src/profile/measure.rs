@@ -8,8 +8,9 @@ use super::{MachineProfile, PassCost, ProfileError, ProfileKey, US_MAX, VERSION}
 use crate::draft::VERIFY_ROWS_MAX;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, KvCache, Model, PREFILL_CHUNK_MAX, Workspace, kv_cache::KvCacheError};
-use crate::token::TokenId;
+use crate::model::{
+    Batch, KvCache, Model, PREFILL_CHUNK_MAX, VariedTokens, Workspace, kv_cache::KvCacheError,
+};
 
 /// The passes to measure.
 #[derive(Debug, Clone)]
@@ -110,13 +111,14 @@ fn ascending(values: impl Iterator<Item = usize>) -> Vec<usize> {
 }
 
 /// Runs passes over a cache with every slot written. The cost of a pass does not depend on the values, but
-/// reading memory that was never written costs nothing.
+/// reading memory that was never written costs nothing. It depends on the tokens if there are experts.
 struct Probe<'a> {
     model: &'a Model,
     compute: Compute<'a>,
     kv: KvCache,
     workspace: Workspace,
     batch: Batch,
+    tokens: VariedTokens,
     logits: Vec<f32>,
     entry_time: Duration,
 }
@@ -136,6 +138,7 @@ impl<'a> Probe<'a> {
             kv,
             workspace: Workspace::new(model.config()),
             batch: Batch::new(),
+            tokens: VariedTokens::new(model.config().vocab_size),
             logits: Vec::new(),
             entry_time: options.entry_time,
         })
@@ -143,7 +146,7 @@ impl<'a> Probe<'a> {
 
     fn pass(&mut self, context: usize, rows: usize, end: PassEnd) -> Result<PassCost, ForwardError> {
         self.kv.assume_len(context);
-        self.batch.set_chain(context, &vec![TokenId(0); rows]);
+        self.batch.set_chain(context, &self.tokens.draw(rows));
         let us = least_us(self.entry_time, || {
             let Self { model, compute, batch, kv, workspace, .. } = self;
             let never = AtomicBool::new(false);
@@ -221,6 +224,7 @@ mod tests {
         let mut probe = Probe::new(&model, compute, &options, n_slots).unwrap();
         // The logits of one row after a context distinguish a slot of zeros from a written one.
         let logits = |probe: &mut Probe, context: usize| {
+            probe.tokens = VariedTokens::new(model.config().vocab_size);
             probe.pass(context, 1, PassEnd::Hidden).unwrap();
             model.logits(compute, &mut probe.workspace, &[0], &mut probe.logits).unwrap();
             probe.logits.clone()

@@ -178,7 +178,7 @@ impl Session {
 
     /// Costs behind a context of `to` tokens, from those behind `from`.
     pub(super) fn costs_moved(&self, costs: CostProfile, from: usize, to: usize) -> CostProfile {
-        match (self.profile(), self.shared.context_costs) {
+        match (self.profile(), &self.shared.context_costs) {
             (Some(profile), _) => {
                 let [from, to] =
                     [from, to].map(|context| profile.costs(context, self.options.projection_rows));
@@ -308,7 +308,7 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
         let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
         let mut session = engine.session(SessionOptions::default()).unwrap();
-        let measured = session.shared.context_costs.expect("measured while loading");
+        let measured = session.shared.context_costs.clone().expect("measured while loading");
         let empty = CostProfile::from_measurements(&[(1, 100.0), (8, 150.0), (32, 400.0)]);
         let costs = session.costs_moved(empty.clone(), 0, 10);
         session.drafting.begin(Policy::disabled(), (costs, 10), &CancelToken::new());

@@ -6,9 +6,8 @@ use super::slots::{TracedWork, WorkKind};
 use super::{GraphsError, StaticGraphs, Switching};
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError, Model, PassEnd};
-use crate::model::{Batch, KvCache, Workspace};
+use crate::model::{Batch, KvCache, VariedTokens, Workspace};
 use crate::schedule::{BlockTimes, GraphKind, GraphTimes, SwitchTimes};
-use crate::token::TokenId;
 
 /// The longer of the two contexts at which calls are measured, in tokens: within the range of prompts of a
 /// few thousand tokens.
@@ -143,7 +142,8 @@ impl<'a> Probe<'a> {
     fn call(&mut self, graph: GraphKind, context: usize) -> Result<Vec<TracedWork>, GraphsError> {
         self.kv.assume_len(context);
         let mut batch = Batch::new();
-        batch.set_chain(context, &vec![TokenId(0); self.graphs.piece().graph_len(graph)]);
+        let mut tokens = VariedTokens::new(self.model.config().vocab_size);
+        batch.set_chain(context, &tokens.draw(self.graphs.piece().graph_len(graph)));
         self.graphs.start_trace();
         let never = AtomicBool::new(false);
         let (kv, workspace, end) = (&mut self.kv, &mut self.workspace, PassEnd::KeysAndValues);

@@ -76,6 +76,16 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The buffers of the rows, for the pass of which this is the first part.
+    pub(super) fn take_buffers(&mut self) -> Buffers {
+        std::mem::take(&mut self.workspace.buffers)
+    }
+
+    /// Gives the buffers back behind the pass.
+    pub(super) fn put_buffers(&mut self, buffers: Buffers) {
+        self.workspace.buffers = buffers;
+    }
+
     pub(super) fn tokens(&self) -> &'a [TokenId] {
         self.batch.tokens()
     }
@@ -170,24 +180,31 @@ impl Model {
         interlude: Option<&mut dyn Interlude>,
     ) -> Result<(), ForwardError> {
         let _env = FloatEnv::ieee();
-        parts.iter().try_for_each(|part| self.check(part.batch, part.kv))?;
-        parts.iter_mut().try_for_each(Part::begin)?;
+        self.begin_parts(parts)?;
         if interlude.is_some() && self.graphs.is_some() {
             return Err(ForwardError::Undivided);
         }
-        let mut buffers = std::mem::take(&mut parts[0].workspace.buffers);
+        let mut buffers = parts[0].take_buffers();
         let result = self.run_rows(compute, parts, &mut buffers, end, interlude);
-        parts[0].workspace.buffers = buffers;
+        parts[0].put_buffers(buffers);
         result
     }
 
-    fn run_rows<'a>(
+    /// Checks the batches, and begins a pass over their rows.
+    ///
+    /// # Errors
+    /// [`ForwardError`]: a batch does not fit; nothing was read or written.
+    pub(super) fn begin_parts(&self, parts: &mut [Part<'_>]) -> Result<(), ForwardError> {
+        parts.iter().try_for_each(|part| self.check(part.batch, part.kv))?;
+        parts.iter_mut().try_for_each(Part::begin)
+    }
+
+    /// Writes the residual streams before the first layer, and layers' own inputs.
+    pub(super) fn begin_rows(
         &self,
         compute: Compute<'_>,
-        parts: &mut [Part<'a>],
+        parts: &mut [Part<'_>],
         ws: &mut Buffers,
-        end: PassEnd,
-        interlude: Option<&mut dyn Interlude>,
     ) -> Result<(), ForwardError> {
         let config = &self.config;
         ws.resize(config, parts.iter().map(|part| part.batch.len()).sum());
@@ -205,6 +222,19 @@ impl Model {
         }
         self.set_per_layer(compute, parts, ws)?;
         self.begin_streams(compute, ws);
+        Ok(())
+    }
+
+    fn run_rows<'a>(
+        &self,
+        compute: Compute<'_>,
+        parts: &mut [Part<'a>],
+        ws: &mut Buffers,
+        end: PassEnd,
+        interlude: Option<&mut dyn Interlude>,
+    ) -> Result<(), ForwardError> {
+        let config = &self.config;
+        self.begin_rows(compute, parts, ws)?;
         let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
         let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
