@@ -7,6 +7,7 @@ mod common;
 use common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::model::KvCache;
+use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::{
     Checkpoint, DraftPolicy, DraftRows, DraftSource, Engine, FinishReason, GenerateOptions, KvType, Session,
     SessionError, SessionOptions, TokenId,
@@ -106,5 +107,46 @@ fn the_cache_is_sized_for_context_and_batch() {
         let slots = CONTEXT_LEN + n_rows..CONTEXT_LEN + n_rows + 16;
         let range = bytes_of(slots.start)..=bytes_of(slots.end) + 64 * 1024;
         assert!(range.contains(&kv_bytes), "{kv_bytes} bytes, not {range:?}");
+    }
+}
+
+/// Bytes of anonymous memory that the process holds.
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<usize>().unwrap() << 10
+}
+
+/// 2 GiB of keys and values, of which a short text fills a few pages.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_slots_of_a_context_of_16_million_tokens_take_no_memory_before_they_are_written() {
+    let engine = Tiny { n_layers: 1, context_len: 1 << 24, ..Tiny::DEFAULT }.engine(1);
+    let before = resident_bytes();
+    let options = SessionOptions { context_len: Some(1 << 24), history: false, ..SessionOptions::default() };
+    let mut session = engine.session(options).unwrap();
+    session.append_tokens(&prompt(3, 20)).unwrap();
+    let options = GenerateOptions { max_tokens: 20, ignore_eos: true, ..GenerateOptions::default() };
+    let found = run_in(&mut session, options, usize::MAX);
+    assert_eq!(found.tokens.len(), 20);
+    let added = resident_bytes().saturating_sub(before);
+    assert!(added < 256 << 20, "{added} bytes");
+}
+
+/// Each layer fits the memory of any machine that runs the test, and all layers fit none.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_context_that_cannot_be_filled_is_a_typed_error() {
+    let engine = Tiny { n_layers: 640, hidden_dim: 32, context_len: 1 << 24, ..Tiny::DEFAULT }.engine(1);
+    let options = SessionOptions { context_len: Some(1 << 24), ..SessionOptions::default() };
+    let stated = options.memory_bytes(engine.config());
+    let allows_anything = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap().trim() == "1";
+    match engine.session(options) {
+        Err(SessionError::KvCache(KvCacheError::TooLarge { n_slots, bytes })) => {
+            assert!(n_slots >= 1 << 24 && bytes > 1 << 40 && bytes < stated, "{bytes} of {stated} bytes");
+        }
+        Ok(_) if allows_anything => eprintln!("not tested: the system allocates anything"),
+        other => panic!("{:?}", other.err()),
     }
 }

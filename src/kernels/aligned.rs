@@ -85,8 +85,17 @@ pub struct AllocError {
 pub(super) struct AlignedBuf {
     ptr: NonNull<Line>,
     n_lines: usize,
-    /// The huge pages that own the memory; `None` if the allocator owns it, or if there are no lines.
-    pages: Option<HugePages>,
+    owner: Owner,
+}
+
+/// The owner of a buffer's memory.
+enum Owner {
+    /// There are no lines.
+    Nobody,
+    /// The allocator, which gave memory from here on.
+    Allocator(NonNull<u8>),
+    /// A mapping of huge pages.
+    Pages { _pages: HugePages },
 }
 
 // SAFETY: the buffer owns its memory and hands out references by the usual borrow rules only.
@@ -98,22 +107,34 @@ impl AlignedBuf {
     /// A buffer that is read as a whole: a large one uses huge pages where the system has them.
     pub(super) fn zeroed_huge(n_lines: usize) -> Result<Self, AllocError> {
         match HugePages::zeroed(n_lines.saturating_mul(64)) {
-            Some(mut pages) => Ok(AlignedBuf { ptr: pages.start().cast(), n_lines, pages: Some(pages) }),
+            Some(mut pages) => {
+                let ptr = pages.start().cast();
+                Ok(AlignedBuf { ptr, n_lines, owner: Owner::Pages { _pages: pages } })
+            }
             None => Self::zeroed(n_lines),
         }
     }
 
     /// A buffer that is filled gradually: untouched pages take no memory.
     pub(super) fn zeroed(n_lines: usize) -> Result<Self, AllocError> {
-        let bytes = n_lines.saturating_mul(64);
         if n_lines == 0 {
-            return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines, pages: None });
+            return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines, owner: Owner::Nobody });
         }
-        let layout = Layout::array::<Line>(n_lines).map_err(|_| AllocError { bytes })?;
+        let too_large = || AllocError { bytes: n_lines.saturating_mul(64) };
+        let layout = Self::layout(n_lines).ok_or_else(too_large)?;
         // SAFETY: the layout has a size other than zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let ptr = NonNull::new(ptr.cast()).ok_or(AllocError { bytes })?;
-        Ok(AlignedBuf { ptr, n_lines, pages: None })
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(too_large)?;
+        // SAFETY: the layout has room for a line more than the buffer, so the first boundary and the lines behind it are
+        // within the allocation.
+        let ptr = unsafe { start.add(start.align_offset(align_of::<Line>())) }.cast();
+        Ok(AlignedBuf { ptr, n_lines, owner: Owner::Allocator(start) })
+    }
+
+    /// The layout that the allocator is asked for: a line more than the buffer, so that a line boundary is in it. For larger
+    /// alignments than this one, the system's allocator writes the zeros itself, and thereby takes all memory at once.
+    fn layout(n_lines: usize) -> Option<Layout> {
+        let bytes = n_lines.checked_add(1)?.checked_mul(size_of::<Line>())?;
+        Layout::from_size_align(bytes, align_of::<usize>()).ok()
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -148,10 +169,10 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.n_lines > 0 && self.pages.is_none() {
-            let layout = Layout::array::<Line>(self.n_lines).expect("the layout was valid at allocation");
+        if let Owner::Allocator(start) = self.owner {
+            let layout = Self::layout(self.n_lines).expect("the layout was valid at allocation");
             // SAFETY: allocated in `zeroed` with this layout, and freed once.
-            unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
+            unsafe { dealloc(start.as_ptr(), layout) }
         }
     }
 }

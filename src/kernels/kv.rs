@@ -139,6 +139,19 @@ impl KvLayer {
         })
     }
 
+    /// Whether the system would allocate this number of bytes at once. Memory is taken when it is written, so a system may
+    /// allocate parts whose sum it does not have.
+    ///
+    /// # Errors
+    /// [`AllocError`]: it would not. Nothing stays allocated.
+    pub fn check_room(bytes: u64) -> Result<(), AllocError> {
+        let too_large = AllocError { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) };
+        let n_lines = usize::try_from(bytes.div_ceil(64)).map_err(|_| too_large)?;
+        // A compiler may leave out an allocation that nobody looks at.
+        std::hint::black_box(AlignedBuf::zeroed(n_lines)?);
+        Ok(())
+    }
+
     /// A layer of zeros that holds the newest [`ring_len(n_slots)`](Self::ring_len) slots of a sequence of any length: each slot
     /// that is written overwrites the one that many slots before it.
     ///

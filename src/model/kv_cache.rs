@@ -152,14 +152,17 @@ impl KvCache {
         Self::sized(config, CacheSize::full(kv_type, n_slots))
     }
 
-    /// An empty cache.
+    /// An empty cache. Slots take memory when they are written.
     ///
     /// # Errors
-    /// [`KvCacheError::TooLarge`] if the allocation fails, [`KvCacheError::HeadDim`] if the type cannot hold
+    /// [`KvCacheError::TooLarge`] if the system does not have the memory for all slots (where it says so: Linux compares with
+    /// memory and swap unless it is told to allocate anything), [`KvCacheError::HeadDim`] if the type cannot hold
     /// the model's heads; nothing stays allocated.
     pub fn sized(config: &ModelConfig, size: CacheSize) -> Result<Self, KvCacheError> {
         let CacheSize { kv_type, n_slots, tree_rows_max, .. } = size;
-        let too_large = |_| KvCacheError::TooLarge { n_slots, bytes: Self::bytes(config, size) };
+        let bytes = Self::bytes(config, size);
+        let too_large = |_| KvCacheError::TooLarge { n_slots, bytes };
+        KvLayer::check_room(bytes).map_err(too_large)?;
         let mut layers = Vec::with_capacity(config.layers.len());
         for (layer_idx, layer) in config.layers.iter().enumerate() {
             layers.push(match &layer.mixer {
