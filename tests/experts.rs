@@ -57,7 +57,7 @@ fn reference(path: &Path) -> Run {
 
 #[test]
 fn streamed_experts_give_the_bits_of_experts_in_memory() {
-    for name in GOLDEN_EXPERTS.into_iter().chain(["gemma4-experts"]) {
+    for name in GOLDEN_EXPERTS.into_iter().chain(["gemma4-experts", "granitemoehybrid"]) {
         let (_dir, path) = packed(name);
         let reference = reference(&path);
         let n_layers = Checkpoint::open(&path).unwrap().config().n_layers();
