@@ -1,11 +1,13 @@
 //! Calibration: the sources receive the target's own successors, also after further turns, truncation and forks.
 
 mod common;
+mod model_files;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use common::{Tiny, prompt};
+use common::{Tiny, assert_turns_agree, options, plain, prompt, run_in, samplings};
+use model_files::golden;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::engine::TARGET_READ_STEP_US_MIN;
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
@@ -135,6 +137,75 @@ fn every_position_has_the_targets_successors() {
             let case = format!("{calibration:?}, chunks of {prefill_chunk}");
             check(&lists, &expected(&engine, session.tokens()), &case);
         }
+    }
+}
+
+/// Short convolutions, the gated delta rule, Mamba-2 with experts and without.
+const RECURRENT: [&str; 4] = ["lfm2", "qwen3_5", "granitemoehybrid", "granitemoehybrid-dense"];
+
+/// An engine with a golden model, whose rows cost the same.
+fn recurrent(model: &str, n_threads: usize) -> Engine {
+    let cost_profile = Some(CostProfile::free_rows(100.0));
+    let options = EngineOptions { n_threads: Some(n_threads), cost_profile, ..EngineOptions::default() };
+    Engine::open(golden(model), options).unwrap()
+}
+
+#[test]
+fn every_position_of_a_recurrent_model_has_its_successors() {
+    let prompt = prompt(3, 70);
+    for model in RECURRENT {
+        let engine = recurrent(model, 2);
+        for prefill_chunk in [1, 7, 512] {
+            let (mut session, listener) = session(&engine, Calibration::Full, prefill_chunk);
+            session.append_tokens(&prompt).unwrap();
+            generate(&mut session, 20);
+            let lists = listener.lists();
+            assert_eq!(lists.len(), session.tokens().len() - 1, "all but the newest token");
+            check(
+                &lists,
+                &expected(&engine, session.tokens()),
+                &format!("{model}, chunks of {prefill_chunk}"),
+            );
+        }
+    }
+}
+
+/// With everything that reads the target's rows. Turns, forks and truncations end anywhere between the checkpoints of states.
+#[test]
+fn calibrated_drafts_of_a_recurrent_model_change_no_bit() {
+    for model in RECURRENT {
+        let (engine, other) = (recurrent(model, 2), recurrent(model, 1));
+        let mut n_accepted = 0;
+        for (i, calibration) in [Calibration::InContext, Calibration::Full].into_iter().enumerate() {
+            let drafting = SessionOptions {
+                calibration,
+                prefill_chunk: [16, 512][i],
+                verify_rows_max: [5, 32][i],
+                policy: DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() },
+                echo: Some(EchoConfig::default()),
+                reuse: Some(ReuseConfig::default()),
+                history: false,
+                ..SessionOptions::default()
+            };
+            let sampling = &samplings()[i];
+            let options = || GenerateOptions { sampling: sampling.clone(), ..options(24) };
+            let mut session = engine.session(drafting).unwrap();
+            let mut reference = other.session(plain()).unwrap();
+            assert_turns_agree(&mut session, &mut reference, options);
+            for cut in [1, 3, 30, 100] {
+                for session in [&mut session, &mut reference] {
+                    session.truncate(session.tokens().len() - cut).unwrap();
+                    session.append_tokens(&prompt(cut as u64, 9)).unwrap();
+                }
+                let expected = run_in(&mut reference, options(), usize::MAX);
+                let found = run_in(&mut session, options(), usize::MAX);
+                found.assert_equal(&expected, &format!("{model}, {calibration:?}: {cut} less"));
+                let of_target =
+                    found.stats.sources.iter().filter(|source| source.evidence == EvidenceClass::TargetRows);
+                n_accepted += of_target.map(|source| source.accepted).sum::<usize>();
+            }
+        }
+        assert!(n_accepted > 0, "{model}: no calibrated draft came true");
     }
 }
 

@@ -2,10 +2,12 @@
 //! model is refused.
 
 mod common;
+mod model_files;
 
 use std::path::Path;
 
 use common::{Rng, Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings};
+use model_files::golden;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::model::graphs::write_graphs;
@@ -56,6 +58,7 @@ fn options(sampling: &Sampling) -> GenerateOptions {
     GenerateOptions { max_tokens: 24, sampling: sampling.clone(), ..GenerateOptions::default() }
 }
 
+/// Drafts of every quality; random ones from twice the tiny models' vocabulary.
 fn sources(known: &[TokenId], n_prompt: usize) -> [Vec<Box<dyn DraftSource>>; 4] {
     [
         Vec::new(),
@@ -101,13 +104,14 @@ impl Seen {
     }
 }
 
-/// Every source × keep rule × batch length for uninformed predictors, at every layer of `engine`.
-fn check(engine: &Engine, tiny: Tiny) {
+/// Every source × keep rule × batch length for uninformed predictors, at every layer of `engine`, beside plain decoding of
+/// `other`.
+fn check(engine: &Engine, other: &Engine) {
     let prompt = prompt(3, 70);
     let mut seen = Seen::default();
     for sampling in &samplings() {
-        let reference = run(&tiny.engine(1), plain(), Vec::new(), &prompt, options(sampling));
-        for layer_idx in 1..tiny.n_layers {
+        let reference = run(other, plain(), Vec::new(), &prompt, options(sampling));
+        for layer_idx in 1..engine.config().n_layers() {
             for (config, scale) in configs().into_iter().zip([0.1f32, 1.0, 1e37].into_iter().cycle()) {
                 set_random(engine, layer_idx, scale);
                 for (i, sources) in sources(&reference.tokens, prompt.len()).into_iter().enumerate() {
@@ -137,7 +141,21 @@ fn check(engine: &Engine, tiny: Tiny) {
 fn a_predictor_that_knows_nothing_changes_no_bit() {
     let tiny = Tiny { n_layers: 4, ..Tiny::default() };
     for n_threads in [1, 3] {
-        check(&tiny.engine(n_threads), tiny);
+        check(&tiny.engine(n_threads), &tiny.engine(1));
+    }
+}
+
+/// Dropped rows leave no trace in short convolutions, a delta rule and Mamba-2.
+#[test]
+fn recurrent_models_are_pruned_too() {
+    for model in ["lfm2", "qwen3_5", "granitemoehybrid-dense"] {
+        let engine = |n_threads| {
+            let cost_profile = Some(CostProfile::free_rows(100.0));
+            let options =
+                EngineOptions { n_threads: Some(n_threads), cost_profile, ..EngineOptions::default() };
+            Engine::open(golden(model), options).unwrap()
+        };
+        check(&engine(2), &engine(1));
     }
 }
 
@@ -150,7 +168,8 @@ fn a_streamed_target_is_pruned_too() {
     pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
     for n_pinned in [0, 2] {
         let streaming = Some(StreamOptions::new(Pinned::Layers(n_pinned)));
-        check(&Engine::open(&path, EngineOptions { streaming, ..tiny.options() }).unwrap(), tiny);
+        let engine = Engine::open(&path, EngineOptions { streaming, ..tiny.options() }).unwrap();
+        check(&engine, &tiny.engine(1));
     }
 }
 
