@@ -135,6 +135,8 @@ families! {
     olmo2: "olmo2";
     olmo3: "olmo3";
     qwen3_5: "qwen3_5";
+    qwen3_5_with_groups_of_heads: "qwen3_5-grouped";
+    qwen3_with_groups_of_heads: "qwen3-grouped";
     qwen3_moe: "qwen3_moe";
     smollm3: "smollm3";
 }

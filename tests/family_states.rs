@@ -18,7 +18,7 @@ use refrain::{
 };
 
 /// One model of each kind of layer plan.
-const FAMILIES: [&str; 25] = [
+const FAMILIES: [&str; 27] = [
     "gemma3",
     "gemma3-multimodal",
     "gemma3n",
@@ -41,7 +41,9 @@ const FAMILIES: [&str; 25] = [
     "phi3",
     "qwen2",
     "qwen3",
+    "qwen3-grouped",
     "qwen3_5",
+    "qwen3_5-grouped",
     "qwen3_moe",
     "smollm3",
 ];
