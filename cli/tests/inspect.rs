@@ -91,7 +91,7 @@ fn layers_and_memory_are_shown() {
         " with --quantize q4_0",
         // One of four layers has a window, of 16 positions: 16 + 768 + 255 slots, rounded up to 1280.
         "KV cache f16   384 B a token, 1.50 MiB for 4096, 1.24 MiB with --window-cache bounded\n",
-        "speed         not measured here; `refrain profile MODEL` measures it",
+        " tokens/s without drafts, an estimate: not measured here; `refrain profile MODEL` measures it\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
@@ -121,6 +121,13 @@ fn layers_and_memory_are_shown() {
     assert_eq!(weights[1]["quantize"], "q4_0");
     assert!(bytes(1) < bytes(0) && bytes(0) < bytes(2), "{weights:?}");
     assert_eq!((&memory["state_bytes"], &json["speed"]["measured"]), (&json!(0), &Value::Null));
+    // Matrices of 4 layers in Q8_0 (34 bytes for 32 weights, and 2 in memory), and the tied output matrix.
+    let estimated = &json["speed"]["estimated"];
+    let n_weights = 4 * (32 * (32 + 16 + 16 + 32) + 3 * 64 * 32) + 272 * 32;
+    let bytes = estimated["bytes_per_token"].as_u64().unwrap();
+    assert!((n_weights..n_weights * 5 / 4).contains(&bytes), "{bytes} bytes of {n_weights} weights");
+    let [tokens, rate] = ["tokens_per_s", "read_bytes_per_s"].map(|field| estimated[field].as_f64().unwrap());
+    assert!(rate > 0.0 && (tokens * bytes as f64 / rate - 1.0).abs() < 1e-6, "{estimated}");
 }
 
 #[test]
@@ -165,7 +172,10 @@ fn a_stored_profile_gives_the_speed() {
         other["key"][field] = value;
         fs::write(&path, other.to_string()).unwrap();
         let text = inspect();
-        assert!(text.contains(reason) && !text.contains("tokens/s"), "{text}");
+        assert!(
+            text.contains(reason) && text.contains(" tokens/s without drafts, an estimate: the profile"),
+            "{text}"
+        );
     }
 }
 

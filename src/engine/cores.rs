@@ -12,6 +12,9 @@ use crate::kernels;
 /// Maximum processors in a list from the system.
 const CPUS_MAX: usize = 4096;
 
+/// Maximum threads; no phone or laptop has more cores.
+pub(super) const THREADS_MAX: usize = 256;
+
 /// Physical performance cores that this process may use; at least 1.
 pub(super) fn n_performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
 use crate::draft_model::{DraftModel, vocabulary};
 use crate::energy::{EnergyMeter, Powercap};
-use crate::engine::cores;
+use crate::engine::cores::{self, THREADS_MAX};
 use crate::engine::error::{EngineError, SessionError};
 use crate::engine::measure::{
     MEASURE_TIME_DEFAULT, assumed_costs, graph_costs, measure_load, measure_projection, measure_streamed,
@@ -37,9 +37,6 @@ use crate::tokenizer::Tokenizer;
 pub struct Engine {
     shared: Arc<Shared>,
 }
-
-/// Maximum threads; no phone or laptop has more cores.
-const THREADS_MAX: usize = 256;
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -20,6 +20,7 @@ mod options;
 mod output;
 mod policy;
 mod projection;
+mod read_rate;
 mod reader;
 mod run;
 mod session;
@@ -39,6 +40,7 @@ pub use options::{
     SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
 };
 pub use policy::{MemoryPressure, PowerState, ThermalState};
+pub use read_rate::ReadRate;
 pub use session::{LogitsReceiver, Restoration, Score, Session, StateKey, Traced};
 pub use stats::{
     DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,

@@ -5,14 +5,15 @@ use std::thread::available_parallelism;
 
 use thiserror::Error;
 
+use crate::face::internals;
 use crate::kernels::{
     AllocError, BlockType, FloatEnv, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing, PackingPart,
     convert, dequantize,
 };
 use crate::mapping::Mapping;
-use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, layer_slots};
+use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, is_expert_matrix, layer_slots};
 use crate::model::checkpoint::{Checkpoint, LoadError, TensorInfo};
-use crate::model::config::ModelConfig;
+use crate::model::config::{FeedForward, ModelConfig};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::load_workers::LoadWorkers;
 use crate::model::streamed::StreamedError;
@@ -60,6 +61,28 @@ impl Quantize {
             n_rows => PackedMatrix::packed_bytes(self.target_type(id, info, is_packed), n_rows, info.n_cols),
         };
         checkpoint.tensors().filter_map(bytes).fold(0, u64::saturating_add)
+    }
+
+    internals! {
+        /// Bytes of the weights that a pass of one row and its projection read: all matrices but the rows of embeddings that
+        /// are looked up, and of experts those that a row uses.
+        fn bytes_per_row(self, checkpoint: &Checkpoint) -> u64 {
+            let (config, is_packed) = (checkpoint.config(), checkpoint.packed().is_some());
+            let bytes = |(id, info): (WeightId, &TensorInfo)| {
+                let ty = self.target_type(id, info, is_packed);
+                let all = PackedMatrix::packed_bytes(ty, info.n_rows, info.n_cols)?;
+                match id {
+                    WeightId::Embedding if !config.tied_head => None,
+                    WeightId::PerLayerEmbedding => None,
+                    WeightId::Layer(layer_idx, _) if is_expert_matrix(id) => match &config.layers[layer_idx].feed {
+                        FeedForward::Experts(experts) => Some(all / experts.n_experts as u64 * experts.n_used as u64),
+                        FeedForward::None | FeedForward::Dense(_) => None,
+                    },
+                    _ => (info.n_rows > 1).then_some(all),
+                }
+            };
+            checkpoint.tensors().filter_map(bytes).fold(0, u64::saturating_add)
+        }
     }
 }
 

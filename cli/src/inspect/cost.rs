@@ -1,5 +1,6 @@
 //! The memory that a model needs, and its measured speed.
 
+use refrain::internals::engine::ReadRate;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::kv_cache::{CacheSize, KvCache};
 use refrain::internals::profile::cpu_name;
@@ -101,8 +102,24 @@ fn vectors_bytes(checkpoint: &Checkpoint) -> u64 {
 pub(super) enum Speed {
     /// From the profile beside the model.
     Measured(MeasuredSpeed),
+    /// From the rate at which this machine reads weights.
+    Estimated(EstimatedSpeed),
     /// The reason why it is not known.
     Unknown(String),
+}
+
+/// What decoding cannot exceed while each token reads the weights from memory.
+#[derive(Debug, Serialize)]
+pub(super) struct EstimatedSpeed {
+    pub(super) tokens_per_s: f64,
+    /// Bytes of weights that a token reads, with the default `--quantize`.
+    pub(super) bytes_per_token: u64,
+    /// Measured now.
+    pub(super) read_bytes_per_s: f64,
+    pub(super) isa: &'static str,
+    pub(super) n_threads: usize,
+    /// The reason why it was not measured.
+    pub(super) reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,18 +140,39 @@ pub(super) struct DecodeSpeed {
 }
 
 impl Speed {
-    /// The speed of the model with this memory by its stored profile.
-    pub(super) fn new(profile: Option<&MachineProfile>, config: &ModelConfig, memory: &Memory) -> Self {
+    /// The speed of the model with this memory by its stored profile, or an estimate.
+    pub(super) fn new(profile: Option<&MachineProfile>, checkpoint: &Checkpoint, memory: &Memory) -> Self {
+        let reason = match Self::measured(profile, checkpoint.config(), memory) {
+            Ok(measured) => return Self::Measured(measured),
+            Err(reason) => reason,
+        };
+        let bytes_per_token = Quantize::default().bytes_per_row(checkpoint);
+        match ReadRate::measure() {
+            Ok(Some(rate)) if bytes_per_token > 0 => Self::Estimated(EstimatedSpeed {
+                tokens_per_s: rate.bytes_per_s / bytes_per_token as f64,
+                bytes_per_token,
+                read_bytes_per_s: rate.bytes_per_s,
+                isa: rate.isa.name(),
+                n_threads: rate.n_threads,
+                reason,
+            }),
+            _ => Self::Unknown(reason),
+        }
+    }
+
+    /// The speed by the stored profile, or why there is none.
+    fn measured(
+        profile: Option<&MachineProfile>,
+        config: &ModelConfig,
+        memory: &Memory,
+    ) -> Result<MeasuredSpeed, String> {
         let Some(profile) = profile else {
-            return Self::Unknown("not measured here; `refrain profile MODEL` measures it".to_owned());
+            return Err("not measured here; `refrain profile MODEL` measures it".to_owned());
         };
         let (key, here) = (profile.key(), cpu_name());
         let again = "`refrain profile MODEL` measures again";
         if key.cpu != here {
-            return Self::Unknown(format!(
-                "the profile was measured on {}, this is {here}; {again}",
-                key.cpu
-            ));
+            return Err(format!("the profile was measured on {}, this is {here}; {again}", key.cpu));
         }
         let is_measured = |weights: &&WeightsMemory| weights.matrices_bytes == key.weights_bytes as u64;
         let measured = memory.weights.iter().find(is_measured);
@@ -142,7 +180,7 @@ impl Speed {
         let Some(weights) =
             measured.filter(|_| shape == (config.n_layers(), config.hidden_dim, config.vocab_size))
         else {
-            return Self::Unknown(format!("the profile was measured with other weights; {again}"));
+            return Err(format!("the profile was measured with other weights; {again}"));
         };
         let mut contexts: Vec<usize> = profile.verify().iter().map(|cost| cost.context).collect();
         contexts.dedup();
@@ -150,7 +188,7 @@ impl Speed {
             context,
             tokens_per_s: 1e6 / profile.costs(context, 1).verify_us(1, 1),
         };
-        Self::Measured(MeasuredSpeed {
+        Ok(MeasuredSpeed {
             quantize: weights.quantize,
             kv_type: key.kv_type.name(),
             isa: key.isa.clone(),

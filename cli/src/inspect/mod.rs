@@ -15,7 +15,7 @@ use crate::args::InspectArgs;
 use crate::failure::{Exit, Failure};
 use crate::models;
 use crate::terminal::{AnswerStream, visible};
-use cost::{MeasuredSpeed, Memory, Speed, WeightsMemory};
+use cost::{EstimatedSpeed, MeasuredSpeed, Memory, Speed, WeightsMemory};
 use report::{Config, Report, TensorReport};
 
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Failure> {
@@ -126,6 +126,7 @@ impl Display for Speed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let measured = match self {
             Self::Measured(measured) => measured,
+            Self::Estimated(estimated) => return write!(f, "{estimated}"),
             Self::Unknown(reason) => return f.write_str(reason),
         };
         for (i, speed) in measured.decode.iter().enumerate() {
@@ -134,6 +135,18 @@ impl Display for Speed {
         }
         let MeasuredSpeed { quantize, kv_type, isa, n_threads, .. } = measured;
         write!(f, ", without drafts ({n_threads} threads, {isa}, --quantize {quantize}, --kv {kv_type})")
+    }
+}
+
+impl Display for EstimatedSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tokens_per_s, bytes_per_token, read_bytes_per_s, isa, n_threads, reason } = self;
+        writeln!(f, "at most about {tokens_per_s:.1} tokens/s without drafts, an estimate: {reason}")?;
+        let (bytes, rate) = (HumanBytes(*bytes_per_token), HumanBytes(*read_bytes_per_s as u64));
+        write!(
+            f,
+            "              a token reads {bytes} of weights from memory, {rate} a second ({n_threads} threads, {isa})"
+        )
     }
 }
 

@@ -129,7 +129,7 @@ impl Report {
                 self.name = Some(checkpoint.name().to_owned());
                 self.config = Some(Config::new(config));
                 self.layers = layers::kinds(config);
-                self.speed = Some(Speed::new(profile, config, &memory));
+                self.speed = Some(Speed::new(profile, &checkpoint, &memory));
                 self.memory = Some(memory);
             }
             Err(error) => self.unsupported.push(error.to_string()),
