@@ -503,8 +503,9 @@ mod tests {
     fn a_context_that_has_grown_is_not_taken_for_a_change_of_the_machine() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
         let mut engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let steps = engine.cost_profile();
         let shared = Arc::get_mut(&mut engine.shared).expect("no session holds it");
-        shared.context_costs = Some(ContextCosts::of([0.0, 1.0]));
+        shared.context_costs = Some(ContextCosts::of([0.0, steps.verify_us(8, 1)], steps));
         let ratio = |engine: &Engine| {
             let costs = engine.cost_profile();
             costs.verify_us(8, 1) / costs.verify_us(1, 1)

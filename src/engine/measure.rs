@@ -10,7 +10,7 @@ use crate::kernels::KvType;
 use crate::model::config::FeedForward;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
-use crate::model::{Batch, Checkpoint, KvCache, Model, VariedTokens, Workspace};
+use crate::model::{Batch, Checkpoint, KvCache, LayerTime, Model, VariedTokens, Workspace};
 use crate::profile::cpu_name;
 use crate::schedule::{GraphKind, SwitchTimes};
 
@@ -90,29 +90,31 @@ pub(super) struct LoadCosts {
     pub(super) context: Option<ContextCosts>,
 }
 
-/// The part of a step's cost that grows with the context, relative to the step behind an empty one: a sum over layers of
-/// equal reach, so that layers with a window stop growing at it.
-#[derive(Debug, Clone, PartialEq)]
+/// The part of a step's cost that grows with the context: the attention of all layers, as a sum over layers of equal reach, so
+/// that layers with a window stop growing at it. Each row adds as much as the one before.
+#[derive(Debug, Clone)]
 pub(crate) struct ContextCosts {
-    /// For each reach, the cost per position read, for each of `CONTEXT_ROWS`.
-    per_token: Vec<(Reach, [f32; CONTEXT_ROWS.len()])>,
+    /// For each reach, the attention of each of `CONTEXT_ROWS`, in µs per position read.
+    attention: Vec<(Reach, [f32; CONTEXT_ROWS.len()])>,
+    /// Steps behind an empty context.
+    steps: CostProfile,
 }
 
 impl ContextCosts {
     #[cfg(test)]
-    pub(super) fn of(per_token: [f32; CONTEXT_ROWS.len()]) -> Self {
-        Self { per_token: vec![(Reach::Context, per_token)] }
+    pub(super) fn of(attention: [f32; CONTEXT_ROWS.len()], steps: CostProfile) -> Self {
+        Self { attention: vec![(Reach::Context, attention)], steps }
     }
 
     /// The cost of `rows` rows behind `context` tokens, relative to an empty context.
     pub(crate) fn factor(&self, context: usize, rows: usize) -> f32 {
         let [low, high] = CONTEXT_ROWS;
-        let weight = (rows.clamp(low, high) - low) as f32 / (high - low) as f32;
-        let of_reach = |(reach, per_token): &(Reach, [f32; CONTEXT_ROWS.len()])| {
-            let per_token = per_token[0] + weight * (per_token[1] - per_token[0]);
-            per_token * reach.of(context) as f32
+        let rows = rows.max(low);
+        let weight = (rows - low) as f32 / (high - low) as f32;
+        let of_reach = |(reach, us): &(Reach, [f32; CONTEXT_ROWS.len()])| {
+            (us[0] + weight * (us[1] - us[0])) * reach.of(context) as f32
         };
-        1.0 + self.per_token.iter().map(of_reach).sum::<f32>()
+        1.0 + self.attention.iter().map(of_reach).sum::<f32>() / self.steps.verify_us(rows, 1)
     }
 }
 
@@ -143,7 +145,7 @@ pub(super) fn measure_load(
     probe.choose_layers(time.saturating_sub(start.elapsed()))?;
     let projection_us = |n_rows: usize| projection.verify_us(n_rows.min(8), 1);
     let mut steps: Vec<(usize, f32)> = Vec::new();
-    let mut context = None;
+    let mut attention = None;
     let mut empty = Vec::new();
     for n_rows in COST_ROWS {
         if is_over(0.8) && steps.len() >= COST_LENGTHS_MIN {
@@ -156,33 +158,35 @@ pub(super) fn measure_load(
         }
         // The other lengths follow the context, so that it is measured on slow machines too.
         if steps.len() == COST_LENGTHS_MIN && probe.fill() {
-            context = Some(measure_context(&mut probe, &steps, &empty, || is_over(1.0))?);
+            attention = Some(measure_attention(&mut probe, &empty, || is_over(1.0))?);
         }
     }
     let costs = CostProfile::from_measurements(&steps);
+    let context = attention.map(|attention| ContextCosts { attention, steps: costs.clone() });
     Ok(LoadCosts { costs, projection, context })
 }
 
-/// Measures the first lengths behind a context; `steps` and `empty` have their steps and passes behind an empty one.
-fn measure_context(
+/// Measures the attention of `CONTEXT_ROWS` behind a context, in µs per position; `empty` are their passes behind an empty one.
+fn measure_attention(
     probe: &mut LayerProbe<'_>,
-    steps: &[(usize, f32)],
     empty: &[PassTimes],
     is_over: impl Fn() -> bool,
-) -> Result<ContextCosts, EngineError> {
-    let mut costs: Vec<(Reach, [f32; CONTEXT_ROWS.len()])> = Vec::new();
-    for (i, (&(n_rows, step_us), empty)) in steps.iter().zip(empty).enumerate() {
+) -> Result<Vec<(Reach, [f32; CONTEXT_ROWS.len()])>, EngineError> {
+    let mut attention: Vec<(Reach, [f32; CONTEXT_ROWS.len()])> = Vec::new();
+    for (i, (n_rows, empty)) in CONTEXT_ROWS.into_iter().zip(empty).enumerate() {
         let pass = probe.least(probe.context, n_rows, &is_over)?;
-        let added =
-            pass.layers.iter().zip(&empty.layers).map(|(&(layer, us), before)| (layer, us - before.1));
+        let added = pass.layers.iter().zip(&empty.layers);
+        let added = added.map(|((layer_idx, us), (_, before))| (*layer_idx, us.attention - before.attention));
         let added = probe.kinds.attention_totals(&added.collect::<Vec<_>>());
-        costs.resize(added.len(), (Reach::Context, [0.0; CONTEXT_ROWS.len()]));
-        for ((reach, per_token), (of, added_us)) in costs.iter_mut().zip(added) {
+        attention.resize(added.len(), (Reach::Context, [0.0; CONTEXT_ROWS.len()]));
+        for ((reach, per_token), (of, added_us)) in attention.iter_mut().zip(added) {
             *reach = of;
-            per_token[i] = added_us.max(0.0) / (step_us * of.of(probe.context) as f32);
+            per_token[i] = added_us.max(0.0) / of.of(probe.context) as f32;
         }
     }
-    Ok(ContextCosts { per_token: costs })
+    // Noise must not make rows cheaper than none.
+    attention.iter_mut().for_each(|(_, us)| us[1] = us[1].max(us[0]));
+    Ok(attention)
 }
 
 /// Times of a pass through some layers, in µs.
@@ -190,7 +194,7 @@ struct PassTimes {
     /// Of everything before the layers.
     begin: f32,
     /// Of each layer.
-    layers: Vec<(usize, f32)>,
+    layers: Vec<(usize, LayerTime)>,
 }
 
 /// Runs some layers of each kind.
@@ -206,8 +210,8 @@ struct LayerProbe<'a> {
     layers: Vec<usize>,
     /// Slots for a context.
     context: usize,
-    /// Times of the last pass.
-    us: Vec<f32>,
+    /// Times of the layers of the last pass.
+    times: Vec<LayerTime>,
 }
 
 impl<'a> LayerProbe<'a> {
@@ -226,7 +230,7 @@ impl<'a> LayerProbe<'a> {
             tokens: VariedTokens::new(config.vocab_size),
             layers: (0..config.n_layers()).collect(),
             context,
-            us: Vec::new(),
+            times: Vec::new(),
         })
     }
 
@@ -242,7 +246,7 @@ impl<'a> LayerProbe<'a> {
         let least = least.count();
         self.layers = order[..least].to_vec();
         self.pass(0, 1)?;
-        let us: f32 = self.pass(0, 1)?.layers.iter().map(|(_, us)| us).sum();
+        let us: f32 = self.pass(0, 1)?.layers.iter().map(|(_, time)| time.us).sum();
         let layer_s = f64::from(us).max(1e-3) * 1e-6 / least as f64;
         let affordable = |passes: f64| (time.as_secs_f64() * 0.8 / (passes * layer_s)) as usize;
         // A layer of each kind comes before further lengths, and further layers come behind them.
@@ -272,8 +276,8 @@ impl<'a> LayerProbe<'a> {
         if !is_over() {
             let again = self.pass(context, n_rows)?;
             pass.begin = pass.begin.min(again.begin);
-            for (layer, again) in pass.layers.iter_mut().zip(again.layers) {
-                layer.1 = layer.1.min(again.1);
+            for ((_, time), (_, again)) in pass.layers.iter_mut().zip(again.layers) {
+                *time = time.least(again);
             }
         }
         Ok(pass)
@@ -283,14 +287,15 @@ impl<'a> LayerProbe<'a> {
     fn pass(&mut self, context: usize, n_rows: usize) -> Result<PassTimes, EngineError> {
         self.kv.assume_len(context);
         self.batch.set_chain(context, &self.tokens.draw(n_rows));
-        let Self { model, compute, batch, kv, workspace, layers, us, .. } = self;
-        model.time_layers(*compute, batch, kv, workspace, layers, us)?;
-        Ok(PassTimes { begin: us[0], layers: layers.iter().copied().zip(us[1..].iter().copied()).collect() })
+        let Self { model, compute, batch, kv, workspace, layers, times, .. } = self;
+        let begin = model.time_layers(*compute, batch, kv, workspace, layers, times)?;
+        Ok(PassTimes { begin, layers: layers.iter().copied().zip(times.iter().copied()).collect() })
     }
 
     /// The time of a pass through all layers, in µs.
     fn pass_us(&self, pass: &PassTimes) -> f32 {
-        pass.begin + self.kinds.total(&pass.layers)
+        let layers: Vec<_> = pass.layers.iter().map(|(layer_idx, time)| (*layer_idx, time.us)).collect();
+        pass.begin + self.kinds.total(&layers)
     }
 }
 
@@ -393,22 +398,35 @@ mod tests {
     }
 
     #[test]
-    fn a_context_adds_to_the_costs_in_proportion() {
-        let costs = ContextCosts::of([0.001, 0.008]);
-        let factor = |context, rows| (costs.factor(context, rows) * 1000.0).round();
-        assert_eq!([factor(0, 1), factor(0, 8), factor(0, 32)], [1000.0; 3]);
-        assert_eq!([factor(100, 1), factor(100, 8), factor(100, 32)], [1100.0, 1800.0, 1800.0]);
-        assert_eq!((factor(200, 1), factor(100, 0), factor(100, 2)), (1200.0, 1100.0, 1200.0));
+    fn a_context_adds_the_attention_of_each_row() {
+        let steps = CostProfile::from_measurements(&[(1, 100.0), (8, 200.0), (16, 400.0)]);
+        let costs = ContextCosts::of([0.1, 0.8], steps.clone());
+        let us = |context, rows| (costs.factor(context, rows) * steps.verify_us(rows, 1)).round();
+        assert_eq!([us(0, 1), us(0, 8), us(0, 16)], [100.0, 200.0, 400.0]);
+        assert_eq!([us(1000, 1), us(1000, 8), us(1000, 16)], [200.0, 1000.0, 2000.0]);
+        assert_eq!((us(2000, 1), us(1000, 0)), (300.0, 200.0));
+        assert_eq!(us(1000, 4), (steps.verify_us(4, 1) + 400.0).round());
     }
 
     #[test]
     fn a_window_adds_no_more_than_its_positions() {
-        let per_token = vec![(Reach::Context, [0.001, 0.002]), (Reach::Window(50), [0.01, 0.04])];
-        let costs = ContextCosts { per_token };
+        let attention = vec![(Reach::Context, [0.1, 0.2]), (Reach::Window(50), [1.0, 4.0])];
+        let costs =
+            ContextCosts { attention, steps: CostProfile::from_measurements(&[(1, 100.0), (8, 100.0)]) };
         let factor = |context, rows| (costs.factor(context, rows) * 1000.0).round();
         assert_eq!([factor(0, 1), factor(20, 1), factor(50, 1)], [1000.0, 1220.0, 1550.0]);
         assert_eq!([factor(100, 1), factor(1000, 1)], [1600.0, 2500.0]);
         assert_eq!([factor(20, 8), factor(1000, 8)], [1840.0, 5000.0]);
+    }
+
+    #[test]
+    fn attention_is_a_part_of_a_layers_time_and_grows_with_the_context() {
+        let (model, pool) = (fixture(), Pool::new(1));
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let mut probe = LayerProbe::new(&model, compute).unwrap();
+        assert!(probe.fill());
+        let pass = probe.pass(probe.context, 8).unwrap();
+        assert!(pass.layers.iter().all(|(_, time)| 0.0 < time.attention && time.attention < time.us));
     }
 
     #[test]

@@ -42,4 +42,5 @@ pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
 pub use rows::Interlude;
 pub use shortlist::Shortlist;
+pub(crate) use transformer::LayerTime;
 pub use transformer::{Model, Part, Workspace};

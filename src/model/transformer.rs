@@ -34,6 +34,7 @@ mod timing;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -63,6 +64,7 @@ use experts::ExpertBuffers;
 pub use head::ProjectedPart;
 pub use parts::Part;
 use streams::StreamBuffers;
+pub(crate) use timing::LayerTime;
 
 /// A loaded transformer: immutable, shared by all sessions.
 pub struct Model {
@@ -178,6 +180,8 @@ struct Buffers {
     /// The row of `per_layer` that belongs to the first row of the layer at hand.
     per_layer_start: usize,
     streams: StreamBuffers,
+    /// Time of attention since it was set to zero, for measurements while loading.
+    attention_time: Duration,
     /// Ones: the weight of a norm without one, or what a row is summed with.
     ones: Vec<f32>,
     /// Of the layer at hand: `[n_rows, n_heads * head_dim]`
@@ -682,12 +686,14 @@ impl Model {
         let rule = AttentionRule { scale, window, softcap, sinks: layer.vector(LayerWeight::Sinks) };
         let q_dim = attention.q_dim();
         resize_exact(&mut ws.attended, ws.q.len());
+        let start = Instant::now();
         for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
             let values = range.start * q_dim..range.end * q_dim;
             let (q, out) = (&ws.q[values.clone()], &mut ws.attended[values]);
             let (kv, scratch) = part.attended(layer_idx);
             kernels::attention(compute.kernels, compute.pool, shape, rule, q, kv, own.visible, scratch, out);
         }
+        ws.attention_time += start.elapsed();
         if attention.gated {
             kernels::sigmoid_mul(compute.kernels, &mut ws.attended, &ws.gate);
         }
