@@ -245,6 +245,37 @@ fn a_source_follows_its_namespace_as_it_changes() {
 }
 
 #[test]
+fn a_response_begins_as_the_newest_ones_in_the_log_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(folder.path());
+    for ids in [[1, 2, 3], [1, 2, 4], [5, 6, 7]] {
+        log.append("a", &tokens(ids)).expect("written");
+    }
+    let next = |source: &mut HistoryLogSource, frontier: &[Cursor]| {
+        let mut candidates = Candidates::with_limit(16);
+        source.expand(frontier, &mut candidates);
+        candidates.as_slice().to_vec()
+    };
+    let check = |log: &HistoryLog| {
+        let mut source = source(log, "a");
+        let prompt = tokens([40, 41]);
+        assert!(anchors(&mut source, &prompt).is_empty(), "nothing matches, and no response begins");
+        source.prime(&prompt);
+        let frontier: Vec<Cursor> =
+            anchors(&mut source, &prompt).iter().map(|anchor| anchor.cursor).collect();
+        let first = next(&mut source, &frontier);
+        assert_eq!(first.iter().map(|c| c.token.0).collect::<Vec<_>>(), [5, 1, 1]);
+        let second = next(&mut source, &[first[1].next, first[2].next]);
+        let second: Vec<_> = second.iter().map(|c| (c.token.0, c.match_len, c.probability)).collect();
+        assert_eq!(second, [(2, 1, 1.0), (2, 1, 1.0)]);
+        assert!(anchors(&mut source, &tokens([40, 41, 9])).is_empty(), "it has begun");
+    };
+    check(&log);
+    drop(log);
+    check(&open(folder.path()));
+}
+
+#[test]
 fn drafting_goes_on_while_other_threads_change_the_history() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = open(folder.path());

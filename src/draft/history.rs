@@ -1,12 +1,13 @@
 //! The source *history*: earlier responses, of this session and of other sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::constants::OrderConfig;
 use super::echo::EchoStore;
 use super::evidence::EvidenceClass;
+use super::openings::{OpeningPlace, Openings};
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
 use crate::face::internals;
@@ -57,6 +58,8 @@ struct Entry {
 struct Namespace {
     /// `[young, old]`.
     automata: [SuffixAutomaton; 2],
+    /// How the newest responses begin, newest first: as many and as long as [`Openings`] are.
+    openings: VecDeque<Box<[TokenId]>>,
     /// Number of changes of any kind: a reader's matches are valid only at an equal number.
     version: u64,
     /// Number of moves or drops of automata: cursors of another generation are invalid.
@@ -105,6 +108,8 @@ impl HistoryStore {
         for token in kept {
             young.extend(token.0).expect("half of the bound fits");
         }
+        namespace.openings.push_front(response[..response.len().min(Openings::LEN_MAX)].into());
+        namespace.openings.truncate(Openings::MAX);
         namespace.version += 1;
     }
 
@@ -199,7 +204,12 @@ impl HistoryStore {
         }
         let automaton = SuffixAutomaton::with_max_tokens(self.tokens_max / 2);
         let automata = [automaton.clone(), automaton];
-        let namespace = Arc::new(RwLock::new(Namespace { automata, version: 0, generation: 0 }));
+        let namespace = Arc::new(RwLock::new(Namespace {
+            automata,
+            openings: VecDeque::new(),
+            version: 0,
+            generation: 0,
+        }));
         map.entries.insert(name.to_owned(), Entry { namespace: Arc::clone(&namespace), appended_at });
         drop(map);
         self.retire(dropped);
@@ -226,6 +236,7 @@ impl Namespace {
         for automaton in &mut self.automata {
             *automaton = SuffixAutomaton::with_max_tokens(automaton.max_tokens());
         }
+        self.openings = VecDeque::new();
     }
 
     /// Invalidates all matches. Called before a change that invalidates states, so that a panic half-way
@@ -236,7 +247,8 @@ impl Namespace {
     }
 
     fn memory_usage(&self) -> usize {
-        self.automata.iter().map(SuffixAutomaton::memory_usage).sum()
+        let of_openings: usize = self.openings.iter().map(|opening| size_of_val(&**opening)).sum();
+        self.automata.iter().map(SuffixAutomaton::memory_usage).sum::<usize>() + of_openings
     }
 }
 
@@ -250,7 +262,7 @@ fn write(namespace: &RwLock<Namespace>) -> RwLockWriteGuard<'_, Namespace> {
 }
 
 /// Drafts from earlier responses: follows the committed text through the automata of a [`HistoryStore`]'s
-/// namespace.
+/// namespace. Where a response begins, it also proposes the beginnings of the newest ones ([`Openings`]).
 ///
 /// Reads under a lock that is held for writing only at a response's end, in this or another session. When the
 /// history has grown, the newest tokens of the text are matched again, so matches are exact up to
@@ -270,6 +282,19 @@ pub struct HistorySource {
     /// have followed.
     version: u64,
     n_followed: usize,
+    /// Number of committed tokens where the response begins, and the openings there.
+    begin: usize,
+    openings: Openings,
+}
+
+/// A place in an opening as a cursor. As a match it is empty, and the empty suffix is excluded from the matches.
+fn opening_cursor(place: OpeningPlace) -> Cursor {
+    Cursor(u64::from(place.next) | u64::from(place.agreed) << 48)
+}
+
+fn opening_of(cursor: Cursor) -> Option<OpeningPlace> {
+    let place = OpeningPlace { next: cursor.0 as u32, agreed: (cursor.0 >> 48) as u16 };
+    orders::decode(cursor).0.is_empty().then_some(place)
 }
 
 impl HistorySource {
@@ -287,6 +312,8 @@ impl HistorySource {
             matches: [Match::EMPTY; 2],
             version: u64::MAX,
             n_followed: 0,
+            begin: usize::MAX,
+            openings: Openings::default(),
         }
     }
 
@@ -329,6 +356,14 @@ impl HistorySource {
         namespace.generation
     }
 
+    /// Reads the openings and pushes their begins.
+    fn push_openings(&mut self, out: &mut Vec<Anchor>) {
+        let Some(namespace) = &self.namespace else { return };
+        self.openings.set(read(namespace).openings.iter().map(AsRef::as_ref));
+        let begins = self.openings.begins();
+        out.extend(begins.map(|place| Anchor { cursor: opening_cursor(place), match_len: 0 }));
+    }
+
     /// Pushes the matches, longest first, as cursors of the generation that [`follow`](Self::follow)
     /// returned.
     fn push_anchors(&self, generation: u16, out: &mut Vec<Anchor>) {
@@ -356,10 +391,13 @@ impl DraftSource for HistorySource {
         EvidenceClass::TextMatch
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` reads the text
+    /// `anchors` reads the text. A response follows it.
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.begin = committed.len();
+    }
 
     fn reset(&mut self) {
-        self.version = u64::MAX;
+        (self.version, self.begin) = (u64::MAX, usize::MAX);
     }
 
     fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
@@ -372,12 +410,22 @@ impl DraftSource for HistorySource {
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         let generation = self.follow(committed);
         self.push_anchors(generation, out);
+        if committed.len() == self.begin {
+            self.push_openings(out);
+        }
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         let Some(namespace) = &self.namespace else { return };
         let namespace = read(namespace);
         for (parent, &cursor) in frontier.iter().enumerate() {
+            if let Some(place) = opening_of(cursor) {
+                let places = frontier.iter().filter_map(|&cursor| opening_of(cursor));
+                if let Some(token) = self.openings.token(place, places) {
+                    out.push(token.candidate(parent as u32, opening_cursor(token.next)));
+                }
+                continue;
+            }
             let (m, generation) = orders::decode(cursor);
             let automaton = usize::from(generation & 1);
             if generation == tag(namespace.generation, automaton) {
@@ -392,7 +440,7 @@ impl DraftSource for HistorySource {
     }
 
     fn memory_usage(&self) -> usize {
-        0 // the store reports shared memory
+        self.openings.memory_usage() // the store reports shared memory
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
@@ -429,6 +477,36 @@ mod tests {
         source.push_anchors(generation, &mut anchors);
         assert_eq!(anchors[0].match_len, 10);
         assert_eq!(expand(&mut source, &anchors), 0);
+    }
+
+    #[test]
+    fn a_response_begins_as_the_newest_ones_did() {
+        let store = Arc::new(HistoryStore::new());
+        for ids in [[1, 2, 3], [1, 2, 4], [5, 6, 7]] {
+            store.append("a", &tokens(ids));
+        }
+        let mut source = store.source("a");
+        let prompt = tokens([40, 41]);
+        let mut anchors = Vec::new();
+        source.anchors(&prompt, &mut anchors);
+        assert!(anchors.is_empty(), "nothing matches, and no response begins");
+        source.prime(&prompt);
+        source.anchors(&prompt, &mut anchors);
+        let frontier: Vec<Cursor> = anchors.iter().map(|anchor| anchor.cursor).collect();
+        let mut first = Candidates::with_limit(16);
+        source.expand(&frontier, &mut first);
+        assert_eq!(first.as_slice().iter().map(|c| c.token.0).collect::<Vec<_>>(), [5, 1, 1]);
+        let mut second = Candidates::with_limit(16);
+        source.expand(&[first.as_slice()[1].next, first.as_slice()[2].next], &mut second);
+        assert_eq!(
+            second.as_slice().iter().map(|c| (c.token.0, c.match_len)).collect::<Vec<_>>(),
+            [(2, 1), (2, 1)]
+        );
+        store.forget("a");
+        source.prime(&prompt);
+        anchors.clear();
+        source.anchors(&prompt, &mut anchors);
+        assert!(anchors.is_empty(), "forgotten");
     }
 
     #[test]

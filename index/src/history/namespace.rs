@@ -195,6 +195,11 @@ impl Namespace {
         log_bytes + self.segments.iter().map(Segment::bytes).sum::<u64>()
     }
 
+    /// The responses of the log, newest first.
+    pub(super) fn newest(&self) -> impl Iterator<Item = &[TokenId]> {
+        self.live.iter().rev().map(|record| &*record.tokens)
+    }
+
     /// The automaton of the log's records. The first call builds it: about 0.2 µs per token.
     pub(super) fn automaton(&self) -> &SuffixAutomaton {
         self.automaton.get_or_init(|| {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use refrain::internals::draft::{AutomatonOrders, OrderConfig, most_frequent, propose_orders};
+use refrain::internals::draft::{
+    AutomatonOrders, OpeningPlace, Openings, OrderConfig, most_frequent, propose_orders,
+};
 use refrain::internals::sam::{Match, SuffixAutomaton};
 use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TokenId};
 
@@ -15,7 +17,8 @@ use super::store::{Shared, SharedNamespace, read};
 
 /// Drafts from a namespace of a [`HistoryLog`](super::HistoryLog).
 ///
-/// The log and each segment draft separately; tokens on which they agree share a node of the tree. A damaged segment
+/// The log and each segment draft separately; tokens on which they agree share a node of the tree. Where a response begins,
+/// the source also proposes the beginnings of the newest ones in the log ([`Openings`]). A damaged segment
 /// provides no drafts and no error: [`HistoryLog::stats`](super::HistoryLog::stats) reports it.
 ///
 /// Reads take a shared lock; only changes of the namespace take it exclusively. After a change of the history, the
@@ -38,6 +41,9 @@ pub struct HistoryLogSource {
     /// Per segment.
     chains: Vec<Vec<Order>>,
     tree: Tree,
+    /// Number of committed tokens where the response begins, and the openings there.
+    begin: usize,
+    openings: Openings,
 }
 
 /// The nodes of one step's cursors.
@@ -55,6 +61,7 @@ struct Tree {
 #[derive(Clone, Copy, Debug)]
 enum Node {
     Live(Match),
+    Opening(OpeningPlace),
     /// `orders[from..to]`.
     Frozen {
         segment: u32,
@@ -95,6 +102,8 @@ impl HistoryLogSource {
             live: Match::EMPTY,
             chains: Vec::new(),
             tree: Tree::default(),
+            begin: usize::MAX,
+            openings: Openings::default(),
         }
     }
 
@@ -181,6 +190,15 @@ impl HistoryLogSource {
         // For equal match lengths, the log comes first, then older segments.
         out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
         out.truncate(ANCHORS_MAX);
+    }
+
+    /// Reads the openings, and adds their begins to the nodes of the step.
+    fn push_openings(&mut self, out: &mut Vec<Anchor>) {
+        let Some(namespace) = &self.namespace else { return };
+        self.openings.set(read(namespace).newest());
+        for place in self.openings.begins() {
+            out.push(Anchor { cursor: self.tree.push(Node::Opening(place)), match_len: 0 });
+        }
     }
 }
 
@@ -277,10 +295,14 @@ impl DraftSource for HistoryLogSource {
         EvidenceClass::TextMatch
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {} // `anchors` catches up
+    /// `anchors` catches up. A response follows.
+    fn prime(&mut self, committed: &[TokenId]) {
+        self.begin = committed.len();
+    }
 
     fn reset(&mut self) {
         self.forget_matches();
+        self.begin = usize::MAX;
     }
 
     fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
@@ -294,6 +316,9 @@ impl DraftSource for HistoryLogSource {
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         self.follow(committed);
         self.push_anchors(out);
+        if committed.len() == self.begin {
+            self.push_openings(out);
+        }
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
@@ -313,6 +338,16 @@ impl DraftSource for HistoryLogSource {
                     let segment = namespace.searched_at(segment as usize);
                     self.tree.expand_frozen((segment, &mut cache), node, config, parent, out);
                 }
+                Some((_, Node::Opening(place))) => {
+                    let places = frontier.iter().filter_map(|&cursor| match self.tree.node(cursor) {
+                        Some((_, Node::Opening(place))) => Some(place),
+                        _ => None,
+                    });
+                    if let Some(token) = self.openings.token(place, places) {
+                        let next = self.tree.push(Node::Opening(token.next));
+                        out.push(token.candidate(parent, next));
+                    }
+                }
                 None => {}
             }
         }
@@ -325,7 +360,8 @@ impl DraftSource for HistoryLogSource {
     /// The store reports the shared memory.
     fn memory_usage(&self) -> usize {
         let chains: usize = self.chains.iter().map(|chain| chain.capacity() * size_of::<Order>()).sum();
-        chains + self.chains.capacity() * size_of::<Vec<Order>>() + self.tree.memory_usage()
+        let of_matches = chains + self.chains.capacity() * size_of::<Vec<Order>>();
+        of_matches + self.tree.memory_usage() + self.openings.memory_usage()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
