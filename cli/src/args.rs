@@ -28,7 +28,7 @@ use refrain::Task;
 pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
 pub(crate) use bench::{
     AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
-    BenchStreamArgs, FleetArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TraceArgs, TuneArgs,
+    BenchStreamArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TraceArgs, TuneArgs,
 };
 pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
 pub(crate) use engine::{ComputeArgs, ModelArgs};

@@ -15,8 +15,8 @@ use refrain_bench::{
 };
 
 use crate::args::{
-    AblateArgs, BenchArgs, BenchCommand, FleetArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs,
-    needs_draft_model,
+    AblateArgs, BenchArgs, BenchCommand, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs,
+    TuneArgs, needs_draft_model,
 };
 use crate::failure::{Exit, Failure};
 use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
@@ -29,6 +29,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
             Some(path) => replay_model(args, path),
             None => replay(args),
         },
+        BenchCommand::Floor(args) => floor(args),
         BenchCommand::Trace(args) => crate::trace::bench(args),
         BenchCommand::Ablate(args) => ablate(args),
         BenchCommand::Tune(args) => tune(args),
@@ -75,6 +76,25 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
         let page = report::html::write("Drafting, replayed", &tables, &plots, &traced, &set.tokenizer);
         write_file(path, &page)?;
     }
+    Ok(Exit::Done)
+}
+
+fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
+    check_rows(args.rows)?;
+    let machines = match args.profile.as_slice() {
+        [] => refrain_bench::floor::machines(),
+        files => {
+            let machine = |path: &std::path::PathBuf| Ok((path.display().to_string(), Costs::read(path)?));
+            files.iter().map(machine).collect::<Result<_, CostsError>>()?
+        }
+    };
+    let set = RowSet::load(&args.rows_args)?;
+    let (half, n_threads) = (args.rows_args.half.half(), n_threads(args.rows_args.threads));
+    let measured =
+        refrain_bench::floor::measure(&set.rows, half, &machines, args.rows, set.vocab_size, n_threads);
+    let mut conditions = set.conditions(&args.rows_args);
+    conditions.push(format!("at most {} rows a batch; drafting measured on {n_threads} threads", args.rows));
+    write!(std::io::stdout(), "{}", refrain_bench::floor::write(&conditions, &measured))?;
     Ok(Exit::Done)
 }
 

@@ -20,6 +20,7 @@
 //! - [`model`] replays through a model: everything is computed, and times are real.
 //! - [`ablate`](mod@ablate) measures the parts of drafting with a model that generates its own answers.
 //! - [`fleet`] simulates workers that share their answers with a delay.
+//! - [`floor`] checks that drafts never cost more than a little, by the costs of several machines.
 //! - [`graphs`] measures the cost of changes of static graphs during a prefill.
 //! - [`pruning`] measures the time saved by pruning a batch half-way, at a model's true shape.
 //! - [`stream`] compares a streamed model's speed with the bandwidth of its disk.
@@ -31,6 +32,7 @@
 pub mod ablate;
 pub mod costs;
 pub mod fleet;
+pub mod floor;
 pub mod graphs;
 pub mod model;
 pub mod pressure;

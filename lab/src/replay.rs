@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, EchoConfig, EchoSource, Evidence, NodeSet, OrderConfig,
-    PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig, ReuseSource,
-    StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
+    BuilderConfig, CalibrationSource, ContextSource, DraftTimes, EchoConfig, EchoSource, Evidence, NodeSet,
+    OrderConfig, PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig,
+    ReuseSource, StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{
@@ -87,6 +87,8 @@ pub struct Lane<'a> {
     setting: &'a Setting,
     vocab_size: usize,
     table: ReliabilityTable,
+    /// The measured times of drafting, which count where rows have a price.
+    times: DraftTimes,
     session: Option<String>,
     /// Responses of the session: in the history store for Refrain, unchanged for the rules.
     history: Arc<HistoryStore>,
@@ -125,6 +127,7 @@ impl<'a> Lane<'a> {
             setting,
             vocab_size,
             table: setting.constants.table(),
+            times: DraftTimes::new(),
             session: None,
             history: Arc::new(HistoryStore::new()),
             earlier: Vec::new(),
@@ -139,10 +142,14 @@ impl<'a> Lane<'a> {
         self.enter(row);
         if self.setting.fresh {
             self.table = self.setting.constants.table();
+            self.times = DraftTimes::new();
         }
         let mut sources = self.sources(row);
         let mut builder = TreeBuilder::with_table(self.builder_config(), self.table.clone());
+        builder.set_times(self.times.clone());
+        let names = sources.iter().map(|source| source.name());
         let costs = self.setting.costs.behind(row.prompt.len());
+        let costs = costs.with_draft_us_per_node(self.times.us_per_node(names));
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
         self.read_prompt(row, &mut sources);
@@ -197,6 +204,7 @@ impl<'a> Lane<'a> {
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
         self.table = builder.table().clone();
+        self.times = builder.times().clone();
         self.leave(row);
     }
 

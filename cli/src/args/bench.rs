@@ -25,6 +25,12 @@ pub(crate) enum BenchCommand {
     /// `subtask`, `context` (the passages: a string or a list) and `session` (rows of one session are
     /// consecutive, and its earlier responses are history).
     Replay(ReplayArgs),
+    /// Check the floor: on each machine of the built-in list, drafts from all sources must be at least 0.98 times as fast as
+    /// plain decoding and 0.99 times as fast as drafts from prompt and output alone.
+    ///
+    /// Rows are those of `replay`. The costs of batches are those of the list or of --profile, the time of drafting is
+    /// measured here. Nothing else should run during the measurement.
+    Floor(FloorArgs),
     /// Record logit traces: a model answers the requests, and the 8 likeliest tokens after every row of the prompt,
     /// the answer and the given strategies' drafts are kept, one file per task. `replay --trace` reads them.
     ///
@@ -327,6 +333,19 @@ pub(crate) struct AblateArgs {
     /// The reuse of rejected drafts.
     #[command(flatten)]
     pub(crate) reuse: ReuseArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FloorArgs {
+    #[command(flatten)]
+    pub(crate) rows_args: RowsArgs,
+    /// Costs of verification batches instead of the built-in list: files written by `refrain profile`, or JSON lists of
+    /// [rows, microseconds].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Vec<PathBuf>,
+    /// Maximum rows of a verification batch.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) rows: usize,
 }
 
 #[derive(Debug, Args)]
