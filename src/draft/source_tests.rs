@@ -139,7 +139,7 @@ fn history_proposes_what_was_answered_before() {
     let mut source = store.source("mail");
     let text = tokens(&[7, 1, 2]);
     source.prime(&text);
-    assert_eq!(proposals(&mut source, &text), [(3, 2)]);
+    assert_eq!(proposals(&mut source, &text), [(3, 2), (1, 0)], "and how the answer began");
 }
 
 #[test]

@@ -192,7 +192,8 @@ fn history(committed: &[TokenId]) -> Box<dyn DraftSource> {
     let response: Vec<TokenId> = KNOWN.into_iter().chain([2, 3, 4, 5]).map(TokenId).collect();
     (0..20).for_each(|_| store.append("a", &response));
     let mut source = store.source("a");
-    source.prime(committed);
+    // The response has begun: its newest token was not primed.
+    source.prime(&committed[..committed.len() - 1]);
     Box::new(source)
 }
 
