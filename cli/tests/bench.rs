@@ -118,11 +118,15 @@ fn the_floor_has_a_line_for_every_machine() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, costs) = (rows(folder.path()), folder.path().join("costs.json"));
     let shown = refrain(&["bench", "floor", arg(&rows), "--threads", "1"]).done();
-    assert!(shown.contains("| fixture target, Zen 4 |") && shown.contains("subtasks by machine"), "{shown}");
+    assert!(
+        shown.contains("| fixture target, Zen 4 |") && shown.contains(" of 16 subtasks by machine"),
+        "{shown}"
+    );
     fs::write(&costs, "[[1, 1e9], [32, 2e9]]").unwrap();
     let shown = refrain(&["bench", "floor", arg(&rows), "--profile", arg(&costs)]).done();
-    // A step of 1000 s: the time of drafting does not show.
-    assert!(shown.contains("costs.json |") && shown.contains("\n0 of "), "{shown}");
+    assert!(shown.contains("costs.json |") && shown.contains(" of 2 subtasks by machine"), "{shown}");
+    // A step takes 1000 s, so the time of drafting does not show, and a copied sentence pays.
+    assert!(!shown.contains("costs.json | **"), "{shown}");
     let refused = refrain(&["bench", "floor", arg(&rows), "--profile", arg(&rows)]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
 }
