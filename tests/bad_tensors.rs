@@ -26,16 +26,35 @@ fn open(gguf: &Gguf) -> Result<Checkpoint, LoadError> {
     Checkpoint::from_gguf_bytes(gguf.bytes().into(), "bad.gguf")
 }
 
-/// The error of a file without a tensor names it, with these exceptions.
-fn names_the_missing(name: &str, found: &Result<Checkpoint, LoadError>) -> bool {
+/// The role of a layer's tensor, or the whole name.
+fn role(name: &str) -> &str {
+    name.strip_prefix("blk.").and_then(|rest| Some(rest.split_once('.')?.1)).unwrap_or(name)
+}
+
+/// Whether the error of a file without a tensor names it, with these exceptions.
+fn names_the_missing(family: &str, name: &str, found: &Result<Checkpoint, LoadError>) -> bool {
     match found {
         Err(LoadError::MissingTensor { file, tensor }) => file == "bad.gguf" && tensor == name,
-        // Its rows are the vocabulary, which no field states.
-        Err(LoadError::Config(ConfigError::Missing { field, .. })) => {
-            name == "token_embd.weight" && field.ends_with(".vocab_size")
-        }
-        // Without an output matrix the embedding is one, and without factors frequencies are not scaled.
-        Ok(_) => ["output.weight", "rope_freqs.weight"].contains(&name),
+        Err(LoadError::Config(ConfigError::Missing { field, .. })) => match name {
+            // Its rows are the vocabulary, if no field states it.
+            "token_embd.weight" => field.ends_with(".vocab_size"),
+            _ => field == name && name.starts_with("rope_factors_"),
+        },
+        // No field states them: the first layer that could have one decides for all.
+        Err(LoadError::UnexpectedTensor { tensor, .. }) => match role(name) {
+            "attn_q.bias" | "attn_output.bias" => role(tensor).starts_with("attn_"),
+            "altup_correct_scale.weight" | "exp_probs_b.bias" | "ssm_conv1d.bias" => {
+                role(tensor) == role(name)
+            }
+            _ => false,
+        },
+        Ok(_) => match role(name) {
+            // Without an output matrix the embedding is one, and without factors frequencies are not scaled.
+            "output.weight" | "rope_freqs.weight" => true,
+            // Layers without values use their keys.
+            "attn_v.weight" | "layer_output_scale.weight" => family.starts_with("gemma4"),
+            _ => false,
+        },
         Err(_) => false,
     }
 }
@@ -49,7 +68,7 @@ fn a_tensor_that_is_missing_is_named() {
             let mut without = gguf.clone();
             without.remove_tensor(name);
             let found = open(&without);
-            if !names_the_missing(name, &found) {
+            if !names_the_missing(&family, name, &found) {
                 others.push(format!("{family} without {name}: {:?}", found.err()));
             }
             n_cases += 1;
@@ -73,9 +92,23 @@ fn a_tensor_of_another_shape_is_named() {
             dims[last] += 1;
             data.extend(vec![0; n_bytes / n as usize]);
             let is_named = match open(&longer) {
-                Err(LoadError::WrongShape { tensor, .. }) => tensor == name,
                 // The rows of an embedding are its vocabulary.
+                Err(LoadError::WrongShape { tensor, .. }) if name == "token_embd.weight" => {
+                    tensor == "output.weight"
+                }
                 Ok(_) => ["token_embd.weight", "per_layer_token_embd.weight"].contains(&&*name),
+                Err(LoadError::WrongShape { tensor, .. }) => tensor == name,
+                Err(error @ LoadError::Config(_)) => {
+                    let word = if name == "token_embd.weight" { "vocab" } else { "factors" };
+                    [
+                        "token_embd.weight",
+                        "rope_freqs.weight",
+                        "rope_factors_long.weight",
+                        "rope_factors_short.weight",
+                    ]
+                    .contains(&&*name)
+                        && error.to_string().contains(word)
+                }
                 Err(_) => false,
             };
             if !is_named {

@@ -199,6 +199,15 @@ pub(super) fn of_gguf(
     let (beta_fast, beta_slow) = (keys.number(BETA_FAST)?, keys.number(BETA_SLOW)?);
     let taken_back = keys.number(LOG_MULTIPLIER)?.unwrap_or(0.0);
     let stored = keys.stored_factors();
+    // With one of two sets of factors, frequencies would not be scaled at all.
+    let missing = match (&stored.short, &stored.long) {
+        (Some(_), None) => Some("rope_factors_long.weight"),
+        (None, Some(_)) => Some("rope_factors_short.weight"),
+        _ => None,
+    };
+    if let Some(field) = missing {
+        return Err(ConfigError::Missing { file: keys.file().to_owned(), field: field.to_owned() });
+    }
     let scaling = match (kind, factor, stored) {
         (_, _, StoredFactors { short: Some(short), long: Some(long), .. }) => RopeScaling::LongRope {
             short: short.clone(),
