@@ -38,6 +38,8 @@ fn names_the_missing(family: &str, name: &str, found: &Result<Checkpoint, LoadEr
         Err(LoadError::Config(ConfigError::Missing { field, .. })) => match name {
             // Its rows are the vocabulary, if no field states it.
             "token_embd.weight" => field.ends_with(".vocab_size"),
+            // Its rows are the rank of all layers.
+            "blk.0.laurel_l.weight" => field.ends_with(role(name)),
             _ => field == name && name.starts_with("rope_factors_"),
         },
         // No field states them: the first layer that could have one decides for all.
@@ -92,11 +94,14 @@ fn a_tensor_of_another_shape_is_named() {
             dims[last] += 1;
             data.extend(vec![0; n_bytes / n as usize]);
             let is_named = match open(&longer) {
-                // The rows of an embedding are its vocabulary.
+                // The rows of an embedding are its vocabulary, those of the first branch the rank.
                 Err(LoadError::WrongShape { tensor, .. }) if name == "token_embd.weight" => {
                     tensor == "output.weight"
                 }
                 Ok(_) => ["token_embd.weight", "per_layer_token_embd.weight"].contains(&&*name),
+                Err(LoadError::WrongShape { tensor, .. }) if name == "blk.0.laurel_l.weight" => {
+                    tensor == "blk.0.laurel_r.weight"
+                }
                 Err(LoadError::WrongShape { tensor, .. }) => tensor == name,
                 Err(error @ LoadError::Config(_)) => {
                     let word = if name == "token_embd.weight" { "vocab" } else { "factors" };

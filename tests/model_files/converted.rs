@@ -59,7 +59,8 @@ impl Gguf {
 
     fn add_plain_metadata(&mut self, config: &ModelConfig) {
         let arch = config.architecture.name();
-        let attention = config.attention(0).unwrap();
+        let mut attentions = (0..config.n_layers()).filter_map(|layer_idx| config.attention(layer_idx));
+        let attention = attentions.next().expect("a layer with attention");
         for (key, value) in [
             ("embedding_length", config.hidden_dim),
             ("feed_forward_length", config.widths().ffn_dim),
