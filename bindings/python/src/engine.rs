@@ -8,6 +8,7 @@ use refrain::{Checkpoint, DraftModelOptions, EngineError, EngineOptions, Session
 
 use crate::border::compute;
 use crate::errors::Failure;
+use crate::history::History;
 use crate::options;
 use crate::python_source;
 use crate::resident::Resident;
@@ -35,6 +36,20 @@ use crate::tokenizer::Tokenizer;
 pub(crate) struct Engine {
     engine: Resident<refrain::Engine>,
     path: PathBuf,
+}
+
+/// Where the outputs are from which a session drafts.
+#[derive(FromPyObject)]
+enum KeptIn<'py> {
+    /// In the engine's memory, or nowhere.
+    Memory(bool),
+    Disk(Bound<'py, History>),
+}
+
+impl Engine {
+    pub(crate) fn engine(&self) -> Result<&refrain::Engine, Failure> {
+        self.engine.get()
+    }
 }
 
 #[pymethods]
@@ -81,7 +96,8 @@ impl Engine {
     ///     context_len: maximum tokens of prompt and output together. ``None``: the model's trained length, at most 4,096.
     ///     kv_type: element type of the KV cache: ``"f16"``, ``"f32"``, ``"q8_0"`` or ``"q4_0"``. Changes the output.
     ///     drafting: ``"auto"``; ``"draft_model"``: the draft model alone proposes tokens; ``"off"``: plain decoding. The output is the same.
-    ///     history: whether the session drafts from earlier outputs of its namespace, and adds its own.
+    ///     history: whether the session drafts from earlier outputs of its namespace, and adds its own, in the engine's memory. Or a
+    ///         :class:`History`: the session drafts from its outputs, in its namespace, and the program adds to it.
     ///     namespace: an app, a user or a task. A session never drafts from another namespace.
     ///     verify_rows_max: maximum rows of a verification batch, the root included, 1 to 64.
     ///     prefill_chunk: prompt tokens per pass.
@@ -91,32 +107,40 @@ impl Engine {
     ///     OptionError: an argument is outside its range, or two sources have one name.
     ///     AllocationError: there is no memory for the KV cache.
     ///     NoDraftModelError: ``drafting="draft_model"`` without a draft model.
+    ///     FingerprintError: the history is of another tokenizer.
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
-    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = true, namespace = "default", verify_rows_max = 32, prefill_chunk = 256, sources = Vec::new()))]
+    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = KeptIn::Memory(true), namespace = "default", verify_rows_max = 32, prefill_chunk = 256, sources = Vec::new()))]
     fn session(
         &self,
         py: Python<'_>,
         context_len: Option<usize>,
         kv_type: &str,
         drafting: &str,
-        history: bool,
+        history: KeptIn<'_>,
         namespace: &str,
         verify_rows_max: usize,
         prefill_chunk: usize,
         sources: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Session> {
         let engine = self.engine.get()?;
+        let (in_memory, on_disk) = match &history {
+            KeptIn::Memory(is_on) => (*is_on, None),
+            KeptIn::Disk(history) => (false, Some(history.get().of(engine)?)),
+        };
         let options = SessionOptions::default()
             .with_context_len(context_len)
             .with_kv_type(options::kv_type(kv_type)?)
             .with_drafting(options::drafting(drafting)?)
-            .with_history(history)
+            .with_history(in_memory)
             .with_namespace(namespace)
             .with_verify_rows_max(verify_rows_max)
             .with_prefill_chunk(prefill_chunk);
         let sources = python_source::sources(sources, engine.tokenizer().vocab_size())?;
         let session = compute(py, || {
             let mut session = engine.session(options).map_err(Failure::Session)?;
+            if let Some(kept) = on_disk {
+                session.add_source(Box::new(kept.log.source(&kept.namespace))).map_err(Failure::Session)?;
+            }
             for source in sources {
                 session.add_source(Box::new(source)).map_err(Failure::Session)?;
             }

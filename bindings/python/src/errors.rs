@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use refrain::error::KvCacheError;
 use refrain::{EngineError, ForwardError, GenerateError, SamplingError, SessionError, TokenizerError};
-use refrain_index::HistoryError;
+use refrain_assistant::{BuildError, ForgetError, TaskError, TemplateError};
+use refrain_index::notes::ModelEmbedderError;
+use refrain_index::{HistoryError, NotesError};
 
 use crate::place;
 
@@ -68,6 +70,15 @@ pub(crate) enum Failure {
         found: u64,
     },
     Store(HistoryError),
+    Notes(NotesError),
+    /// The template of a task's prompt.
+    Template(String, TemplateError),
+    Embedder(ModelEmbedderError),
+    Build(Box<BuildError>),
+    Forget(Box<ForgetError>),
+    Task(Box<TaskError>),
+    /// The result of a job was taken before.
+    JobEnded,
     /// Logits of this many bytes cannot be allocated.
     Memory {
         bytes: u64,
@@ -169,6 +180,17 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
             ("FingerprintError", message, None)
         }
         Failure::Store(error) => ("StoreError", error.to_string(), Some(error)),
+        Failure::Notes(error) => ("NotesError", error.to_string(), Some(error)),
+        Failure::Template(task, error) => {
+            details.set_item("option", "prompts")?;
+            details.set_item("given", task)?;
+            ("OptionError", format!("the template of {task}: {error}"), Some(error))
+        }
+        Failure::Embedder(error) => ("AssistantError", error.to_string(), Some(error)),
+        Failure::Build(error) => (build_class(error, &details)?, error.to_string(), Some(error)),
+        Failure::Forget(error) => (forget_class(error), error.to_string(), Some(error)),
+        Failure::Task(error) => (task_class(error, &details)?, error.to_string(), Some(error)),
+        Failure::JobEnded => ("AssistantError", "the result of the job was taken before".to_owned(), None),
         Failure::Panic { message } => ("InternalError", format!("a bug of Refrain: {message}"), None),
         Failure::Raised(raised) => return Ok(raised.clone_ref(py)),
         Failure::Engine(error) => {
@@ -263,6 +285,52 @@ fn generate_class(error: &GenerateError, details: &Bound<'_, PyDict>) -> PyResul
             "TokenOutOfRangeError"
         }
         _ => "GenerateError",
+    })
+}
+
+fn build_class(error: &BuildError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        BuildError::Notes(_) => "NotesError",
+        BuildError::Store(_) => "StoreError",
+        BuildError::Forget(error) => forget_class(error),
+        BuildError::Namespace { bytes, max } => {
+            details.set_item("option", "namespace")?;
+            details.set_item("given", bytes)?;
+            details.set_item("max", max)?;
+            "OptionError"
+        }
+        _ => "AssistantError",
+    })
+}
+
+fn forget_class(error: &ForgetError) -> &'static str {
+    match error {
+        ForgetError::Notes(_) => "NotesError",
+        _ => "StoreError",
+    }
+}
+
+fn task_class(error: &TaskError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        TaskError::Cancelled => "JobCancelledError",
+        TaskError::Nothing { .. } => "NothingError",
+        TaskError::RequestTooLong { n_tokens, room } | TaskError::TextTooLong { n_tokens, room } => {
+            details.set_item("n_tokens", n_tokens)?;
+            details.set_item("room", room)?;
+            "NoRoomError"
+        }
+        TaskError::NoRoom { room } => {
+            details.set_item("room", room)?;
+            "NoRoomError"
+        }
+        TaskError::NoChatTemplate => "ChatTemplateError",
+        TaskError::Busy => "SessionBusyError",
+        TaskError::Notes(_) => "NotesError",
+        TaskError::Store(_) | TaskError::History(_) => "StoreError",
+        TaskError::Session(error) => session_class(error, details)?,
+        TaskError::Generate(error) => generate_class(error, details)?,
+        TaskError::Tokenizer(error) => tokenizer_class(error),
+        _ => "AssistantError",
     })
 }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use refrain::{Event, FinishReason, OwnedGeneration, Stats, Summary};
+use refrain::{Event, OwnedGeneration, Stats, Summary};
 
 use crate::border::{compute, guarded};
 use crate::errors::Failure;
 use crate::held::Held;
 use crate::resident::Resident;
+use crate::results::finish_name;
 use crate::session::Home;
 use crate::signals::Signals;
+use crate::steps::{Stepped, Steps, Taken};
 use crate::token::{event_object, segments_tuple};
 
 /// A running generation: an iterator of :class:`Token` that ends with a :class:`Summary`.
@@ -26,10 +28,13 @@ use crate::token::{event_object, segments_tuple};
 /// Ctrl-C raises :class:`KeyboardInterrupt` between two events, or during the prompt's passes; the session keeps the tokens that were
 /// taken.
 #[pyclass(frozen, module = "refrain")]
-pub(crate) struct Generation {
-    state: Resident<Held<State>>,
+pub(crate) struct Generation(Resident<Arc<Decoding>>);
+
+/// A generation, which the thread of an `async for` has too.
+struct Decoding {
+    state: Held<State>,
     cancel: refrain::CancelToken,
-    home: Resident<Arc<Home>>,
+    home: Arc<Home>,
 }
 
 enum State {
@@ -42,14 +47,26 @@ enum State {
 impl Generation {
     pub(crate) fn new(generation: OwnedGeneration, home: Arc<Home>) -> Self {
         let cancel = generation.cancel_token();
-        let state = Resident::new(Held::new(State::Running(Box::new(generation))));
-        Self { state, cancel, home: Resident::new(home) }
+        let state = Held::new(State::Running(Box::new(generation)));
+        Self(Resident::new(Arc::new(Decoding { state, cancel, home })))
     }
 
+    /// Calls `read` with the text so far and the statistics, without the interpreter's lock.
+    fn read<T: Send>(&self, py: Python<'_>, read: impl FnOnce(&str, &Stats) -> T + Send) -> PyResult<T> {
+        let decoding = self.0.get()?;
+        compute(py, || {
+            Ok(match &*decoding.state.lock()? {
+                State::Running(generation) => read(generation.text(), generation.stats()),
+                State::Ended { text, stats } => read(text, stats),
+            })
+        })
+    }
+}
+
+impl Decoding {
     /// The next event, computed here if it must be. Called without the interpreter's lock.
     fn compute(&self) -> Result<Option<Event>, Failure> {
-        let (state, home) = (self.state.get()?, self.home.get()?);
-        let mut state = state.lock()?;
+        let mut state = self.state.lock()?;
         let State::Running(generation) = &mut *state else { return Ok(None) };
         let mut signals = Signals::new(&self.cancel);
         // Does nothing after the first call.
@@ -61,33 +78,52 @@ impl Generation {
             Ok(()) => prefilled.map_err(Failure::Generate),
         };
         if let Err(failure) = prefilled {
-            end(&mut state, home);
+            end(&mut state, &self.home);
             return Err(failure);
         }
-        take(&mut state, home)
+        take(&mut state, &self.home)
     }
 
     /// The next event if it needs no pass and no waiting, as most tokens of an accepted draft. The interpreter's lock may be held: a
     /// session that is away is locked by nobody who waits for it.
     fn ready(&self) -> Result<Option<Event>, Failure> {
-        let (state, home) = (self.state.get()?, self.home.get()?);
-        match state.try_lock() {
+        match self.state.try_lock() {
             Some(mut state) if matches!(&*state, State::Running(generation) if !generation.awaits_pass()) => {
-                guarded(|| take(&mut state, home))
+                guarded(|| take(&mut state, &self.home))
             }
             _ => Ok(None),
         }
     }
+}
 
-    /// Calls `read` with the text so far and the statistics, without the interpreter's lock.
-    fn read<T: Send>(&self, py: Python<'_>, read: impl FnOnce(&str, &Stats) -> T + Send) -> PyResult<T> {
-        let state = self.state.get()?;
-        compute(py, || {
-            Ok(match &*state.lock()? {
-                State::Running(generation) => read(generation.text(), generation.stats()),
-                State::Ended { text, stats } => read(text, stats),
-            })
-        })
+impl Stepped for Decoding {
+    fn step(&self, computed: &dyn Fn()) -> bool {
+        // (Only a draft source within its own step is refused the lock.)
+        let Ok(mut state) = self.state.lock() else {
+            computed();
+            return false;
+        };
+        let has_computed = match &mut *state {
+            State::Running(generation) if generation.awaits_pass() => {
+                refrain::step_together(&mut [&mut **generation]);
+                true
+            }
+            _ => false,
+        };
+        computed();
+        has_computed
+    }
+
+    fn try_take(&self, py: Python<'_>) -> PyResult<Taken> {
+        let Some(mut state) = self.state.try_lock() else { return Ok(Taken::Busy) };
+        match &*state {
+            State::Ended { .. } => return Ok(Taken::Ended),
+            State::Running(generation) if generation.awaits_pass() => return Ok(Taken::Pending),
+            State::Running(_) => {}
+        }
+        let event = guarded(|| take(&mut state, &self.home))?;
+        let needs_pass = matches!(&*state, State::Running(generation) if generation.awaits_pass());
+        event.map_or(Ok(Taken::Ended), |event| Ok(Taken::Event(event_object(py, event)?, needs_pass)))
     }
 }
 
@@ -115,11 +151,11 @@ fn end(state: &mut State, home: &Home) {
 impl Drop for Generation {
     fn drop(&mut self) {
         // In a forked process there is nothing to end.
-        let (Ok(state), Ok(home)) = (self.state.get(), self.home.get()) else { return };
+        let Ok(decoding) = self.0.get() else { return };
         // (The thread that drops the object does not hold its state.)
         let close = || {
-            if let Ok(mut state) = state.lock() {
-                end(&mut state, home);
+            if let Ok(mut state) = decoding.state.lock() {
+                end(&mut state, &decoding.home);
             }
         };
         // Python drops objects with its lock held.
@@ -136,28 +172,17 @@ impl Generation {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let event = match self.ready()? {
+        let decoding = self.0.get()?;
+        let event = match decoding.ready()? {
             Some(event) => Some(event),
-            None => compute(py, || self.compute())?,
+            None => compute(py, || decoding.compute())?,
         };
         event.map(|event| event_object(py, event)).transpose()
     }
 
-    /// The next event if it needs no pass; otherwise ``None``, as after the last event.
-    fn _ready(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        self.ready()?.map(|event| event_object(py, event)).transpose()
-    }
-
-    /// Computes until the next event needs no pass, and takes none. Returns whether there is one.
-    fn _step(&self, py: Python<'_>) -> PyResult<bool> {
-        let state = self.state.get()?;
-        compute(py, || match &mut *state.lock()? {
-            State::Running(generation) => {
-                refrain::step_together(&mut [&mut **generation]);
-                Ok(true)
-            }
-            State::Ended { .. } => Ok(false),
-        })
+    /// Steps for an event loop: those of at most `in_loop_us` microseconds in the loop, `turn_us` of them together, others in a thread.
+    fn _steps(&self, in_loop_us: u64, turn_us: u64) -> PyResult<Steps> {
+        Steps::start(Arc::clone(self.0.get()?) as Arc<dyn Stepped>, in_loop_us, turn_us)
     }
 
     fn __aiter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -174,12 +199,13 @@ impl Generation {
     ///     KeyboardInterrupt: the generation is closed.
     fn run(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let tokens = PyList::empty(py);
+        let decoding = self.0.get()?;
         let (events, last) = compute(py, || {
-            let mut signals = Signals::new(&self.cancel);
+            let mut signals = Signals::new(&decoding.cancel);
             let mut tokens = Vec::new();
             loop {
                 signals.look();
-                match self.compute() {
+                match decoding.compute() {
                     Ok(Some(Event::Token(token))) => tokens.push(token),
                     // A handler that raised has cancelled the generation, which has ended by now.
                     last => {
@@ -201,19 +227,20 @@ impl Generation {
     }
 
     /// Stops the generation before its next layer, from any thread. The next event is the summary.
-    fn cancel(&self) {
-        self.cancel.cancel();
+    fn cancel(&self) -> PyResult<()> {
+        self.0.get()?.cancel.cancel();
+        Ok(())
     }
 
     /// Ends the generation without taking its other events. Waits for a step that another thread is computing, and does nothing after
     /// the last event. The session can then be used again.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let (state, home) = (self.state.get()?, self.home.get()?);
+        let decoding = self.0.get()?;
         compute(py, || {
-            state.check()?;
+            decoding.state.check()?;
             // A step of another thread stops early.
-            self.cancel.cancel();
-            end(&mut *state.lock()?, home);
+            decoding.cancel.cancel();
+            end(&mut *decoding.state.lock()?, &decoding.home);
             Ok(())
         })
     }
@@ -248,8 +275,8 @@ impl Generation {
     /// Whether the generation has ended and its session is free.
     #[getter]
     fn is_ended(&self, py: Python<'_>) -> PyResult<bool> {
-        let state = self.state.get()?;
-        compute(py, || Ok(matches!(&*state.lock()?, State::Ended { .. })))
+        let decoding = self.0.get()?;
+        compute(py, || Ok(matches!(&*decoding.state.lock()?, State::Ended { .. })))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -267,15 +294,8 @@ fn stats_object(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
 
 /// A `refrain.Summary`.
 pub(crate) fn summary_object(py: Python<'_>, summary: &Summary) -> PyResult<Py<PyAny>> {
-    let finish = match summary.finish {
-        FinishReason::EndToken => "end_token",
-        FinishReason::Stop => "stop",
-        FinishReason::MaxTokens => "max_tokens",
-        FinishReason::ContextFull => "context_full",
-        _ => "cancelled",
-    };
     let fields = PyDict::new(py);
-    fields.set_item("finish", finish)?;
+    fields.set_item("finish", finish_name(summary.finish))?;
     fields.set_item("text", &summary.text)?;
     fields.set_item("segments", segments_tuple(py, &summary.segments)?)?;
     fields.set_item("seed", summary.seed)?;

@@ -7,6 +7,7 @@
 //!   that computes may wait for that one to look for signals.
 //! - It first asks [`Resident`](resident::Resident) for its value, which refuses in a forked process.
 
+mod assistant;
 mod border;
 mod cancel;
 mod drafter;
@@ -15,13 +16,18 @@ mod errors;
 mod generation;
 mod held;
 mod helpers;
+mod history;
+mod job;
+mod notes;
 mod options;
 mod place;
 mod python_source;
 mod resident;
+mod results;
 mod rows;
 mod session;
 mod signals;
+mod steps;
 mod token;
 mod tokenizer;
 
@@ -29,6 +35,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::assistant::{Assistant, Conversation};
     #[pymodule_export]
     use super::border::_panic;
     #[pymodule_export]
@@ -40,7 +48,15 @@ mod _native {
     #[pymodule_export]
     use super::generation::Generation;
     #[pymodule_export]
+    use super::history::History;
+    #[pymodule_export]
+    use super::job::Job;
+    #[pymodule_export]
+    use super::notes::Notes;
+    #[pymodule_export]
     use super::session::Session;
+    #[pymodule_export]
+    use super::steps::Steps;
     #[pymodule_export]
     use super::token::Token;
     #[pymodule_export]

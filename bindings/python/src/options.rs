@@ -1,6 +1,7 @@
 //! Options that Python names by strings.
 
 use refrain::{Drafting, KvType, Quantize, Role};
+use refrain_assistant::{Length, Priority};
 
 use crate::errors::Failure;
 use crate::rows::Kind;
@@ -49,4 +50,17 @@ pub(crate) fn kind(given: &str) -> Result<Kind, Failure> {
         ("probabilities", Kind::Probabilities),
     ];
     by_name("kind", given, &kinds)
+}
+
+pub(crate) fn priority(given: &str) -> Result<Priority, Failure> {
+    let priorities = [
+        ("foreground", Priority::Foreground),
+        ("interactive", Priority::Interactive),
+        ("background", Priority::Background),
+    ];
+    by_name("priority", given, &priorities)
+}
+
+pub(crate) fn length(given: &str) -> Result<Length, Failure> {
+    by_name("length", given, &[("short", Length::Short), ("medium", Length::Medium), ("long", Length::Long)])
 }

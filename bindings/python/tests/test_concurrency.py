@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import refrain
+from refrain import _events
 from conftest import MODEL, QUESTION
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals of POSIX")
@@ -123,7 +124,15 @@ def test_one_generation_shared_by_threads(engine: refrain.Engine) -> None:
     assert sorted(token for ids in taken for token in ids) == sorted(session.tokens[-60:])
 
 
-def test_async_iteration_gives_the_same_events(engine: refrain.Engine) -> None:
+@pytest.fixture(params=["in the loop", "in a thread", "by time"])
+def stepped_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the steps of `async for` are computed."""
+    if request.param != "by time":
+        monkeypatch.setattr(_events, "IN_LOOP_US", 0 if request.param == "in a thread" else 1 << 40)
+    return str(request.param)
+
+
+def test_async_iteration_gives_the_same_events(engine: refrain.Engine, stepped_in: str) -> None:
     async def ask() -> tuple[list[int], refrain.Summary]:
         session = engine.session(history=False)
         session.append_turn("user", QUESTION)
@@ -144,7 +153,7 @@ def test_async_iteration_gives_the_same_events(engine: refrain.Engine) -> None:
         assert ids == expected and summary.finish == "end_token"
 
 
-def test_a_cancelled_task_frees_its_session(long_engine: refrain.Engine) -> None:
+def test_a_cancelled_task_frees_its_session(long_engine: refrain.Engine, stepped_in: str) -> None:
     session = long_engine.session(context_len=100_000, history=False)
     session.append_text("Everything about the trip.")
     n_prompt = len(session.tokens)
@@ -161,6 +170,76 @@ def test_a_cancelled_task_frees_its_session(long_engine: refrain.Engine) -> None
 
     asyncio.run(main())
     assert taken and session.tokens[n_prompt:] == taken
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts the open files of the process in /proc")
+def test_an_async_loop_that_is_left_early(engine: refrain.Engine, stepped_in: str) -> None:
+    """The session keeps the tokens that were taken, though the next step runs already; pipes and threads do not pile up."""
+    counted = Path("/proc/self/fd")
+
+    async def leave() -> None:
+        for _ in range(100):
+            session = engine.session(context_len=256, history=False)
+            session.append_turn("user", QUESTION)
+            generation = session.generate(max_tokens=40)
+            ids: list[int] = []
+            async for event in generation:
+                assert isinstance(event, refrain.Token)
+                ids.append(event.id)
+                if len(ids) == 3:
+                    break
+            generation.close()
+            assert session.tokens[-3:] == ids
+            await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    before = len(list(counted.iterdir()))
+    asyncio.run(leave())
+    gc.collect()
+    assert len(list(counted.iterdir())) <= before + 2
+
+
+def test_tasks_share_one_async_iterator(engine: refrain.Engine, stepped_in: str) -> None:
+    session = engine.session(history=False)
+    session.append_turn("user", QUESTION)
+    taken: list[int] = []
+
+    async def main() -> None:
+        events = aiter(session.generate(max_tokens=60, ignore_eos=True))
+
+        async def take() -> None:
+            async for event in events:
+                if isinstance(event, refrain.Token):
+                    taken.append(event.id)
+
+        await asyncio.gather(*(take() for _ in range(3)))
+
+    asyncio.run(main())
+    assert sorted(taken) == sorted(session.tokens[-60:])
+
+
+def test_other_tasks_run_during_an_async_loop(long_engine: refrain.Engine, stepped_in: str) -> None:
+    session = long_engine.session(context_len=2048, history=False)
+    session.append_text("Everything about the trip.")
+    n_turns = 0
+
+    async def count() -> None:
+        nonlocal n_turns
+        while True:
+            n_turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> int:
+        counter = asyncio.create_task(count())
+        n_events = 0
+        async for _ in session.generate(max_tokens=300, ignore_eos=True):
+            n_events += 1
+        counter.cancel()
+        return n_events
+
+    n_events = asyncio.run(main())
+    # In the loop, a few steps together take half a millisecond before others run.
+    assert n_events == 301 and n_turns > 10
 
 
 PRELUDE = """
@@ -237,6 +316,35 @@ def test_the_interpreter_ends_during_a_generation(script: Script, daemon: bool) 
         # The main thread ends here, with a generation and an engine alive.
     """)
     assert out == ("" if daemon else "299\n")
+
+
+@pytest.mark.parametrize("in_loop_us", [0, 1 << 40])
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyboardInterrupt", "return"])
+def test_the_interpreter_ends_during_an_async_loop(script: Script, end: str, in_loop_us: int) -> None:
+    out = script(f"""
+        import asyncio
+        from refrain import _events
+        _events.IN_LOOP_US = {in_loop_us}
+        session.append_text("Everything about the trip.")
+
+        async def endless():
+            async for _ in session.generate(max_tokens=100_000, ignore_eos=True):
+                pass
+
+        async def main():
+            global task
+            task = asyncio.create_task(endless())
+            await asyncio.sleep(0.1)
+            {end}
+
+        try:
+            asyncio.run(main())
+        except KeyboardInterrupt:
+            pass
+        finally:
+            print("left", flush=True)
+    """)
+    assert out == "left\n"
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 PAGES = {
     "docs/python.md": (),
+    "docs/python-assistant.md": (),
     "bindings/python/README.md": (),
     "docs/python-transformers.md": ("transformers", "torch"),
     "docs/python-llama-cpp.md": ("llama_cpp",),

@@ -11,7 +11,8 @@ The output equals plain decoding, bit for bit, greedy or sampled::
         print(event.text, end="", flush=True)
 
 An :class:`Engine` holds a model. A :class:`Session` is one conversation. A :class:`Generation` is one output, an iterator of
-:class:`Token` that ends with a :class:`Summary`. Exceptions are in :mod:`refrain.errors`.
+:class:`Token` that ends with a :class:`Summary`. Exceptions are in :mod:`refrain.errors`, the tasks of an assistant app in
+:mod:`refrain.assistant`, the drafter without a model in :mod:`refrain.draft`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from refrain._events import (
     Stats,
     Summary,
 )
-from refrain._native import CancelToken, Engine, Generation, Session, Token, Tokenizer
+from refrain._native import CancelToken, Engine, Generation, History, Session, Token, Tokenizer
 from refrain._scores import Score, last_hidden_state, score
 from refrain._sources import DraftSource
 from refrain.errors import RefrainError
@@ -45,6 +46,7 @@ __all__ = [
     "Event",
     "Finish",
     "Generation",
+    "History",
     "PolicyStats",
     "RefrainError",
     "Rejections",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import json
+import weakref
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
-from refrain._native import Generation, Token
+from refrain._native import Token, _Steps  # pyright: ignore[reportPrivateUsage]
 
 Finish: TypeAlias = Literal["end_token", "stop", "max_tokens", "context_full", "cancelled"]
 """Why a generation ended. ``"stop"``: by a stop string or a stop token."""
@@ -218,6 +220,8 @@ class Completion:
 
 
 _T = TypeVar("_T")
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 
 
 def _read(cls: type[_T], values: dict[str, Any]) -> _T:
@@ -225,9 +229,8 @@ def _read(cls: type[_T], values: dict[str, Any]) -> _T:
     return cls(**{f.name: values[f.name] for f in fields(cast(Any, cls))})
 
 
-def stats(text: str) -> Stats:
+def stats_of(values: dict[str, Any]) -> Stats:
     """The statistics in the engine's JSON."""
-    values: dict[str, Any] = json.loads(text)
     policy = values["policy"]
     parts: dict[str, Any] = {
         "acceptance_lengths": tuple(values["acceptance_lengths"]),
@@ -241,33 +244,102 @@ def stats(text: str) -> Stats:
     return _read(Stats, values | parts)
 
 
+def stats(text: str) -> Stats:
+    """As `stats_of`, of the text."""
+    return stats_of(json.loads(text))
+
+
 def completion(tokens: list[Token], text: str, summary: Summary | None) -> Completion:
     """The output of `Generation.run`."""
     return Completion(text + (summary.text if summary else ""), tuple(tokens), summary)
 
 
-class AsyncEvents:
-    """Events of a generation for ``async for``. Steps are computed in the event loop's executor, and their events are taken in the loop.
+# A hand-over to a thread and back takes 30 to 120 µs, during which the loop may run others; steps that are hardly longer are computed in the
+# loop, which runs others after half a millisecond of them.
+IN_LOOP_US: Final = 200
+TURN_US: Final = 500
+
+
+class Stepped(Protocol[E_co]):
+    """A generation, or a job."""
+
+    def _steps(self, in_loop_us: int, turn_us: int) -> _Steps[E_co]: ...
+    def cancel(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class AsyncEvents(Generic[E]):
+    """Events of a generation or a job for ``async for``. A thread of its own computes the steps, at most one ahead of the events that were taken,
+    and wakes the event loop after each. Steps of a generation that take no longer than handing them over are computed in the loop.
 
     A task that is cancelled while it waits for a step closes the generation: the session keeps exactly the tokens that the task has got.
     """
 
-    def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+    def __init__(self, stepped: Stepped[E]) -> None:
+        self._stepped = stepped
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._steps: _Steps[E] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
 
-    def __aiter__(self) -> AsyncEvents:
+    def __aiter__(self) -> AsyncEvents[E]:
         return self
 
-    async def __anext__(self) -> Event:
-        loop, generation = asyncio.get_running_loop(), self._generation
-        while (event := generation._ready()) is None:  # pyright: ignore[reportPrivateUsage]
+    async def __anext__(self) -> E:
+        if self._loop is None:
+            self._start(asyncio.get_running_loop())
+        while True:
+            if (steps := self._steps) is None:
+                raise StopAsyncIteration
             try:
-                is_running = await loop.run_in_executor(None, generation._step)  # pyright: ignore[reportPrivateUsage]
+                event = steps.take()
+            except BaseException:
+                self._stop()
+                raise
+            if event is not None:
+                return event
+            try:
+                if steps.turn():
+                    await asyncio.sleep(0)
+                else:
+                    waiting = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiting)
+                    await waiting
             except asyncio.CancelledError:
                 # The step that runs ends before its next layer.
-                generation.cancel()
-                await asyncio.shield(loop.run_in_executor(None, generation.close))
+                self._stepped.cancel()
+                self._stop()
+                await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._stepped.close))
                 raise
-            if not is_running:
-                raise StopAsyncIteration
-        return event
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._steps = loop, self._stepped._steps(IN_LOOP_US, TURN_US)  # pyright: ignore[reportPrivateUsage]
+        reference: weakref.ref[AsyncEvents[Any]] = weakref.ref(self)
+        loop.add_reader(self._steps, _wake, reference)
+
+    def _stop(self) -> None:
+        """No step is asked for any more."""
+        if self._steps is not None and self._loop is not None:
+            self._loop.remove_reader(self._steps)
+            self._steps = None
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._steps is not None:
+            self._steps.woken()
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def __del__(self) -> None:
+        # A loop that was left before the last event. The pipe stays open until the loop, perhaps of another thread, has let go of it.
+        if self._steps is not None and self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.remove_reader, self._steps)
+
+
+def _wake(reference: weakref.ref[AsyncEvents[Any]]) -> None:
+    """Called by the event loop when a step is computed; the loop itself keeps no iterator alive."""
+    events = reference()
+    if events is not None:
+        events._wake()  # pyright: ignore[reportPrivateUsage]

@@ -1,19 +1,45 @@
 # Types of the native half; its documentation is in the docstrings of the classes themselves.
 import os
+import pathlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from collections.abc import Sequence as Items
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 import numpy.typing as npt
+from typing_extensions import Unpack
 
 from refrain._events import Completion, Event, Segment, Stats
 from refrain._sources import DraftSource
+from refrain.assistant import (
+    Answer,
+    ChatAnswer,
+    Edit,
+    Forgotten,
+    Hit,
+    JobEvent,
+    JobOptions,
+    NoteFile,
+    Passage,
+    Prefetched,
+    Reply,
+    SamplingOptions,
+    Summary,
+    Turn,
+    UiCommand,
+    UpdateReport,
+)
+
+_E_co = TypeVar("_E_co", covariant=True)
+_R = TypeVar("_R")
+Path: TypeAlias = str | os.PathLike[str]
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 BlockFormat = Literal["keep", "f32", "q8_0", "q4_0"]
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 Drafting = Literal["auto", "draft_model", "off"]
+Task = Literal["answer", "summarize", "ui", "reply", "edit"]
+Kind = Literal["note", "mail", "chat", "screen", "event"]
 LogitsKind = Literal["logits", "log_probabilities", "probabilities"]
 
 @final
@@ -68,7 +94,7 @@ class Engine:
         context_len: int | None = None,
         kv_type: KvType = "f16",
         drafting: Drafting = "auto",
-        history: bool = True,
+        history: bool | History = True,
         namespace: str = "default",
         verify_rows_max: int = 32,
         prefill_chunk: int = 256,
@@ -87,6 +113,15 @@ class Engine:
     @property
     def memory_bytes(self) -> int: ...
     def forget_history(self, namespace: str | None = None) -> None: ...
+
+@final
+class History:
+    def __new__(cls, engine: Engine, folder: Path, *, namespace: str = "default") -> History: ...
+    def append(self, output: Completion | Items[int]) -> None: ...
+    def maintain(self) -> None: ...
+    def forget(self) -> None: ...
+    @property
+    def namespace(self) -> str: ...
 
 @final
 class Session:
@@ -146,8 +181,156 @@ class Generation:
     def stats(self) -> Stats: ...
     @property
     def is_ended(self) -> bool: ...
-    def _ready(self) -> Event | None: ...
-    def _step(self) -> bool: ...
+    def _steps(self, in_loop_us: int, turn_us: int) -> _Steps[Event]: ...
+
+@final
+class _Steps(Generic[_E_co]):
+    def fileno(self) -> int: ...
+    def take(self) -> _E_co | None: ...
+    def turn(self) -> bool: ...
+    def woken(self) -> None: ...
+
+@final
+class Job(Generic[_R]):
+    def __iter__(self) -> Iterator[JobEvent | _R]: ...
+    def __next__(self) -> JobEvent | _R: ...
+    def __aiter__(self) -> AsyncIterator[JobEvent | _R]: ...
+    def run(self) -> _R: ...
+    def cancel(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Job[_R]: ...
+    def __exit__(
+        self, _class: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None: ...
+    @property
+    def is_ended(self) -> bool: ...
+    def _steps(self, in_loop_us: int, turn_us: int) -> _Steps[JobEvent | _R]: ...
+
+@final
+class Assistant:
+    def __new__(
+        cls,
+        engine: Engine,
+        *,
+        notes: Path | None = None,
+        embedder: Engine | None = None,
+        store: Path | None = None,
+        namespace: str = "default",
+        prompts: Mapping[Task, str] | None = None,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        n_passages: int = 4,
+        n_draft_passages: int = 8,
+        n_parts_max: int = 32,
+        history: bool = True,
+        keeps_prompts: bool = True,
+        prefix_bytes_max: int = ...,
+        context_len: int | None = None,
+        kv_type: KvType = "f16",
+        drafting: Drafting = "auto",
+        **options: Unpack[SamplingOptions],
+    ) -> Assistant: ...
+    def answer(
+        self,
+        question: str,
+        *,
+        folders: Items[Path] = ...,
+        n_passages: int | None = None,
+        passages: Items[Passage] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Answer]: ...
+    def summarize(
+        self,
+        texts: Items[Passage] | None = None,
+        *,
+        notes: Items[Path] | None = None,
+        query: str | None = None,
+        request: str = "",
+        id: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Summary]: ...
+    def reply(
+        self,
+        message: Passage,
+        request: str = "",
+        *,
+        earlier: Items[Passage] = ...,
+        tone: str | None = None,
+        length: Literal["short", "medium", "long"] | None = None,
+        passages: Items[Passage] = ...,
+        n_passages: int = 0,
+        **options: Unpack[JobOptions],
+    ) -> Job[Reply]: ...
+    def edit(
+        self, text: str, instruction: str, *, note: Path | None = None, **options: Unpack[JobOptions]
+    ) -> Job[Edit]: ...
+    def ui_command(
+        self, screen: str, goal: str, *, last_command: str | None = None, **options: Unpack[JobOptions]
+    ) -> Job[UiCommand]: ...
+    def prefetch_answer(
+        self,
+        question: str = "",
+        *,
+        folders: Items[Path] = ...,
+        n_passages: int | None = None,
+        passages: Items[Passage] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Prefetched]: ...
+    def prefetch_summary(
+        self,
+        texts: Items[Passage] | None = None,
+        *,
+        notes: Items[Path] | None = None,
+        query: str | None = None,
+        request: str = "",
+        id: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Prefetched]: ...
+    def conversation(self, id: int | None = None, turns: Items[Turn] = ...) -> Conversation: ...
+    def in_namespace(self, name: str) -> Assistant: ...
+    def refresh_notes(self) -> None: ...
+    def forget(
+        self,
+        *,
+        note: Path | None = None,
+        conversation: int | None = None,
+        before: float | None = None,
+        everything: bool = False,
+    ) -> Forgotten: ...
+    @property
+    def namespace(self) -> str: ...
+
+@final
+class Conversation:
+    def say(self, text: str, *, n_passages: int = 0, **options: Unpack[JobOptions]) -> Job[ChatAnswer]: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def turns(self) -> list[Turn]: ...
+
+@final
+class Notes:
+    def __new__(
+        cls, folder: Path, *, languages: Items[str] | None = None, embedder: Engine | None = None
+    ) -> Notes: ...
+    def add(self, paths: Items[Path]) -> UpdateReport: ...
+    def update(self) -> UpdateReport: ...
+    def forget(self, paths: Items[Path]) -> UpdateReport: ...
+    def search(
+        self,
+        text: str,
+        *,
+        limit: int = 5,
+        kinds: Items[Kind] = ...,
+        folders: Items[Path] = ...,
+        since: int | None = None,
+        until: int | None = None,
+        tags: Items[str] = ...,
+    ) -> list[Hit]: ...
+    def files(self) -> list[NoteFile]: ...
+    def refresh(self) -> None: ...
+    @property
+    def folder(self) -> pathlib.Path: ...
 
 @final
 class Drafter:

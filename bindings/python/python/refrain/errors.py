@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "AllocationError",
+    "AssistantError",
     "ChatTemplateError",
     "ContextOverflowError",
     "EmptyPromptError",
@@ -15,10 +16,14 @@ __all__ = [
     "ForkedError",
     "GenerateError",
     "InternalError",
+    "JobCancelledError",
     "LoadError",
     "LogitsError",
     "MixedSessionError",
     "NoDraftModelError",
+    "NoRoomError",
+    "NotesError",
+    "NothingError",
     "OptionError",
     "RefrainError",
     "SequenceEndedError",
@@ -168,3 +173,28 @@ class LogitsError(RefrainError, ValueError):
 
     row: int | None
     """The first row that is wrong; ``None`` if all are."""
+
+
+class NotesError(RefrainError):
+    """An index of notes could not be opened, read or written, or another process writes it."""
+
+
+class AssistantError(RefrainError):
+    """A task of the assistant could not start or go on. The assistant is as before, and other jobs go on."""
+
+
+class JobCancelledError(AssistantError):
+    """The job was cancelled. The text of its events is all that there is, and nothing was kept."""
+
+
+class NothingError(AssistantError, LookupError):
+    """There is nothing to work on: no text, or no passage of the notes matches."""
+
+
+class NoRoomError(AssistantError, ValueError):
+    """Request, text or passages do not fit the context."""
+
+    n_tokens: int | None = None
+    """Tokens of what must be whole; ``None``: not even the start of one passage fits."""
+    room: int
+    """Tokens of the context beside the output and what else is in the prompt."""

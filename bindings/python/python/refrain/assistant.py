@@ -1,0 +1,439 @@
+"""The tasks of a notes or assistant app on an engine: answers from notes, summaries, replies, edits, commands for screens, conversations.
+
+::
+
+    from refrain import Engine
+    from refrain.assistant import Assistant, Notes
+
+    Notes("index").add(["notes"])
+    assistant = Assistant(Engine("model.gguf"), notes="index", store="store")
+    answer = assistant.answer("When is the dentist?").run()
+    print(answer.text, [passage.title for passage in answer.passages])
+
+A task returns a :class:`Job`: an iterator of :class:`Prefill`, :class:`Text`, :class:`Part` and :class:`Change` that ends with the result.
+Places in texts are pairs of a start and an end in characters, as slices have them; places in files are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, TypedDict
+
+from refrain._events import Finish, Stats
+from refrain._native import Assistant, CancelToken, Conversation, Job, Notes
+from refrain._sources import DraftSource
+
+__all__ = [
+    "Answer",
+    "Assistant",
+    "Change",
+    "ChatAnswer",
+    "Citation",
+    "Command",
+    "Conversation",
+    "CopiedSpan",
+    "Edit",
+    "Forgotten",
+    "Hit",
+    "Job",
+    "JobEvent",
+    "JobOptions",
+    "LeftOut",
+    "NoteFile",
+    "Notes",
+    "Part",
+    "Passage",
+    "Place",
+    "Prefetched",
+    "Prefill",
+    "Provenance",
+    "Reply",
+    "Report",
+    "SamplingOptions",
+    "Sentence",
+    "Source",
+    "Summary",
+    "Text",
+    "Turn",
+    "UiCommand",
+    "UpdateReport",
+]
+
+Place: TypeAlias = tuple[int, int]
+"""Start and end."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are chosen, as in :meth:`refrain.Session.generate`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+
+
+class JobOptions(SamplingOptions, total=False):
+    """The keywords of every task."""
+
+    priority: Literal["foreground", "interactive", "background"]
+    """Who waits for the job: a person who looks at this very app, a person, or nobody."""
+    max_tokens: int | None
+    """Room for the output."""
+    keep: bool
+    """Whether the answer is kept, and drafts later ones."""
+    cancel: CancelToken | None
+    """Stops the job from any thread."""
+    sources: Sequence[DraftSource]
+    """Draft sources written in Python, for the last generation of the job."""
+
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A chunk of the prompt was computed."""
+
+    done: int
+    """Prompt tokens that are computed, restored ones included."""
+    total: int
+    """Prompt tokens to be computed."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of the output: complete characters, never empty."""
+
+    text: str
+    """The text. The pieces of kind ``"answer"`` together are the text of the result."""
+    kind: Literal["reasoning", "answer"]
+    """Answer, or the reasoning before it."""
+    origin: str | None
+    """The source that drafted its last token; ``None`` if no source did."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a long text was summarised."""
+
+    index: int
+    """The number of the part, from 0."""
+    n_parts: int
+    """Parts on its level."""
+    text: str
+    """Its summary."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part of the difference between an older text and the new one."""
+
+    kind: Literal["keep", "insert", "delete"]
+    """What became of it."""
+    old: Place
+    """Its place in the older text; empty where text is inserted."""
+    new: Place | None
+    """Its place in the new text; ``None`` where text is deleted."""
+
+
+JobEvent: TypeAlias = Prefill | Text | Part | Change
+"""An event of a job before its result. A summary has its changes in the result only."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a passage is in the notes."""
+
+    path: Path
+    """The note."""
+    place: Place = (0, 0)
+    """The bytes of the note from which the text was read; empty if they are unknown."""
+    is_verbatim: bool = False
+    """Whether these bytes are the text itself."""
+    score: float | None = None
+    """The score of the search that found it."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A piece of text that is shown to the model. Given to a task, its source names the note that it was read from, so that
+    :meth:`Assistant.forget` finds what is made from it."""
+
+    title: str
+    """A title; may be empty."""
+    text: str
+    """The text."""
+    source: Source | None = None
+    """Where it was read from."""
+
+
+@dataclass(frozen=True)
+class CopiedSpan:
+    """A part of the output that stands in a passage."""
+
+    output: Place
+    """Its place in the output."""
+    passage: int
+    """Index of the passage."""
+    place: Place
+    """Its place in the passage's text."""
+    is_exact: bool
+    """Whether both texts are equal. Otherwise they differ in white space, citations, or signs that begin lines of lists and quotes."""
+    n_words: int
+    """Number of words."""
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A passage that a sentence cites."""
+
+    place: Place
+    """The citation's place in the output."""
+    number: int
+    """The cited number: 1 is the first passage."""
+    verdict: Literal["supports", "not_shown", "does_not_support", "too_short"]
+    """Whether it holds."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the output, and what supports it. The measure is about words: it does not see a negation."""
+
+    place: Place
+    """Its place in the output."""
+    support: Literal["copied", "words", "none", "too_short"]
+    """Copied from a passage; of its words; no passage supports it; or it claims nothing."""
+    passage: int | None
+    """Index of the passage that supports it."""
+    share: float | None
+    """The share of its content words that the passage has, 0 to 1."""
+    citations: tuple[Citation, ...]
+    """Its citations, in order."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a text comes from, judged by the texts alone."""
+
+    copied: tuple[CopiedSpan, ...]
+    """The spans that stand in a passage."""
+    sentences: tuple[Sentence, ...]
+    """The sentences."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Text that the model was not shown."""
+
+    title: str
+    """The title of its passage."""
+    source: Source | None
+    """The note, and the bytes of it that were left out."""
+    n_tokens: int
+    """Its tokens; estimated for long texts."""
+    reason: Literal["context", "rest", "parts"]
+    """The passage, or its rest, does not fit the context; or there are more parts than are summarised."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How an output came about."""
+
+    finish: Finish
+    """Why the last generation ended."""
+    seed: int | None
+    """The seed, given or drawn; ``None`` at temperature 0."""
+    stats: tuple[Stats, ...] = field(repr=False)
+    """The statistics of each generation, in order."""
+    left_out: tuple[LeftOut, ...]
+    """What the model was not shown."""
+    not_kept: str | None
+    """Why the answer was not kept in the store, though it should be."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer from notes."""
+
+    text: str
+    """The answer."""
+    reasoning: str
+    """The reasoning before it; empty for most models."""
+    passages: tuple[Passage, ...]
+    """The passages that the model was shown, in their order."""
+    provenance: Provenance
+    """Where the text comes from."""
+    report: Report
+    """How it came about."""
+
+
+@dataclass(frozen=True)
+class Reply(Answer):
+    """A reply to a message; of the passages, the first ones are the message and its thread."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    """Its author."""
+    content: str
+    """Its text."""
+    notes: tuple[Path, ...] = ()
+    """The notes that it shows or was made from."""
+    keep: bool = True
+    """Whether the conversation may be kept with it."""
+
+
+@dataclass(frozen=True)
+class ChatAnswer(Answer):
+    """An answer in a conversation. Its passages are those that this turn shows."""
+
+    dropped: tuple[Turn, ...]
+    """The oldest turns, which were left out because the conversation no longer fitted the context."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A summary."""
+
+    text: str
+    """The summary."""
+    reasoning: str
+    """The reasoning before it; empty for most models."""
+    passages: tuple[Passage, ...]
+    """What was summarised, in order."""
+    parts: tuple[str, ...]
+    """The summaries of the parts; empty if everything fitted one prompt."""
+    previous: str | None
+    """The stored summary of the same subject and request from before. It drafted this one."""
+    changes: tuple[Change, ...]
+    """The changes from the previous summary to this one."""
+    report: Report
+    """How it came about."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """An edited text."""
+
+    text: str
+    """The new text."""
+    reasoning: str
+    """The reasoning before it; empty for most models."""
+    changes: tuple[Change, ...]
+    """The changes from the old text to the new one."""
+    report: Report
+    """How it came about."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command for a screen."""
+
+    kind: Literal["tap", "type", "scroll_up", "scroll_down", "back"]
+    """What to do."""
+    element: int | None
+    """The number of the element to tap or to type into."""
+    text: str | None
+    """The text to type: one line, never empty."""
+
+
+@dataclass(frozen=True)
+class UiCommand:
+    """The next command on a screen."""
+
+    command: Command
+    """The command."""
+    text: str
+    """The command as the model wrote it, such as ``tap 4 "Sign in"``."""
+    report: Report
+    """How it came about."""
+
+
+@dataclass(frozen=True)
+class Prefetched:
+    """A prompt that was computed."""
+
+    n_tokens: int
+    """Its tokens."""
+    n_kept: int
+    """Tokens from the first on whose keys and values are in the store now."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What was deleted."""
+
+    n_answers: int
+    n_summaries: int
+    n_prefix_blocks: int
+    """Blocks of computed prompts."""
+    is_notes_pending: bool
+    """Another process writes the index: it deletes the notes there. Until then, searches of assistants leave them out."""
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an update of an index, or a deletion, did. Counts are of files, except ``n_passages``."""
+
+    n_added: int
+    n_changed: int
+    n_unchanged: int
+    n_removed: int
+    n_passages: int
+    """Passages written."""
+    skipped: tuple[tuple[Path, str], ...]
+    """Files and folders that were skipped, and why."""
+    unknown: tuple[Path, ...]
+    """Forgotten paths of which the index had nothing."""
+    is_incomplete: bool
+    """Whether it ended before all files were read."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that a search found."""
+
+    path: Path
+    """The file."""
+    kind: Literal["note", "mail", "chat", "screen", "event"]
+    """The kind of its source."""
+    title: str
+    """The title of the note, message, chat, screen or event, with the heading above the passage."""
+    text: str
+    """The text."""
+    place: Place
+    """The bytes of the file from which it was read."""
+    is_verbatim: bool
+    """Whether these bytes are the text itself."""
+    date: int
+    """Seconds since 1970."""
+    tags: tuple[str, ...]
+    """Tags, in lower case."""
+    score: float
+    """How well it matches; comparable within one search."""
+    snippet: str
+    """The part of the text with the most words of the request."""
+    matched: tuple[Place, ...]
+    """These words in the snippet."""
+
+
+@dataclass(frozen=True)
+class NoteFile:
+    """A file of an index."""
+
+    path: Path
+    """The file."""
+    bytes: int
+    """Its length when it was read."""
+    modified: int
+    """Its last change before it was read, in seconds since 1970."""
+    n_passages: int
+    """Number of its passages."""

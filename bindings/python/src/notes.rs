@@ -1,0 +1,245 @@
+//! The index of notes on disk.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use refrain_index::notes::{Language, ModelEmbedder, NotesOptions, UpdateReport};
+use refrain_index::{NotesError, NotesIndex, NotesWriter, Search, SourceKind};
+use serde_json::{Value, json};
+
+use crate::assistant::object;
+use crate::border::compute;
+use crate::engine::Engine;
+use crate::errors::Failure;
+use crate::resident::Resident;
+use crate::results;
+
+/// An index of notes, mail, chats and calendars in a folder: searched by words, and by meaning with an embedding model.
+///
+/// Any number of processes search one folder, and one of them writes at a time: a method that writes waits up to two seconds for another
+/// one. Reading needs no lock.
+///
+/// Args:
+///     folder: the folder of the index. It is made by :meth:`add`, and readable by its owner only.
+///     languages: codes of the notes' languages, such as ``["en", "de"]``; the empty list: all, detected for each note. Stored with the index.
+///     embedder: the engine of an embedding model, whose vectors are stored and searched.
+///
+/// Raises:
+///     OptionError: a language is unknown.
+///     AssistantError: the engine's model is no embedding model.
+#[pyclass(frozen, module = "refrain.assistant")]
+pub(crate) struct Notes(Resident<Inner>);
+
+struct Inner {
+    folder: PathBuf,
+    options: NotesOptions,
+    embedder: Option<ModelEmbedder>,
+    /// The state that searches read; `None` before the first one.
+    index: Mutex<Option<NotesIndex>>,
+}
+
+impl Inner {
+    /// The index, opened by the first call.
+    fn index(&self) -> Result<NotesIndex, NotesError> {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = &*index {
+            return Ok(index.clone());
+        }
+        Ok(index.insert(NotesIndex::open(&self.folder)?).clone())
+    }
+
+    fn refresh(&self) -> Result<(), NotesError> {
+        // (What is opened here is new.)
+        let known = self.index.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        known.map_or_else(|| self.index().map(drop), |index| index.refresh())
+    }
+
+    /// Writes with `work`, then stores vectors, ends writing and shows searches the result.
+    fn write(
+        &self,
+        work: impl FnOnce(&mut NotesWriter) -> Result<UpdateReport, NotesError>,
+    ) -> Result<UpdateReport, NotesError> {
+        let mut writer = NotesWriter::open(&self.folder, self.options.clone())?;
+        let report = work(&mut writer)?;
+        if let Some(embedder) = &self.embedder {
+            writer.embed(embedder, &mut |_, _| ControlFlow::Continue(()))?;
+        }
+        writer.close(&mut |_, _| ControlFlow::Continue(()), &mut |_| {})?;
+        self.refresh()?;
+        Ok(report)
+    }
+}
+
+fn paths(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+fn report(report: &UpdateReport) -> Value {
+    let skipped = report.skipped.iter().filter(|skipped| skipped.reason.is_notable());
+    let skipped = skipped.map(|skipped| json!([skipped.path.to_string_lossy(), skipped.reason.to_string()]));
+    json!({
+        "n_added": report.n_added, "n_changed": report.n_changed, "n_unchanged": report.n_unchanged,
+        "n_removed": report.n_removed, "n_passages": report.n_passages, "skipped": skipped.collect::<Vec<_>>(),
+        "unknown": paths(&report.unknown), "is_incomplete": report.is_incomplete,
+    })
+}
+
+#[pymethods]
+impl Notes {
+    #[new]
+    #[pyo3(signature = (folder, *, languages = None, embedder = None))]
+    fn new(
+        py: Python<'_>,
+        folder: PathBuf,
+        languages: Option<Vec<String>>,
+        embedder: Option<Py<Engine>>,
+    ) -> PyResult<Self> {
+        let language = |code: String| {
+            let unknown = || Failure::Choice {
+                option: "languages",
+                given: code.clone(),
+                choices: vec!["a language's code"],
+            };
+            Language::of_code(&code).ok_or_else(unknown)
+        };
+        let languages = languages.map(|codes| codes.into_iter().map(language).collect()).transpose()?;
+        let embedder = embedder.map(|engine| engine.get().engine().cloned()).transpose()?;
+        let embedder = compute(py, || {
+            embedder.map(|engine| ModelEmbedder::new(engine).map_err(Failure::Embedder)).transpose()
+        })?;
+        let options = NotesOptions { languages, ..NotesOptions::default() };
+        Ok(Self(Resident::new(Inner { folder, options, embedder, index: Mutex::new(None) })))
+    }
+
+    /// Adds files and folders, and reads what has changed of all.
+    ///
+    /// Raises:
+    ///     NotesError: a path does not exist or is no source, the folder cannot be written, or another process writes.
+    fn add(&self, py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Py<PyAny>> {
+        let inner = self.0.get()?;
+        let done = compute(py, || {
+            let work = |writer: &mut NotesWriter| {
+                writer.add(&paths)?;
+                writer.update(&mut |_, _| ControlFlow::Continue(()))
+            };
+            inner.write(work).map_err(Failure::Notes)
+        })?;
+        object(py, "UpdateReport", &report(&done))
+    }
+
+    /// Reads what has changed of the files and folders that were added.
+    ///
+    /// Raises:
+    ///     NotesError: the folder cannot be written, or another process writes.
+    fn update(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let inner = self.0.get()?;
+        let done = compute(py, || {
+            inner.write(|writer| writer.update(&mut |_, _| ControlFlow::Continue(()))).map_err(Failure::Notes)
+        })?;
+        object(py, "UpdateReport", &report(&done))
+    }
+
+    /// Removes files and folders from the index: when it returns, no file of the folder has a byte of their text. The notes stay, and
+    /// later updates do not read them. (:meth:`Assistant.forget` also deletes what was made from them.)
+    ///
+    /// Raises:
+    ///     NotesError: the folder cannot be written, or another process writes.
+    fn forget(&self, py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Py<PyAny>> {
+        let inner = self.0.get()?;
+        let done = compute(py, || inner.write(|writer| writer.forget(&paths)).map_err(Failure::Notes))?;
+        object(py, "UpdateReport", &report(&done))
+    }
+
+    /// The passages that match a text best.
+    ///
+    /// Args:
+    ///     text: words in any form. With an embedder, their meaning counts too.
+    ///     limit: the most passages.
+    ///     kinds: of ``"note"``, ``"mail"``, ``"chat"``, ``"screen"`` and ``"event"``; empty: all.
+    ///     folders: files and folders to search; empty: all.
+    ///     since, until: dates in seconds since 1970, both included.
+    ///     tags: tags that a passage must have.
+    ///
+    /// Raises:
+    ///     NotesError: there is no index, or it cannot be read.
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (text, *, limit = 5, kinds = Vec::new(), folders = Vec::new(), since = None, until = None, tags = Vec::new()))]
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        text: &str,
+        limit: usize,
+        kinds: Vec<String>,
+        folders: Vec<PathBuf>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let inner = self.0.get()?;
+        let kind = |name: String| {
+            name.parse::<SourceKind>().map_err(|_| Failure::Choice {
+                option: "kinds",
+                given: name,
+                choices: vec!["note", "mail", "chat", "screen", "event"],
+            })
+        };
+        let mut search = Search::new(text, limit);
+        search.kinds = kinds.into_iter().map(kind).collect::<Result<_, _>>()?;
+        search.folders = folders;
+        (search.from, search.until, search.tags) = (since, until, tags);
+        search.embedder = inner.embedder.as_ref().map(|embedder| embedder as _);
+        let hits =
+            compute(py, || inner.index().and_then(|index| index.search(&search)).map_err(Failure::Notes))?;
+        let hits = hits.iter().map(|hit| {
+            let passage = &hit.passage;
+            let matched = hit.snippet.matched.iter().map(|word| results::place(&hit.snippet.text, word));
+            let value = json!({
+                "path": passage.path.to_string_lossy(), "kind": passage.kind.name(), "title": passage.title,
+                "text": passage.text, "place": [passage.place.start, passage.place.end],
+                "is_verbatim": passage.is_verbatim, "date": passage.date, "tags": passage.tags, "score": hit.score,
+                "snippet": hit.snippet.text, "matched": matched.collect::<Vec<_>>(),
+            });
+            object(py, "Hit", &value)
+        });
+        PyList::new(py, hits.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The files with passages, by path.
+    ///
+    /// Raises:
+    ///     NotesError: there is no index, or it cannot be read.
+    fn files<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let inner = self.0.get()?;
+        let files = compute(py, || inner.index().and_then(|index| index.files()).map_err(Failure::Notes))?;
+        let files = files.iter().map(|file| {
+            let value = json!({
+                "path": file.path.to_string_lossy(), "bytes": file.bytes, "modified": file.modified,
+                "n_passages": file.n_passages,
+            });
+            object(py, "NoteFile", &value)
+        });
+        PyList::new(py, files.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// The index as the last writer of any process has left it, for the next searches of this object.
+    ///
+    /// Raises:
+    ///     NotesError: there is no index, or it cannot be read.
+    fn refresh(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.0.get()?;
+        compute(py, || inner.refresh().map_err(Failure::Notes))
+    }
+
+    /// The folder of the index.
+    #[getter]
+    fn folder(&self) -> PyResult<&Path> {
+        Ok(&self.0.get()?.folder)
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        Ok(format!("Notes({:?})", self.0.get()?.folder))
+    }
+}
