@@ -326,12 +326,8 @@ fn event_object(py: Python<'_>, item: Item) -> PyResult<Py<PyAny>> {
             module.getattr("Text")?.call1((text, kind_name(kind), origin))?
         }
         Item::Part { index, n_parts, text } => module.getattr("Part")?.call1((index, n_parts, text))?,
-        Item::Change(value) => {
-            py.import("refrain._results")?.getattr("read")?.call1(("Change", value.to_string()))?
-        }
-        Item::Done(class, value) => {
-            py.import("refrain._results")?.getattr("read")?.call1((class, value.to_string()))?
-        }
+        Item::Change(value) => return object(py, "Change", &value),
+        Item::Done(class, value) => return object(py, class, &value),
     };
     Ok(object.unbind())
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -401,3 +404,25 @@ def test_vectors_of_a_model(place: Place) -> None:
     notes.add([place.notes / "aniarda-travel.md"])
     assert notes.search("a journey", limit=2)
     assert Assistant(engine, notes=place.folder / "vectors", embedder=engine).answer("a journey", max_tokens=4).run().passages
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_forked_child_is_refused(engine: refrain.Engine, place: Place) -> None:
+    notes, assistant = Notes(place.index), Assistant(engine, notes=place.index, store=place.folder / "store")
+    conversation, job = assistant.conversation(), assistant.answer("Who?", passages=[NOTE])
+    history = refrain.History(engine, place.folder / "history")
+    calls: list[Callable[[], object]] = [
+        notes.files, notes.update, lambda: assistant.answer("Who?", passages=[NOTE]), lambda: assistant.forget(everything=True),
+        lambda: conversation.turns, job.run, job.close, lambda: next(job), lambda: history.append([1]), history.maintain,
+    ]
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in calls:
+            try:
+                call()
+            except errors.ForkedError:
+                refused += 1
+        os._exit(0 if refused == len(calls) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert job.run().text
