@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use refrain::{Checkpoint, DraftModelOptions, EngineError, EngineOptions, SessionOptions};
+use refrain::{
+    Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, EngineError, EngineOptions, SessionOptions,
+};
 
 use crate::border::compute;
 use crate::errors::Failure;
@@ -99,6 +101,7 @@ impl Engine {
     ///     history: whether the session drafts from earlier outputs of its namespace, and adds its own, in the engine's memory. Or a
     ///         :class:`History`: the session drafts from its outputs, in its namespace, and the program adds to it.
     ///     namespace: an app, a user or a task. A session never drafts from another namespace.
+    ///     draft_rows: so many of the likeliest drafts in each step, at any cost. ``None``: as many as pay.
     ///     verify_rows_max: maximum rows of a verification batch, the root included, 1 to 64.
     ///     prefill_chunk: prompt tokens per pass.
     ///     sources: draft sources written in Python, each a :class:`~refrain.DraftSource`. The output is the same.
@@ -109,7 +112,7 @@ impl Engine {
     ///     NoDraftModelError: ``drafting="draft_model"`` without a draft model.
     ///     FingerprintError: the history is of another tokenizer.
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
-    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = KeptIn::Memory(true), namespace = "default", verify_rows_max = 32, prefill_chunk = 256, sources = Vec::new()))]
+    #[pyo3(signature = (*, context_len = None, kv_type = "f16", drafting = "auto", history = KeptIn::Memory(true), namespace = "default", draft_rows = None, verify_rows_max = 32, prefill_chunk = 256, sources = Vec::new()))]
     fn session(
         &self,
         py: Python<'_>,
@@ -118,6 +121,7 @@ impl Engine {
         drafting: &str,
         history: KeptIn<'_>,
         namespace: &str,
+        draft_rows: Option<usize>,
         verify_rows_max: usize,
         prefill_chunk: usize,
         sources: Vec<Bound<'_, PyAny>>,
@@ -133,6 +137,9 @@ impl Engine {
             .with_drafting(options::drafting(drafting)?)
             .with_history(in_memory)
             .with_namespace(namespace)
+            .with_policy(
+                DraftPolicy::default().with_rows(draft_rows.map_or(DraftRows::Auto, DraftRows::Fixed)),
+            )
             .with_verify_rows_max(verify_rows_max)
             .with_prefill_chunk(prefill_chunk);
         let sources = python_source::sources(sources, engine.tokenizer().vocab_size())?;

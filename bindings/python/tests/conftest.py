@@ -57,7 +57,7 @@ def engine() -> refrain.Engine:
 
 @pytest.fixture
 def asked(engine: refrain.Engine) -> refrain.Session:
-    """A session with a question that has not been answered."""
-    session = engine.session(history=False)
+    """A session with a question that has not been answered. It drafts whatever rows cost on this machine."""
+    session = engine.session(history=False, draft_rows=8)
     session.append_turn("user", QUESTION)
     return session

@@ -125,7 +125,7 @@ def test_an_answer_is_that_of_plain_decoding_and_names_its_passages(engine: refr
         assert isinstance(answer, Answer)
         assert "Proambe Oriarnell" in answer.text
         assert "".join(event.text for event in events if isinstance(event, Text)) == answer.text
-        prompt = "".join(f"# {p.title}\n{p.text}\n\n" for p in answer.passages)
+        prompt = "".join(f"# {p.title}\n{p.text.strip()}\n\n" for p in answer.passages)
         assert answer.text == plain(engine, f"Answer the question from the notes.\n\n{prompt}{TRIP}")
         source = answer.passages[0].source
         assert source is not None and source.path == place.notes / "aniarda-travel.md" and source.score is not None
@@ -206,7 +206,7 @@ def test_unknown_keywords_and_values(engine: refrain.Engine, tmp_path: Path) -> 
 def test_templates_with_citations(engine: refrain.Engine) -> None:
     template = "Answer in one sentence.\n\n{cited_passages}\n\nQuestion: {request}"
     answer = Assistant(engine, prompts={"answer": template}).answer("Who repairs the car?", passages=[NOTE], max_tokens=12).run()
-    assert answer.text == plain_text(engine, f"Answer in one sentence.\n\n[1] {NOTE.title}\n{NOTE.text}\n\nQuestion: Who repairs the car?", 12)
+    assert answer.text == plain_text(engine, f"Answer in one sentence.\n\n# [1] {NOTE.title}\n{NOTE.text}\n\nQuestion: Who repairs the car?", 12)
 
 
 def plain_text(engine: refrain.Engine, prompt: str, max_tokens: int) -> str:

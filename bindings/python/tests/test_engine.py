@@ -263,6 +263,9 @@ def test_errors_say_what_is_wrong(engine: refrain.Engine, asked: refrain.Session
     with pytest.raises(errors.OptionError) as rows:
         engine.session(verify_rows_max=65)
     assert rows.value.option == "verify_rows_max"
+    for draft_rows in (0, 64):
+        with pytest.raises(errors.OptionError, match="policy.rows"):
+            engine.session(draft_rows=draft_rows)
     with pytest.raises(errors.OptionError) as length:
         engine.session(context_len=1 << 58)
     assert (length.value.option, length.value.given) == ("context_len", 1 << 58)

@@ -21,7 +21,8 @@ VOCABULARY = 5000
 
 
 def answer(engine: refrain.Engine, history: refrain.History | bool) -> refrain.Completion:
-    session = engine.session(history=history)
+    # Drafts whatever rows cost on this machine.
+    session = engine.session(history=history, draft_rows=8)
     session.append_turn("user", QUESTION)
     return session.generate(max_tokens=40).run()
 

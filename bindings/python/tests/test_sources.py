@@ -62,7 +62,8 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 
 def asked(engine: refrain.Engine, **options: Any) -> refrain.Session:
-    session = engine.session(history=False, **options)
+    # Drafts whatever rows cost on this machine.
+    session = engine.session(history=False, draft_rows=8, **options)
     session.append_turn("user", QUESTION)
     return session
 

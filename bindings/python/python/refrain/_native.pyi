@@ -96,6 +96,7 @@ class Engine:
         drafting: Drafting = "auto",
         history: bool | History = True,
         namespace: str = "default",
+        draft_rows: int | None = None,
         verify_rows_max: int = 32,
         prefill_chunk: int = 256,
         sources: Items[DraftSource] = ...,
