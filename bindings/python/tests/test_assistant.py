@@ -66,7 +66,7 @@ def test_a_search_finds_words_in_any_form(place: Place) -> None:
     notes = Notes(place.index)
     hits = notes.search(TRIP, limit=3)
     assert hits[0].path.name == "aniarda-travel.md" and hits[0].path.is_absolute()
-    assert hits[0].kind == "note" and hits[0].score >= hits[-1].score and len(hits) == 3
+    assert hits[0].kind == "note" and hits[0].score >= hits[-1].score and 1 < len(hits) <= 3
     words = {hits[0].snippet[start:end].lower() for start, end in hits[0].matched}
     assert "aniarda" in words
     start, end = hits[0].place
