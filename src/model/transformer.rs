@@ -34,7 +34,6 @@ mod timing;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -180,8 +179,6 @@ struct Buffers {
     /// The row of `per_layer` that belongs to the first row of the layer at hand.
     per_layer_start: usize,
     streams: StreamBuffers,
-    /// Time of attention since it was set to zero, for measurements while loading.
-    attention_time: Duration,
     /// Ones: the weight of a norm without one, or what a row is summed with.
     ones: Vec<f32>,
     /// Of the layer at hand: `[n_rows, n_heads * head_dim]`
@@ -671,8 +668,25 @@ impl Model {
         }
     }
 
-    /// `projected = Wo · attention(q, kv)`, where each part attends to its own keys and values.
+    /// `projected = Wo · attention(q, kv)`
     fn attend(
+        &self,
+        at: &At<'_>,
+        attention: &Attention,
+        rows: &Rows<'_>,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
+    ) {
+        self.attention(at, attention, rows, parts, ws);
+        if attention.gated {
+            kernels::sigmoid_mul(at.compute.kernels, &mut ws.attended, &ws.gate);
+        }
+        let jobs = &mut [MatMul { w: at.layer.matrix(LayerWeight::O), out: &mut ws.projected }];
+        project(at.compute, &mut ws.activations, &ws.attended, attention.q_dim(), jobs);
+    }
+
+    /// `attended = attention(q, kv)`, where each part attends to its own keys and values.
+    fn attention(
         &self,
         at: &At<'_>,
         attention: &Attention,
@@ -686,19 +700,12 @@ impl Model {
         let rule = AttentionRule { scale, window, softcap, sinks: layer.vector(LayerWeight::Sinks) };
         let q_dim = attention.q_dim();
         resize_exact(&mut ws.attended, ws.q.len());
-        let start = Instant::now();
         for (part, (range, own)) in parts.iter_mut().zip(rows.by_part()) {
             let values = range.start * q_dim..range.end * q_dim;
             let (q, out) = (&ws.q[values.clone()], &mut ws.attended[values]);
             let (kv, scratch) = part.attended(layer_idx);
             kernels::attention(compute.kernels, compute.pool, shape, rule, q, kv, own.visible, scratch, out);
         }
-        ws.attention_time += start.elapsed();
-        if attention.gated {
-            kernels::sigmoid_mul(compute.kernels, &mut ws.attended, &ws.gate);
-        }
-        let jobs = &mut [MatMul { w: layer.matrix(LayerWeight::O), out: &mut ws.projected }];
-        project(compute, &mut ws.activations, &ws.attended, q_dim, jobs);
     }
 
     /// `projected = Wdown · (activation(Wgate·norm(x)) ∘ Wup·norm(x))`

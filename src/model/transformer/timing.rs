@@ -1,12 +1,13 @@
 //! Times of single layers, for measurements while loading.
 
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::parts::Part;
-use super::{Compute, ForwardError, Model, PassEnd, Workspace};
-use crate::kernels::FloatEnv;
+use super::{At, Compute, ForwardError, Model, PassEnd, Workspace};
+use crate::kernels::{FloatEnv, resize_exact};
 use crate::model::batch::Batch;
+use crate::model::config::Mixer;
 use crate::model::kv_cache::KvCache;
 use crate::model::rows::ActiveRows;
 
@@ -14,7 +15,7 @@ use crate::model::rows::ActiveRows;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerTime {
     pub(crate) us: f32,
-    /// The part of it that attention takes, without its matrices.
+    /// Attention by itself, without its matrices; 0 without attention.
     pub(crate) attention: f32,
 }
 
@@ -27,7 +28,8 @@ impl LayerTime {
 
 impl Model {
     /// Runs the rows of a batch through `layers`, in this order and without the others, and writes the times of each to `times`.
-    /// Final hidden states are not computed. Returns the time of all that comes before the layers, in µs.
+    /// Attention follows once more, of one layer after another: their matrices have taken its keys and values from the caches, as in a
+    /// whole pass. Final hidden states are not computed. Returns the time of all that comes before the layers, in µs.
     ///
     /// # Errors
     /// As [`Model::forward`].
@@ -58,10 +60,19 @@ impl Model {
         let active = ActiveRows::all(std::iter::once(batch), ActiveRows::default());
         let begin = lap();
         for &layer_idx in layers {
-            ws.attention_time = Duration::ZERO;
             let layer = std::slice::from_ref(&self.weights.layers[layer_idx]);
             self.run_layers(compute, layer_idx, layer, &active.rows(), parts, &mut ws, PassEnd::Hidden)?;
-            times.push(LayerTime { us: lap(), attention: ws.attention_time.as_secs_f32() * 1e6 });
+            times.push(LayerTime { us: lap(), attention: 0.0 });
+        }
+        for (&layer_idx, time) in layers.iter().zip(times) {
+            let (plan, layer) = (&self.config.layers[layer_idx], &self.weights.layers[layer_idx]);
+            if let Mixer::Attention(attention) = &plan.mixer {
+                resize_exact(&mut ws.q, batch.len() * attention.q_dim());
+                lap();
+                let at = At { compute, plan, layer, layer_idx };
+                self.attention(&at, attention, &active.rows(), parts, &mut ws);
+                time.attention = lap();
+            }
         }
         parts[0].put_buffers(ws);
         Ok(begin)
