@@ -14,7 +14,7 @@ use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
-use refrain::internals::model::{Batch, Interlude, KvCache, Model, Workspace};
+use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};
 use refrain::{
     Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Pinned, Quantize,
     SessionOptions, StreamOptions, TokenId,
@@ -122,9 +122,9 @@ fn check_rows(family: &str) {
             let mut cut = Sequence::new(&model, compute, 33);
             let Sequence { kv, workspace, batch } = &mut cut;
             let hook: &mut dyn Interlude = &mut Keeps(layer_idx, &[0, 2, 4]);
-            model
-                .forward_through(compute, batch, kv, workspace, PassEnd::Hidden, Some(hook), &never)
-                .unwrap();
+            let hooks = Hooks { interlude: Some(hook), ..Hooks::default() };
+            let part = Part::new(batch, kv, workspace, &never);
+            model.forward_through(compute, part, PassEnd::Hidden, hooks).unwrap();
             let of_kept = kept.iter().flat_map(|&row| {
                 expected[0][row as usize * vocab_size..(row as usize + 1) * vocab_size].to_vec()
             });

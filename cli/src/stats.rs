@@ -234,10 +234,14 @@ fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Re
 
 /// The cost of a draft source that computes, and the reason if it stopped drafting.
 fn write_computed(out: &mut String, computed: &Computed) -> std::fmt::Result {
-    let Computed { passes, rows, time_us, off } = computed;
+    let Computed { passes, rows, time_us, ahead, off } = computed;
     // A source may follow the text without a model.
     if *passes > 0 {
-        writeln!(out, "          {passes} passes over {rows} rows in {:.1} ms", time_us / 1e3)?;
+        write!(out, "          {passes} passes over {rows} rows in {:.1} ms", time_us / 1e3)?;
+        match ahead {
+            0 => writeln!(out)?,
+            _ => writeln!(out, ", {ahead} of them while weights were read")?,
+        }
     }
     match off {
         Some(reason) => writeln!(out, "          stopped drafting: {reason}"),

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::kv_cache::KvCacheError;
-use refrain::internals::model::transformer::{Compute, PassEnd};
+use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
-use refrain::internals::model::{Batch, Interlude, KvCache, Model, Workspace};
+use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};
 use refrain::internals::pruning::{PredictorParts, PredictorScratch, f16};
 use refrain::{
     Checkpoint, ForwardError, KvType, ModelConfig, ModelIdentity, Predictor, PredictorError, TokenId,
@@ -199,7 +199,12 @@ impl Passes<'_> {
         let never = AtomicBool::new(false);
         let start = Instant::now();
         let through = Some(&mut cut as &mut dyn Interlude);
-        model.forward_through(*compute, batch, kv, workspace, PassEnd::Hidden, through, &never)?;
+        model.forward_through(
+            *compute,
+            Part::new(batch, kv, workspace, &never),
+            PassEnd::Hidden,
+            Hooks { interlude: through, meanwhile: None },
+        )?;
         let times = (start.elapsed().as_secs_f64() * 1e3, cut.predictor_ms);
         self.scratch = scratch;
         Ok(times)
@@ -209,7 +214,12 @@ impl Passes<'_> {
     fn forward(&mut self, interlude: Option<&mut dyn Interlude>) -> Result<f64, ForwardError> {
         let Self { model, compute, kv, workspace, batch, .. } = self;
         let (start, never) = (Instant::now(), AtomicBool::new(false));
-        model.forward_through(*compute, batch, kv, workspace, PassEnd::Hidden, interlude, &never)?;
+        model.forward_through(
+            *compute,
+            Part::new(batch, kv, workspace, &never),
+            PassEnd::Hidden,
+            Hooks { interlude, meanwhile: None },
+        )?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }
 }

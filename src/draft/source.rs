@@ -116,6 +116,8 @@ pub struct Computed {
     pub rows: usize,
     /// Their time, in µs.
     pub time_us: f64,
+    /// Those of the passes that ran while the target's pass waited for weights from flash.
+    pub ahead: usize,
     /// The reason why the source does not draft, if it does not.
     pub off: Option<String>,
 }
@@ -127,6 +129,7 @@ impl Computed {
             passes: self.passes.saturating_sub(earlier.passes),
             rows: self.rows.saturating_sub(earlier.rows),
             time_us: (self.time_us - earlier.time_us).max(0.0),
+            ahead: self.ahead.saturating_sub(earlier.ahead),
             off: self.off,
         }
     }
@@ -236,6 +239,14 @@ pub trait ComputingSource {
         let _ = frontier;
     }
 
+    /// Computes what the next draft will probably need, while the target's pass waits for weights from flash: one pass, if it is
+    /// expected to take `budget_us` at most. Returns whether it computed anything; `false` by default. The text and the newest draft are those of
+    /// the step, and [`observe`](DraftSource::observe) follows.
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        let _ = budget_us;
+        false
+    }
+
     /// Sets the cancel flag. A long computation stops soon after `cancel` is set, and is completed when its
     /// result is next needed.
     fn watch(&mut self, cancel: &Arc<AtomicBool>);
@@ -264,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_source_that_counts_anew_has_computed_nothing_since() {
-        let computed = |n: usize| Computed { passes: n, rows: 2 * n, time_us: 3.0 * n as f64, off: None };
+        let computed =
+            |n: usize| Computed { passes: n, rows: 2 * n, time_us: 3.0 * n as f64, ahead: n / 2, off: None };
         assert_eq!(computed(7).since(&computed(5)), computed(2));
         assert_eq!(computed(1).since(&computed(5)), computed(0));
     }

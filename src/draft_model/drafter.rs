@@ -18,6 +18,12 @@ const OWED_MAX: usize = 32;
 /// The same while no draft is requested: the tokens of one pass.
 const OWED_UNASKED_MAX: usize = CHUNK;
 
+/// Nodes of a pass made ahead: they cost little more than one.
+const AHEAD_ROWS: usize = 8;
+
+/// The probability below which a node is not computed ahead: the battery pays for it too.
+const AHEAD_REACH_MIN: f32 = 0.01;
+
 /// A [`KvTree`], or the reason why it is unusable. An error turns drafting off, is reported, and never
 /// affects the output.
 pub struct Drafter {
@@ -39,6 +45,20 @@ impl Drafter {
     ) -> Result<Self, KvCacheError> {
         let tree = KvTree::new(Arc::clone(model), context_len, n_likely, n_nodes_max)?;
         Ok(Self { tree: Some(tree), failed: None, was_asked: false })
+    }
+
+    /// The drafter with a tree that [keeps](KvTree::keeping) nodes.
+    pub fn keeping(self) -> Self {
+        Self { tree: self.tree.map(KvTree::keeping), ..self }
+    }
+
+    /// Computes the likeliest nodes that are not computed, in a pass that is expected to take `budget_us` at most. Returns whether there were
+    /// any; never before the root is computed, or with recurrent layers, whose nodes do not outlast a commit.
+    pub fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        let is_open =
+            |tree: &KvTree| tree.keeps() && tree.n_owed() == 0 && tree.pass_us(AHEAD_ROWS) <= budget_us;
+        self.tree().is_some_and(is_open)
+            && self.with(|tree| tree.compute_likeliest(AHEAD_ROWS, AHEAD_REACH_MIN)) == Some(true)
     }
 
     /// The tree, if it is usable: no error has occurred, and its text is not empty and fits.

@@ -10,12 +10,14 @@
 //! parents are computed. Each node attends to the text and its own ancestors, so its result equals that of a
 //! plain pass over its path, bit for bit. When tokens are committed, their path is moved to the end of the
 //! text, and the other nodes are rolled back ([`KvCache::commit`], as after a verification). Tokens that the
-//! target committed without a computed node are computed with the next root.
+//! target committed without a computed node are computed with the next root. A tree that [keeps](KvTree::keeping) moves the nodes below the
+//! path along with it: they are computed for the next draft already.
 //!
 //! **Recurrent layers** cannot compute rows below rows of earlier passes. Of a model with such layers the cache holds the
 //! text before the root, and every pass over nodes computes the root and all nodes of the text again, as one tree: few rows of a small
 //! model cost little more than one. A commit keeps the path of the newest pass, without the new root.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -30,6 +32,9 @@ use crate::token::TokenId;
 
 /// Maximum text tokens of one pass.
 pub(super) const CHUNK: usize = 256;
+
+/// Maximum nodes of one pass: twice the rows of the longest verification batch.
+const PASS_NODES_MAX: usize = 2 * VERIFY_ROWS_MAX;
 
 /// The number of the root.
 pub const ROOT: u32 = 0;
@@ -81,6 +86,8 @@ pub struct KvTree {
     text_len_max: usize,
     /// Maximum nodes computed after a text, not counting the root.
     n_nodes_max: usize,
+    /// Whether nodes below a committed path stay.
+    keeps: bool,
     cancel: Arc<AtomicBool>,
     computed: Computed,
 }
@@ -110,16 +117,24 @@ impl KvTree {
             n_likely,
             text_len_max,
             n_nodes_max,
+            keeps: false,
             cancel: Arc::new(AtomicBool::new(false)),
             computed: Computed::default(),
             model,
         })
     }
 
+    /// The tree, which keeps nodes below a committed path from now on. Those of recurrent layers cannot stay, since every pass computes
+    /// them again.
+    pub fn keeping(self) -> Self {
+        Self { keeps: !self.kv.is_recurrent(), ..self }
+    }
+
     /// Maximum bytes of such a tree, without the weights.
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
         let size = cache_size(context_len.min(config.context_len), n_nodes_max);
-        let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_nodes_max as u64);
+        let n_rows = n_nodes_max.min(PASS_NODES_MAX) as u64;
+        let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_rows);
         KvCache::bytes(config, size)
             .saturating_add(Workspace::bytes(config, CHUNK, size.n_slots))
             .saturating_add(logits)
@@ -127,12 +142,13 @@ impl KvTree {
 
     /// An independent tree with the same text, without nodes.
     pub fn fork(&self) -> Result<Self, KvCacheError> {
-        let Self { text_len_max, n_likely, n_nodes_max, .. } = *self;
+        let Self { text_len_max, n_likely, n_nodes_max, keeps, .. } = *self;
         let mut fork = Self::new(Arc::clone(&self.model), text_len_max, n_likely, n_nodes_max)?;
         fork.kv.copy_from(&self.kv);
         fork.kv.truncate(self.n_read);
         fork.text.clone_from(&self.text);
         fork.n_read = self.n_read;
+        fork.keeps = keeps;
         Ok(fork)
     }
 
@@ -194,12 +210,14 @@ impl KvTree {
             return self.keep_path_of_pass(&path);
         }
         self.kv.truncate(self.n_read);
-        // Node 1 is in the first slot after the text.
-        self.kv.commit(path.iter().map(|&child| child as usize - 1));
         self.n_read += path.len();
-        match self.n_read == self.text.len() {
-            true => self.make_root(node),
-            false => self.forget_nodes(),
+        let is_whole = self.n_read == self.text.len();
+        // Below the path, and computed after it.
+        let below = if is_whole { self.make_root(node) } else { Vec::new() };
+        // Node 1 is in the first slot after the text.
+        self.kv.commit(path.iter().chain(&below).map(|&node| node as usize - 1));
+        if !is_whole {
+            self.forget_nodes();
         }
     }
 
@@ -214,19 +232,32 @@ impl KvTree {
             self.kv.commit(rows[..n_kept].iter().copied());
             self.n_read += n_kept;
             if is_whole {
-                return self.make_root(rows[n_kept] as u32);
+                self.make_root(rows[n_kept] as u32);
+                return;
             }
         }
         self.forget_nodes();
     }
 
-    /// Keeps only `node`, whose row is the newest of the text, as the root.
-    fn make_root(&mut self, node: u32) {
-        let Node { token, likely: (start, end), .. } = self.nodes[node as usize];
-        self.likely.truncate(end as usize);
-        self.likely.drain(..start as usize);
-        self.nodes.clear();
-        self.nodes.push(Node { token, parent: ROOT, likely: (0, end - start) });
+    /// Makes `root`, whose row is the newest of the text, the root, and forgets all other nodes, or, of a tree that keeps, those that are not
+    /// below it. Returns the former numbers of the nodes below it that stay, rising.
+    fn make_root(&mut self, root: u32) -> Vec<u32> {
+        let (nodes, likely) = (std::mem::take(&mut self.nodes), std::mem::take(&mut self.likely));
+        let mut below = Vec::new();
+        // The new numbers of nodes from the root on.
+        let mut numbers: Vec<Option<u32>> = Vec::new();
+        for (node, old) in (root..).zip(&nodes[root as usize..]) {
+            let above =
+                old.parent.checked_sub(root).and_then(|at| numbers.get(at as usize).copied().flatten());
+            let parent = if node == root { Some(ROOT) } else { above.filter(|_| self.keeps) };
+            numbers.push(parent.map(|_| self.nodes.len() as u32));
+            let Some(parent) = parent else { continue };
+            let start = self.likely.len() as u32;
+            self.likely.extend_from_slice(&likely[old.likely.0 as usize..old.likely.1 as usize]);
+            self.nodes.push(Node { token: old.token, parent, likely: (start, self.likely.len() as u32) });
+            below.extend((node != root).then_some(node));
+        }
+        below
     }
 
     /// Removes the cached text from position `len` on, and all nodes.
@@ -242,6 +273,11 @@ impl KvTree {
         self.has_pass = false;
         self.nodes.clear();
         self.likely.clear();
+    }
+
+    /// Whether nodes below a committed path stay.
+    pub fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Number of tokens of the text.
@@ -371,6 +407,42 @@ impl KvTree {
         self.run_nodes(wanted)?;
         self.kv.commit_all(&self.batch);
         Ok(first)
+    }
+
+    /// Computes up to `n_rows` nodes in one pass: the likeliest that are not computed, by the product of the draft model's
+    /// probabilities on their paths, of those where it is `reach_min` at least. Returns whether there were any. A node whose token is none of its
+    /// parent's likely successors counts as unreachable.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; the nodes are unchanged.
+    pub fn compute_likeliest(&mut self, n_rows: usize, reach_min: f32) -> Result<bool, ForwardError> {
+        let mut reach: Vec<f32> = Vec::with_capacity(self.nodes.len());
+        let mut computed: HashSet<(u32, TokenId)> = HashSet::with_capacity(self.nodes.len());
+        for (node, &Node { token, parent, .. }) in (ROOT..).zip(&self.nodes) {
+            let below = || self.likely(parent).iter().find(|likely| likely.token == token);
+            reach.push(match node {
+                ROOT => 1.0,
+                _ => below().map_or(0.0, |likely| reach[parent as usize] * likely.probability),
+            });
+            if node != ROOT {
+                computed.insert((parent, token));
+            }
+        }
+        let mut wanted: Vec<(f32, (u32, TokenId))> = Vec::new();
+        for (node, &above) in (ROOT..).zip(&reach) {
+            let likely =
+                self.likely(node).iter().map(|likely| (above * likely.probability, (node, likely.token)));
+            wanted.extend(likely.filter(|(reach, node)| *reach >= reach_min && !computed.contains(node)));
+        }
+        wanted.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        wanted.truncate(n_rows.min(self.room()));
+        let wanted: Vec<(u32, TokenId)> = wanted.into_iter().map(|(_, node)| node).collect();
+        if wanted.is_empty() {
+            return Ok(false);
+        }
+        self.compute(&wanted)?;
+        self.computed.ahead += 1;
+        Ok(true)
     }
 
     /// The computed child of `node` with `token`.

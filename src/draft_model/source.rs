@@ -19,8 +19,8 @@ use crate::token::TokenId;
 const CANDIDATES: usize = 8;
 
 /// Maximum nodes computed after a text: twice the rows of the longest verification batch, because some nodes
-/// are computed in a group and never drafted.
-const NODES_MAX: usize = 128;
+/// are computed in a group and never drafted, and as many ahead.
+const NODES_MAX: usize = 4 * VERIFY_ROWS_MAX;
 
 /// The same with recurrent layers, which compute all nodes in every pass and keep records for the rows of two: as many as a verification
 /// batch has beside its root.
@@ -51,7 +51,7 @@ const ROOT_CURSOR: Cursor = Cursor(u64::MAX);
 const UNSEEN: u32 = 1 << 31;
 
 /// Maximum entries of `unseen` in one draft: eight times the rows of the longest verification batch.
-const UNSEEN_MAX: usize = 4 * NODES_MAX;
+const UNSEEN_MAX: usize = 8 * VERIFY_ROWS_MAX;
 
 impl DraftModelSource {
     /// A source without text, for a session of `context_len` tokens.
@@ -60,7 +60,7 @@ impl DraftModelSource {
     /// There is no memory for the keys and values.
     pub(crate) fn new(model: &Arc<DraftModel>, context_len: usize) -> Result<Self, KvCacheError> {
         let drafter = Drafter::new(model, context_len, CANDIDATES, nodes_max(model.config()))?;
-        Ok(Self { drafter, unseen: Vec::new() })
+        Ok(Self { drafter: drafter.keeping(), unseen: Vec::new() })
     }
 
     /// Maximum bytes of such a source, without the model's weights.
@@ -156,6 +156,10 @@ impl ComputingSource for DraftModelSource {
         if !wanted.is_empty() {
             self.drafter.with(|tree| tree.compute(&wanted));
         }
+    }
+
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        self.drafter.compute_ahead(budget_us)
     }
 
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {

@@ -51,12 +51,26 @@ fn from_scratch(model: &Arc<DraftModel>, text: &[TokenId]) -> Vec<Likely> {
     tree.likely(ROOT).to_vec()
 }
 
+/// The products of the probabilities on the paths of all nodes, in order.
+fn reaches(tree: &KvTree, paths: &[Vec<TokenId>]) -> Vec<f32> {
+    let mut reaches: Vec<f32> = vec![1.0];
+    for path in &paths[1..] {
+        let (&token, above) = path.split_last().expect("only the root's path is empty");
+        let parent = paths.iter().position(|path| path == above).expect("a parent is computed");
+        let likely = tree.likely(parent as u32).iter().find(|likely| likely.token == token);
+        reaches.push(likely.map_or(0.0, |likely| reaches[parent] * likely.probability));
+    }
+    reaches
+}
+
 /// An operation of a session on a tree.
 #[derive(Clone, Debug)]
 enum Op {
     /// Computes nodes, each below a computed node or an earlier entry (by an index into them), with a likely
     /// successor or another token.
     Compute(Vec<(prop::sample::Index, usize)>),
+    /// Computes this many of the likeliest nodes.
+    Ahead(usize),
     /// Commits a computed path of at most this many nodes, followed by a token, if there is one.
     Commit(usize, Option<u32>),
     /// Commits tokens that were not drafted.
@@ -69,6 +83,7 @@ enum Op {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         4 => prop::collection::vec((any::<prop::sample::Index>(), 0..N_LIKELY + 2), 1..4).prop_map(Op::Compute),
+        2 => (0..6usize).prop_map(Op::Ahead),
         4 => (0..4usize, prop::option::of(0..380u32)).prop_map(|(n, token)| Op::Commit(n, token)),
         1 => prop::collection::vec(0..380u32, 1..6).prop_map(Op::Append),
         1 => any::<prop::sample::Index>().prop_map(Op::Truncate),
@@ -85,9 +100,13 @@ proptest! {
         first in prop::collection::vec(0..380u32, 1..8),
         ops in ops(),
         family in prop::sample::select(&[None, Some(RECURRENT[0]), Some(RECURRENT[1]), Some(RECURRENT[2])][..]),
+        keeps in any::<bool>(),
     ) {
         let model = family.map_or_else(model, golden);
         let mut tree = tree(&model);
+        if keeps {
+            tree = tree.keeping();
+        }
         let mut text: Vec<TokenId> = first.into_iter().map(TokenId).collect();
         // The path of each computed node, the root first.
         let mut paths: Vec<Vec<TokenId>> = Vec::new();
@@ -119,16 +138,42 @@ proptest! {
                         }
                     }
                 }
+                Op::Ahead(n) => {
+                    tree.follow(&text);
+                    tree.compute_root().unwrap();
+                    if paths.is_empty() {
+                        paths.push(Vec::new());
+                    }
+                    let mut open: Vec<(f32, Vec<TokenId>)> = Vec::new();
+                    for (node, (path, reach)) in paths.iter().zip(reaches(&tree, &paths)).enumerate() {
+                        for likely in tree.likely(node as u32) {
+                            let path: Vec<TokenId> = path.iter().copied().chain([likely.token]).collect();
+                            if !paths.contains(&path) {
+                                open.push((reach * likely.probability, path));
+                            }
+                        }
+                    }
+                    open.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+                    open.truncate(n.min(tree.room()));
+                    prop_assert_eq!(tree.compute_likeliest(n, 0.0).unwrap(), !open.is_empty());
+                    paths.extend(open.into_iter().map(|(_, path)| path));
+                    prop_assert_eq!(tree.n_nodes() as usize, paths.len());
+                }
                 Op::Commit(n, token) => {
                     // The newest path is the likeliest to be long.
                     let path = paths.last().map_or(&[][..], |path| &path[..n.min(path.len())]);
                     if path.is_empty() && token.is_none() {
                         continue;
                     }
-                    text.extend_from_slice(path);
-                    text.extend(token.map(TokenId));
+                    let committed: Vec<TokenId> = path.iter().copied().chain(token.map(TokenId)).collect();
+                    text.extend_from_slice(&committed);
                     tree.follow(&text);
-                    paths.clear();
+                    let stays = tree.keeps() && paths.contains(&committed);
+                    let below = paths.iter().filter_map(|path| path.strip_prefix(&committed[..]));
+                    paths = if stays { below.map(<[TokenId]>::to_vec).collect() } else { Vec::new() };
+                    if stays {
+                        prop_assert_eq!(tree.n_nodes() as usize, paths.len());
+                    }
                     if token.is_none() {
                         prop_assert_eq!(tree.n_owed(), 0, "the row of the new root is there");
                     }
@@ -163,6 +208,31 @@ proptest! {
         tree.compute_root().unwrap();
         prop_assert_eq!(tree.likely(ROOT), from_scratch(&model, &text));
     }
+}
+
+#[test]
+fn what_is_computed_ahead_costs_the_next_draft_nothing() {
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut text = vec![TokenId(5), TokenId(6)];
+    let mut anchors = Vec::new();
+    source.anchors(&text, &mut anchors);
+    assert!(!source.compute_ahead(f32::MAX), "without the root nothing is known to be likely");
+    source.prepare(&[anchors[0].cursor]);
+    assert!(!source.compute_ahead(1.0), "a pass takes longer");
+    while source.compute_ahead(f32::MAX) {}
+    let computed = source.computed();
+    assert!(computed.ahead > 1 && computed.passes == computed.ahead + 1, "{computed:?}");
+    // The likeliest token, and the likeliest behind it: a path of the next draft.
+    for _ in 0..2 {
+        text.push(expanded(&mut source, &text)[0]);
+    }
+    let next = expanded(&mut source, &text);
+    assert_eq!(source.computed(), computed, "the next draft is there");
+    assert_eq!(next[..N_LIKELY], from_scratch_of(&text, CONTEXT_LEN));
+    // Those of recurrent layers do not outlast a commit.
+    let mut source = DraftModelSource::new(&golden(RECURRENT[0]), CONTEXT_LEN).unwrap();
+    expanded(&mut source, &text);
+    assert!(!source.compute_ahead(f32::MAX));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Suc
 use crate::engine::options::{Calibration, SessionOptions};
 use crate::engine::shared::Shared;
 use crate::kernels::{self, BlockType, PackError};
-use crate::model::transformer::ForwardError;
+use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Model, ModelConfig, Shortlist, Workspace};
 use crate::token::TokenId;
 
@@ -104,6 +104,11 @@ impl Reader {
     /// Whether the rows of a prefill and visited rows are listed, so that prefill must compute their hidden states.
     pub(super) fn reads_prefill(&self) -> bool {
         self.calibration != Calibration::Off || self.rejected_rows_max.is_some()
+    }
+
+    /// The end of a pass whose rows are listed.
+    pub(super) fn prefill_end(&self) -> PassEnd {
+        if self.listed().is_some() { PassEnd::Unprojected } else { PassEnd::Hidden }
     }
 
     /// Adds the tokens of the text to the shortlist; if space is short, the newest first.

@@ -7,7 +7,7 @@
 //! - weights in memory, packed for the kernels: [`weights`];
 //! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
 //! - the state of recurrent layers, in trees of draft rows: [`state`];
-//! - the forward pass, with an optional hook between two layers ([`Interlude`]): [`transformer`];
+//! - the forward pass, with optional hooks between layers ([`Hooks`]): [`transformer`];
 //! - projections onto some tokens only: [`shortlist`];
 //! - models whose layers are loaded from flash in blocks of fixed batch lengths: [`graphs`];
 //! - models larger than memory, whose weights are read from flash in every pass: [`streamed`].
@@ -40,7 +40,7 @@ pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
-pub use rows::Interlude;
+pub use rows::{Hooks, Interlude, Meanwhile};
 pub use shortlist::Shortlist;
 pub(crate) use transformer::LayerTime;
 pub use transformer::{Model, Part, Workspace};

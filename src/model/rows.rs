@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use crate::kernels::Visible;
 use crate::model::batch::Batch;
+use std::time::Duration;
+
 use crate::model::transformer::Compute;
 
 /// A hook that inspects the rows of a pass before one of the layers and may drop some of them.
@@ -18,6 +20,28 @@ pub trait Interlude {
     /// The remaining numbers must be strictly rising. If a row is kept, every row of the batch that it sees
     /// must be kept; padding may be removed.
     fn look(&mut self, compute: Compute<'_>, hidden: &[f32], kept: &mut Vec<u32>);
+}
+
+/// Work for the time in which a pass waits for weights from flash.
+pub trait Meanwhile {
+    /// Does a part of the work whose expected time is at most `budget`, after which the next weights would be late; `false` if there is
+    /// none.
+    fn work(&mut self, budget: Duration) -> bool;
+}
+
+impl<M: Meanwhile + ?Sized> Meanwhile for &mut M {
+    fn work(&mut self, budget: Duration) -> bool {
+        (**self).work(budget)
+    }
+}
+
+/// What a pass calls on its way.
+#[derive(Default)]
+pub struct Hooks<'a> {
+    /// Before one of the layers.
+    pub interlude: Option<&'a mut dyn Interlude>,
+    /// While a layer is read from flash.
+    pub meanwhile: Option<&'a mut dyn Meanwhile>,
 }
 
 /// The rows that a pass, or one call of a static graph, computes.

@@ -52,7 +52,7 @@ use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
 use crate::model::rope::RopeTable;
-use crate::model::rows::{ActiveRows, Interlude, Rows};
+use crate::model::rows::{ActiveRows, Hooks, Rows};
 use crate::model::state::TreeRows;
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
@@ -87,8 +87,10 @@ pub struct Compute<'a> {
 /// The last operation of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassEnd {
-    /// The final hidden states.
+    /// The final hidden states, whose rows are projected onto the vocabulary next: a streamed output matrix is read ahead.
     Hidden,
+    /// The final hidden states, which need no output matrix next.
+    Unprojected,
     /// The keys and values of the last layer: all that a prefill chunk needs.
     KeysAndValues,
 }
@@ -421,12 +423,12 @@ impl Model {
         end: PassEnd,
         cancel: &AtomicBool,
     ) -> Result<(), ForwardError> {
-        self.forward_through(compute, batch, kv, workspace, end, None, cancel)
+        self.forward_through(compute, Part::new(batch, kv, workspace, cancel), end, Hooks::default())
     }
 
-    /// As [`Model::forward`], with a hook before one of the layers ([`Interlude`]).
+    /// As [`Model::forward`], with [`Hooks`].
     ///
-    /// The remaining layers skip rows that the interlude drops. From that layer on, the keys and values of
+    /// The layers behind the interlude skip rows that it drops. From that layer on, the keys and values of
     /// these rows are not written, and their final hidden states are NaN. All other rows have the same bits
     /// as in a pass without the interlude.
     ///
@@ -435,18 +437,14 @@ impl Model {
     ///
     /// # Panics
     /// If the interlude keeps a row and drops one that it sees.
-    #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub fn forward_through(
         &self,
         compute: Compute<'_>,
-        batch: &Batch,
-        kv: &mut KvCache,
-        workspace: &mut Workspace,
+        part: Part<'_>,
         end: PassEnd,
-        interlude: Option<&mut dyn Interlude>,
-        cancel: &AtomicBool,
+        hooks: Hooks<'_>,
     ) -> Result<(), ForwardError> {
-        self.run_parts(compute, &mut [Part::new(batch, kv, workspace, cancel)], end, interlude)
+        self.run_parts(compute, &mut [part], end, hooks)
     }
 
     /// Writes the embedding of each token to `x`, `[tokens.len(), hidden_dim]`.
@@ -474,7 +472,7 @@ impl Model {
         end: PassEnd,
     ) -> Result<(), ForwardError> {
         let last_idx = match end {
-            PassEnd::Hidden => usize::MAX,
+            PassEnd::Hidden | PassEnd::Unprojected => usize::MAX,
             PassEnd::KeysAndValues => self.config.last_stateful_layer(),
         };
         for (layer_idx, layer) in (first_layer..=last_idx).zip(layers) {

@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use crate::kernels::{Kernels, KvType, Pool};
-use crate::model::transformer::{Compute, PassEnd};
+use crate::model::transformer::{Compute, Part, PassEnd};
 use crate::model::weights::LoadOptions;
-use crate::model::{Batch, Checkpoint, Interlude, KvCache, Model, Workspace};
+use crate::model::{Batch, Checkpoint, Hooks, Interlude, KvCache, Model, Workspace};
 use crate::token::TokenId;
 
 struct Keeps<'a> {
@@ -54,7 +54,8 @@ impl<'m> Poisoned<'m> {
         let Self { model, pool, kv, workspace, batch } = self;
         let compute = Compute { kernels: Kernels::detect(), pool };
         let never = AtomicBool::new(false);
-        model.forward_through(compute, batch, kv, workspace, PassEnd::Hidden, interlude, &never).unwrap();
+        let part = Part::new(batch, kv, workspace, &never);
+        model.forward_through(compute, part, PassEnd::Hidden, Hooks { interlude, meanwhile: None }).unwrap();
     }
 
     /// The bits of the logits of `rows`.

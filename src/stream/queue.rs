@@ -16,8 +16,8 @@ pub(crate) struct Extent {
 
 /// The buffers of a ring, and their extents.
 ///
-/// Extents are fetched in the order of their expected use: after each extent comes the extent that followed
-/// it last time. A wrong prediction wastes the reads made ahead and has no other effect.
+/// Extents are fetched in the order of their expected use: as in the file, from the last on again from the first, except where something else
+/// is [expected](Self::expect). A wrong prediction wastes the reads made ahead and has no other effect.
 ///
 /// # Invariants
 /// - A buffer is free, or belongs to a fetch, or is leased to a pass; `n_buffers` counts all of them.
@@ -32,7 +32,7 @@ pub(super) struct Queue {
     queue: VecDeque<Fetch>,
     /// Cancelled fetches with reads in progress.
     dropped: Vec<Fetch>,
-    /// For each extent, the extent that followed it last time.
+    /// For each extent, the extent that is expected after it.
     next: Vec<usize>,
     /// The extent that was leased last.
     taken: Option<usize>,
@@ -141,9 +141,7 @@ impl Queue {
             self.drop_all();
             return Some(Err(failure));
         }
-        if let Some(before) = self.taken.replace(wanted) {
-            self.next[before] = wanted;
-        }
+        self.taken = Some(wanted);
         Some(Ok(pages))
     }
 
@@ -184,6 +182,22 @@ impl Queue {
         self.n_buffers += buffers.len();
         self.n_buffers_max = self.n_buffers_max.max(self.n_buffers);
         self.free.extend(buffers);
+        self.plan()
+    }
+
+    /// Expects `next` after the extent `after` from now on, and cancels the fetches of extents that were expected behind it. Returns whether
+    /// there are new blocks to read.
+    pub(super) fn expect(&mut self, after: usize, next: usize) -> bool {
+        if std::mem::replace(&mut self.next[after], next) == next {
+            return false;
+        }
+        if let Some(at) = self.queue.iter().position(|fetch| fetch.extent_idx == after) {
+            while self.queue.len() > at + 1
+                && let Some(fetch) = self.queue.pop_back()
+            {
+                self.drop_fetch(fetch);
+            }
+        }
         self.plan()
     }
 
@@ -240,7 +254,8 @@ impl Queue {
                 Some(fetch) => Some(self.next[fetch.extent_idx]),
                 None => self.wanted.or(self.taken.map(|taken| self.next[taken])),
             };
-            let (Some(extent_idx), Some(pages)) = (next, self.free.pop()) else { break };
+            let Some(extent_idx) = next else { break };
+            let Some(pages) = self.free.pop() else { break };
             let mut todo = pages.split(self.extents[extent_idx].len, self.block_len);
             todo.reverse();
             let (id, n_blocks) = (self.n_fetches, todo.len());
@@ -350,17 +365,25 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_learnt() {
+    fn an_expected_order_wastes_nothing() {
         let mut queue = queue(4, 2);
+        queue.expect(1, 3);
         for _ in 0..3 {
             [0, 1, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
         }
-        let dropped_bytes = queue.dropped_bytes;
-        assert!(dropped_bytes > 0);
-        for _ in 0..3 {
-            [0, 1, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
-        }
-        assert_eq!(queue.dropped_bytes, dropped_bytes, "2 is not read any more");
+        assert_eq!(queue.dropped_bytes, 0, "2 is not read");
+        // 0 and 1 are read ahead now, and what is behind 1 changes before it is read.
+        queue.expect(1, 2);
+        [0, 1, 2, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
+        assert_eq!(queue.dropped_bytes, 0);
+        // 0 and 1 once more. Behind 0 comes 3.
+        assert!(queue.expect(0, 3));
+        assert_eq!(read_all(&mut queue), [6, 7]);
+        assert_eq!(queue.dropped_bytes, 2 * PAGE, "1 had been read");
+        [0, 3, 0, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
+        // A wrong expectation costs the reads made ahead.
+        take(&mut queue, 2);
+        assert!(queue.dropped_bytes > 2 * PAGE);
     }
 
     #[test]
@@ -392,6 +415,13 @@ mod tests {
         queue.want(1);
         assert_eq!(read_all(&mut queue)[..2], [2, 3]);
         assert!(queue.take().unwrap().is_ok());
+    }
+
+    #[test]
+    fn no_buffer_is_lost_while_nothing_is_expected() {
+        let mut queue = queue(3, 2);
+        assert!(!queue.expect(1, 0) && !queue.grow(vec![PageBuf::zeroed(2 * PAGE).unwrap()]));
+        assert_eq!((queue.n_buffers(), queue.free.len()), (3, 3));
     }
 
     #[test]

@@ -125,6 +125,13 @@ impl Ring {
         }
     }
 
+    /// Expects `next` after the extent `after` from now on.
+    pub(crate) fn expect(&self, after: usize, next: usize) {
+        if self.shared.lock().queue.expect(after, next) {
+            self.shared.work.notify_all();
+        }
+    }
+
     /// Excludes an extent from reading ahead until it is wanted.
     pub(crate) fn skip(&self, extent_idx: usize) {
         self.shared.lock().queue.skip(extent_idx);
@@ -140,8 +147,21 @@ impl Ring {
     /// # Errors
     /// [`TakeError`]; a later call reads again.
     pub(crate) fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
+        self.take_after(extent_idx, cancel, || false)
+    }
+
+    /// As [`take`](Self::take), and calls `work` meanwhile: again and again while the extent is not there, until it returns `false`.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_after(
+        &self,
+        extent_idx: usize,
+        cancel: &AtomicBool,
+        mut work: impl FnMut() -> bool,
+    ) -> Result<Lease, TakeError> {
         let (shared, start) = (&self.shared, Instant::now());
-        let mut state = shared.lock();
+        let (mut state, mut has_work) = (shared.lock(), true);
         let result = loop {
             if cancel.load(Ordering::Relaxed) {
                 break Err(TakeError::Cancelled);
@@ -156,6 +176,12 @@ impl Ring {
             if state.read_at.max(start).elapsed() >= limit {
                 let offset = shared.extents[extent_idx].offset;
                 break Err(TakeError::Failed(ReadFailure::Stalled { offset, limit }));
+            }
+            if has_work {
+                drop(state);
+                has_work = work();
+                state = shared.lock();
+                continue;
             }
             let waited = shared.arrived.wait_timeout(state, CANCEL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

@@ -38,6 +38,12 @@ pub(crate) trait Rule: Clone + Send + 'static {
         let _ = cancel;
     }
 
+    /// As [`ComputingSource::compute_ahead`].
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        let _ = budget_us;
+        false
+    }
+
     /// As [`ComputingSource::computed`]; `None` for a rule without a model.
     fn computed(&self) -> Option<Computed> {
         None
@@ -154,6 +160,10 @@ impl<R: Rule> RuleSource<R> {
 
 /// A rule plans its whole tree when anchors are requested, so it is always queried.
 impl<R: Rule> ComputingSource for RuleSource<R> {
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        self.rule.compute_ahead(budget_us)
+    }
+
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.rule.watch(cancel);
     }

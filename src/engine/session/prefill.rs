@@ -78,7 +78,7 @@ impl Session {
             drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
         }
         let pass_end = match &target.reader {
-            Some(reader) if reader.reads_prefill() => PassEnd::Hidden,
+            Some(reader) if reader.reads_prefill() => reader.prefill_end(),
             _ => PassEnd::KeysAndValues,
         };
         if let Some(graphs) = shared.model.graphs() {
@@ -107,7 +107,7 @@ impl Session {
             self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
             self.to_remember = None;
         }
-        if pass_end == PassEnd::Hidden {
+        if pass_end != PassEnd::KeysAndValues {
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;
             watch.lap(calibrate_us);

@@ -7,7 +7,7 @@ use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::model::kv_cache::CacheSize;
 use crate::model::transformer::{ForwardError, Part, PassEnd};
-use crate::model::{Batch, Interlude, KvCache, Workspace};
+use crate::model::{Batch, Hooks, Interlude, KvCache, Meanwhile, Workspace};
 use crate::pruning::{Pruned, Pruner};
 use crate::token::TokenId;
 
@@ -65,7 +65,8 @@ impl TargetState {
     ) -> Result<(), ForwardError> {
         let Self { kv, workspace, batch, .. } = self;
         batch.set_chain(kv.len(), tokens);
-        shared.model.forward_through(shared.compute(), batch, kv, workspace, end, interlude, cancel.flag())
+        let part = Part::new(batch, kv, workspace, cancel.flag());
+        shared.model.forward_through(shared.compute(), part, end, Hooks { interlude, meanwhile: None })
     }
 
     /// Fills the batch with the rows of `tree`, padded to `n_rows`, for a pass that generations share.
@@ -87,7 +88,8 @@ impl TargetState {
         Part::new(&self.batch, &mut self.kv, &mut self.workspace, cancel.flag())
     }
 
-    /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states.
+    /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states, and works `meanwhile`
+    /// while layers are read.
     ///
     /// # Errors
     /// [`ForwardError`]; committed tokens and their keys and values are unchanged.
@@ -97,14 +99,17 @@ impl TargetState {
         tree: &DraftTree,
         n_rows: usize,
         batch_lens: &[usize],
+        mut meanwhile: Option<impl Meanwhile>,
         cancel: &CancelToken,
     ) -> Result<Verified, ForwardError> {
         let Self { kv, workspace, batch, pruner, .. } = self;
         batch.set_tree(kv.len(), tree.tokens(), tree.parents(), n_rows);
         let mut pass = pruner.as_mut().and_then(|pruner| pruner.pass(tree, batch_lens));
         let interlude = pass.as_mut().map(|pass| pass as &mut dyn Interlude);
+        let meanwhile = meanwhile.as_mut().map(|work| work as &mut dyn Meanwhile);
         let (compute, end) = (shared.compute(), PassEnd::Hidden);
-        shared.model.forward_through(compute, batch, kv, workspace, end, interlude, cancel.flag())?;
+        let part = Part::new(batch, kv, workspace, cancel.flag());
+        shared.model.forward_through(compute, part, end, Hooks { interlude, meanwhile })?;
         let pruned = pass.and_then(|pass| pass.pruned());
         Ok(Verified { nodes: pruned.map_or(NodeSet::ALL, |pruned| pruned.kept), pruned })
     }

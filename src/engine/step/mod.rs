@@ -84,7 +84,7 @@ fn begin(session: &mut Session, run: &mut Run, n_sharing: usize) -> Begun {
 /// The pass of a single generation, and the stages after it.
 fn pass_and_end(session: &mut Session, run: &mut Run, begun: &Begun) -> Result<(), GenerateError> {
     let mut watch = Stopwatch::start();
-    let verified = verify(session, &begun.drafted, &run.cancel)?;
+    let verified = verify(session, &begun.decision, &begun.drafted, &run.cancel)?;
     let us = watch.lap(&mut run.stats.time_us.forward);
     end(session, run, begun, verified, PassTime { us, is_shared: false })
 }

@@ -46,7 +46,7 @@ impl<'a> Pass<'a> {
         turn: MutexGuard<'a, ()>,
         end: PassEnd,
     ) -> Self {
-        if end == PassEnd::Hidden {
+        if end != PassEnd::KeysAndValues {
             let mut state = slots.lock();
             state.schedule = None;
             for block_idx in 0..state.slots.len() {
@@ -85,7 +85,7 @@ impl<'a> Pass<'a> {
                         return Err(ForwardError::Layers(error));
                     }
                     let graph = match self.end {
-                        PassEnd::Hidden => GraphKind::Verify,
+                        PassEnd::Hidden | PassEnd::Unprojected => GraphKind::Verify,
                         PassEnd::KeysAndValues => GraphKind::Prefill,
                     };
                     state.request(block_idx, graph);

@@ -27,6 +27,7 @@ mod rows;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -34,6 +35,7 @@ use crate::kernels::{PackError, PackedMatrix, PageBuf};
 use crate::model::config::ModelConfig;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection};
+use crate::model::rows::Meanwhile;
 use crate::model::transformer::ForwardError;
 use crate::model::weights::{Layer, Weights};
 use crate::stream::{
@@ -239,10 +241,22 @@ impl Streamed {
         self.pass_bytes
     }
 
-    /// Waits for the turn and begins a pass; `None` if `cancel` is set before.
-    pub(in crate::model) fn pass(&self, cancel: &AtomicBool) -> Option<Pass<'_>> {
+    /// Waits for the turn and begins a pass over the first `n_layers` layers; `None` if `cancel` is set before. If the output matrix
+    /// follows, it is read ahead.
+    pub(in crate::model) fn pass(
+        &self,
+        n_layers: usize,
+        head_follows: bool,
+        cancel: &AtomicBool,
+    ) -> Option<Pass<'_>> {
         let turn = self.turns.wait(cancel)?;
         self.settle();
+        let mut streamed = (0..n_layers).filter(|&layer_idx| self.layers[layer_idx].pinned().is_none());
+        if let (Some(first), Some(ring)) = (streamed.next(), &self.ring) {
+            let last = streamed.next_back().unwrap_or(first);
+            let head = self.head.first().filter(|_| head_follows);
+            ring.expect(last, head.map_or(first, |piece| piece.extent_idx));
+        }
         Some(Pass { streamed: self, _turn: turn })
     }
 
@@ -319,10 +333,22 @@ impl Streamed {
         Ok(())
     }
 
+    /// The time from now on in which a pass that waits for a layer can do other work, before the ring is full or the pass is late: that
+    /// of reading the layers of the pass from this one on, as far as the ring has room. Zero before anything was read.
+    fn slack(&self, layer_idx: usize) -> Duration {
+        let bandwidth = self.flow().bandwidth();
+        let unpinned = self.layers[layer_idx..].iter().filter(|layer| layer.pinned().is_none());
+        let bytes = unpinned.map(|layer| layer.section.len).sum::<u64>().min(self.ring_bytes());
+        if bandwidth > 0.0 { Duration::from_secs_f64(bytes as f64 / bandwidth) } else { Duration::ZERO }
+    }
+
     /// Waits for an extent; reads `cancel` before and every few milliseconds.
     fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, ForwardError> {
-        let ring = self.ring.as_ref().expect("what is streamed has a ring");
-        ring.take(extent_idx, cancel).map_err(|error| self.take_error(error))
+        self.ring().take(extent_idx, cancel).map_err(|error| self.take_error(error))
+    }
+
+    fn ring(&self) -> &Ring {
+        self.ring.as_ref().expect("what is streamed has a ring")
     }
 
     fn take_error(&self, error: TakeError) -> ForwardError {
@@ -338,7 +364,7 @@ impl Streamed {
 }
 
 impl Pass<'_> {
-    /// Waits for a layer.
+    /// Waits for a layer, and works `meanwhile`.
     ///
     /// # Errors
     /// [`ForwardError::Layers`] if it could not be read (the next pass reads again),
@@ -347,6 +373,7 @@ impl Pass<'_> {
         &self,
         layer_idx: usize,
         cancel: &AtomicBool,
+        meanwhile: Option<&mut dyn Meanwhile>,
     ) -> Result<PassLayer, ForwardError> {
         if cancel.load(Ordering::Relaxed) {
             return Err(ForwardError::Cancelled);
@@ -355,7 +382,15 @@ impl Pass<'_> {
         if let Some(layer) = &*entry.pinned() {
             return Ok(PassLayer::Pinned(Arc::clone(layer)));
         }
-        let lease = self.streamed.take(layer_idx, cancel)?;
+        let lease = match meanwhile {
+            Some(meanwhile) => {
+                let (slack, began) = (self.streamed.slack(layer_idx), Instant::now());
+                let work = || meanwhile.work(slack.saturating_sub(began.elapsed()));
+                let taken = self.streamed.ring().take_after(layer_idx, cancel, work);
+                taken.map_err(|error| self.streamed.take_error(error))?
+            }
+            None => self.streamed.take(layer_idx, cancel)?,
+        };
         Ok(match self.pin_again(layer_idx, &lease) {
             Some(layer) => PassLayer::Pinned(layer),
             None => {

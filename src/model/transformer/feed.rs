@@ -10,24 +10,28 @@ use crate::model::rows::{ActiveRows, Interlude, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
+    /// The number of layers of a pass.
+    pub(super) fn n_layers(&self, end: PassEnd) -> usize {
+        match end {
+            PassEnd::Hidden | PassEnd::Unprojected => self.config.n_layers(),
+            PassEnd::KeysAndValues => self.config.last_stateful_layer() + 1,
+        }
+    }
+
     /// Runs the rows through all layers, which `layer` returns one by one unless the flag is set, and calls
     /// the interlude before its layer.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_each<L: AsRef<[Layer]>>(
         &self,
         compute: Compute<'_>,
-        layer: impl Fn(usize, &AtomicBool) -> Result<L, ForwardError>,
+        mut layer: impl FnMut(usize, &AtomicBool) -> Result<L, ForwardError>,
         active: &mut ActiveRows<'_>,
         parts: &mut [Part<'_>],
         ws: &mut Buffers,
         end: PassEnd,
         mut interlude: Option<&mut dyn Interlude>,
     ) -> Result<(), ForwardError> {
-        let n_layers = match end {
-            PassEnd::Hidden => self.config.n_layers(),
-            PassEnd::KeysAndValues => self.config.last_stateful_layer() + 1,
-        };
-        for layer_idx in 0..n_layers {
+        for layer_idx in 0..self.n_layers(end) {
             // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);

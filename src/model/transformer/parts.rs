@@ -15,7 +15,7 @@ use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Workspace};
 use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, StateScratch, resize_exact};
 use crate::model::batch::{Batch, Form};
 use crate::model::kv_cache::KvCache;
-use crate::model::rows::{ActiveRows, Interlude};
+use crate::model::rows::{ActiveRows, Hooks, Meanwhile};
 use crate::model::state::{RecurrentError, RecurrentLayer, TreeRows};
 use crate::token::TokenId;
 
@@ -64,7 +64,7 @@ impl<'a> Part<'a> {
     /// Those of `wait`; [`ForwardError::Cancelled`] only if every part is cancelled.
     pub(super) fn wait<T>(
         parts: &mut [Part<'_>],
-        wait: impl Fn(&AtomicBool) -> Result<T, ForwardError>,
+        mut wait: impl FnMut(&AtomicBool) -> Result<T, ForwardError>,
     ) -> Result<T, ForwardError> {
         loop {
             let waiting = parts.iter_mut().find(|part| !part.is_cancelled);
@@ -168,7 +168,7 @@ impl Model {
             return Ok(());
         }
         assert!(parts.len() == 1 || self.graphs.is_none(), "static graphs run one batch at a time");
-        self.run_parts(compute, parts, end, None)
+        self.run_parts(compute, parts, end, Hooks::default())
     }
 
     /// Runs one part or more. An interlude looks at the rows of one part.
@@ -177,15 +177,15 @@ impl Model {
         compute: Compute<'_>,
         parts: &mut [Part<'_>],
         end: PassEnd,
-        interlude: Option<&mut dyn Interlude>,
+        hooks: Hooks<'_>,
     ) -> Result<(), ForwardError> {
         let _env = FloatEnv::ieee();
         self.begin_parts(parts)?;
-        if interlude.is_some() && self.graphs.is_some() {
+        if hooks.interlude.is_some() && self.graphs.is_some() {
             return Err(ForwardError::Undivided);
         }
         let mut buffers = parts[0].take_buffers();
-        let result = self.run_rows(compute, parts, &mut buffers, end, interlude);
+        let result = self.run_rows(compute, parts, &mut buffers, end, hooks);
         parts[0].put_buffers(buffers);
         result
     }
@@ -231,7 +231,7 @@ impl Model {
         parts: &mut [Part<'a>],
         ws: &mut Buffers,
         end: PassEnd,
-        interlude: Option<&mut dyn Interlude>,
+        Hooks { interlude, mut meanwhile }: Hooks<'_>,
     ) -> Result<(), ForwardError> {
         let config = &self.config;
         self.begin_rows(compute, parts, ws)?;
@@ -246,14 +246,21 @@ impl Model {
             }
             (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), parts, ws, end),
             (None, Some(streamed)) => {
-                let pass = |cancel: &AtomicBool| streamed.pass(cancel).ok_or(ForwardError::Cancelled);
+                let n_layers = self.n_layers(end);
+                let pass = |cancel: &AtomicBool| {
+                    let head_follows = end == PassEnd::Hidden;
+                    streamed.pass(n_layers, head_follows, cancel).ok_or(ForwardError::Cancelled)
+                };
                 Part::wait(parts, pass).and_then(|pass| {
-                    let layer = |layer_idx: usize, cancel: &AtomicBool| pass.layer(layer_idx, cancel);
+                    let layer = |layer_idx: usize, cancel: &AtomicBool| {
+                        let meanwhile = meanwhile.as_mut().map(|work| work as &mut dyn Meanwhile);
+                        pass.layer(layer_idx, cancel, meanwhile)
+                    };
                     self.run_each(compute, layer, &mut active, parts, ws, end, interlude)
                 })
             }
         };
-        if result.is_ok() && end == PassEnd::Hidden {
+        if result.is_ok() && end != PassEnd::KeysAndValues {
             self.end_streams(compute, ws);
             let normed = Normed { x: &ws.x, weight: &self.weights.output_norm, eps: config.norm_eps };
             normed.write(compute, &mut ws.normed);

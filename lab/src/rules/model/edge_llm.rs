@@ -98,6 +98,8 @@ fn open(
 }
 
 impl Planner for EdgeLlm {
+    const IS_PROVISIONAL: bool = true;
+
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError> {
         let mut branches: Vec<Branch> = Vec::new();
         open(&mut branches, tree, ROOT, 0, 0, 1.0);
@@ -107,7 +109,11 @@ impl Planner for EdgeLlm {
             if plan.len() == plan.n_max() {
                 break;
             }
-            let computed = tree.compute(&[(node, next)])?;
+            let computed = match tree.child(node, next) {
+                Some(provisional) => provisional,
+                None if tree.room() == 0 => break,
+                None => tree.compute(&[(node, next)])?,
+            };
             open(&mut branches, tree, computed, planned, n_tokens + 1, confidence);
         }
         Ok(())

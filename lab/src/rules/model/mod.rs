@@ -7,7 +7,7 @@
 //! | [`OptTree`](ModelRule::OptTree) | layers of the `n` likeliest paths; the best `n` nodes of all layers by expected accepted tokens; stops when a layer adds less than 0.5 to the expectation; at most 60 nodes and 10 layers | OPT-Tree, arXiv 2406.17276, and the constants of its evaluation | `n` is the capacity of the batch, if that is less than 60; as `Chain` |
 //! | [`OptTreeFine`](ModelRule::OptTreeFine) `opt-tree-0.05` | as `OptTree`; stops when a layer adds less than 0.05 | OPT-Tree, section 3 (δ) | as `OptTree` |
 //! | [`Eagle2`](ModelRule::Eagle2) `eagle-2` | 10 likeliest successors of the root; five times the 10 likeliest successors of each of the 10 likeliest nodes of the newest layer; of all these the 59 likeliest by the product of the probabilities | EAGLE-2, arXiv 2406.16858, section 4: `top_k` 10, `depth` 5, `total_token` 60 with the root | the rule for trees alone, with a draft model instead of EAGLE's head; as `Chain` |
-//! | [`EdgeLlm`](ModelRule::EdgeLlm) `edgellm` | the branch with the largest `M·Cᵢ − Tᵢ` gets the next pass; tokens above 0.3 open branches; stops when every branch is below a threshold, which follows the best-matching branch | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM (IEEE TMC 2025): branching at 0.3, initial threshold 0.01 | up to the 64 rows of the longest batch, whatever other rules get (the publication reports 12 to 15 tokens per verification); no provisional generation of its own: with a streamed target the engine reads the next pass while the rule drafts, and in memory both would use the same cores; as `Chain` |
+//! | [`EdgeLlm`](ModelRule::EdgeLlm) `edgellm` | the branch with the largest `M·Cᵢ − Tᵢ` gets the next pass; tokens above 0.3 open branches; stops when every branch is below a threshold, which follows the best-matching branch | LLMCad, arXiv 2309.04255, and its journal version EdgeLLM (IEEE TMC 2025): branching at 0.3, initial threshold 0.01 | up to the 64 rows of the longest batch, whatever other rules get (the publication reports 12 to 15 tokens per verification); provisional generation is made by the engine while a streamed target waits for weights (in memory both would use the same cores): the likeliest tokens, of all branches, not of the best one alone; as `Chain` |
 //! | [`BestFirst`](ModelRule::BestFirst) `best-first` | the branch with the highest confidence (product of the probabilities) gets the next pass, one node at a time, until that confidence is below EdgeLLM's threshold; it follows the deepest branch | none: EdgeLLM without pacing | as `Chain` |
 //!
 //! All other rules stay within the rows of the batch, and all within the draft model's context.
@@ -81,7 +81,8 @@ impl ModelRule {
                 n_max.min(opt_tree::NODES_MAX) * opt_tree::LAYERS_MAX
             }
             ModelRule::Eagle2 => eagle2::N_COMPUTED,
-            ModelRule::EdgeLlm | ModelRule::BestFirst => n_max,
+            ModelRule::EdgeLlm => 2 * n_max,
+            ModelRule::BestFirst => n_max,
         }
     }
 

@@ -11,6 +11,9 @@ use crate::rules::source::{Plan, Rule, RuleSource};
 
 /// Builds a tree from the draft model's predictions.
 pub(super) trait Planner: Clone + Send + 'static {
+    /// Whether the rule drafts on while the target verifies. What it drafts then stays in the tree.
+    const IS_PROVISIONAL: bool = false;
+
     /// Plans the draft. The root of `tree` is computed, and `plan` is empty.
     fn plan(&mut self, tree: &mut KvTree, plan: &mut Plan) -> Result<(), ForwardError>;
 
@@ -33,6 +36,7 @@ pub(super) fn boxed<P: Planner>(
     drafter: Drafter,
     planner: P,
 ) -> Box<dyn DraftSource> {
+    let drafter = if P::IS_PROVISIONAL { drafter.keeping() } else { drafter };
     RuleSource::boxed(rule, n_max, Planned { drafter, planner })
 }
 
@@ -61,6 +65,10 @@ impl<P: Planner> Rule for Planned<P> {
 
     fn learn(&mut self, step: &StepOutcome<'_>) {
         self.planner.learn(step);
+    }
+
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        P::IS_PROVISIONAL && self.drafter.compute_ahead(budget_us)
     }
 
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
