@@ -1,10 +1,17 @@
-"""The plug-in for vLLM beside vLLM's own n-gram (and suffix) speculation and no drafts at all: time ratios, and whether outputs are equal.
+"""The plug-in for vLLM beside vLLM's own n-gram and suffix speculation and no drafts at all: times, tokens per step, acceptance, and whether
+the outputs are equal.
 
-    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 120] [--runs 3] [--rows 8] [--batch 4] [--threads 2]
+    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 48] [--runs 3] [--rows 8] [--batch 4] [--threads 2] [--wait]
+    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER --recorded FOLDER [--per-task 6]
 
-Each way is a process of its own, which is warmed up and then answers the requests one at a time and, as "all", `--batch` copies of each request
-with other names at once. A ratio is the median time of plain decoding over that of the way. "text" drafts from a request's own text, as n-grams do;
-the next way has a history too, in which later runs find answers about other names; "again" opens the store that it has left. Suffix decoding is measured if arctic-inference is installed.
+Each way is a process of its own. All are started and warmed up first; with ``--wait`` the measurement begins when Enter is pressed, on a machine
+that is quiet by then. The ways take turns request by request. Without ``--recorded`` the requests are about one note, each with other names per
+run, one at a time and, as "all", ``--batch`` of them at once. ``--recorded`` takes the prompts of ``rag.jsonl``, ``reply.jsonl`` and so on in that
+folder, one JSON object with a ``prompt`` a line, spread over each file.
+
+Times are means per batch, prompts included; ratios are sums of plain decoding's times over those of the way. "text" drafts from a request's own text,
+as n-grams do; "Refrain" has a history too, as suffix decoding has. "again": the first requests a second time; "restarted": the same by a new
+process, which has the store of the one before. Suffix decoding is measured if arctic-inference is installed.
 """
 
 from __future__ import annotations
@@ -13,11 +20,11 @@ import argparse
 import importlib.util
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +35,11 @@ from plugins import TASKS, chat
 from refrain.vllm import Proposer
 
 NAMES = ("Nadia", "Milan", "Odile", "Pavel", "Runa", "Selma", "Tariq", "Ulla")
+RECORDED = ("rag", "reply", "summary", "ui", "chat")
+# With an output they fit the context of the engines below.
+RECORDED_CHARACTERS_MAX = 2400
+
+PLAIN, SUFFIXES, OURS = "plain", "its suffixes", "Refrain"
 
 
 def ways(rows: int, folder: Path, model: Path) -> dict[str, dict[str, Any]]:
@@ -36,15 +48,15 @@ def ways(rows: int, folder: Path, model: Path) -> dict[str, dict[str, Any]]:
         "additional_config": {"refrain": {"store": str(folder), "tokenizer": str(model / "tokenizer.json")}},
     }
     found: dict[str, dict[str, Any]] = {
-        "plain": {},
+        PLAIN: {},
         "its n-grams": {
             "speculative_config": {"method": "ngram", "num_speculative_tokens": rows, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
         },
     }
     if importlib.util.find_spec("arctic_inference") is not None:
-        found["its suffixes"] = {"speculative_config": {"method": "suffix", "num_speculative_tokens": rows}}
+        found[SUFFIXES] = {"speculative_config": {"method": "suffix", "num_speculative_tokens": rows}}
     alone = {"speculative_config": {**ours["speculative_config"], "model": "vllm_plugin.TextOnly"}}
-    return {**found, "Refrain, text": alone, "Refrain": ours, "Refrain again": ours}
+    return {**found, "Refrain, text": alone, OURS: ours}
 
 
 class TextOnly(Proposer):
@@ -54,8 +66,30 @@ class TextOnly(Proposer):
         return None
 
 
-def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch: int, threads: int) -> None:
-    """Answers every request, and writes the times and outputs as JSON."""
+def batches(arguments: argparse.Namespace) -> dict[str, list[list[str]]]:
+    """The requests of each task: batches of requests that are asked at once."""
+    if arguments.recorded is None:
+        return {name: each for task in TASKS for name, each in note_batches(task, arguments.runs, arguments.batch).items()}
+    found: dict[str, list[list[str]]] = {}
+    for task in RECORDED:
+        prompts = [json.loads(line)["prompt"] for line in (arguments.recorded / f"{task}.jsonl").read_text().splitlines()]
+        fitting = [prompt for prompt in dict.fromkeys(prompts) if len(prompt) <= RECORDED_CHARACTERS_MAX]
+        found[task] = [[prompt] for prompt in fitting[:: max(1, len(fitting) // arguments.per_task)][: arguments.per_task]]
+    return found
+
+
+def note_batches(task: str, runs: int, batch: int) -> dict[str, list[list[str]]]:
+    # A history of this very answer is another way: each run has other names.
+    told = [TASKS[task].replace("Tomas", NAMES[(run + 3) % len(NAMES)]) for run in range(runs)]
+    copies = [[request.replace("Nadia", NAMES[i % len(NAMES)]) for i in range(batch)] for request in told]
+    return {task: [[request] for request in told], f"{task}, all": copies}
+
+
+def worker(model: Path, options: dict[str, Any], n_tokens: int, batch: int, threads: int) -> None:
+    """Reads batches of requests as lines of JSON, and writes what became of each."""
+    # What the engine prints goes elsewhere.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
     os.environ |= {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
     vllm: Any = importlib.import_module("vllm")
@@ -67,16 +101,10 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
         enforce_eager=True,
         # Where both are nearly equally likely, f32 chooses the same token more often.
         dtype="float32",
-        disable_log_stats=True,
+        disable_log_stats=False,
         **options,
     )
     sampling: Any = vllm.SamplingParams(temperature=0, max_tokens=n_tokens)
-
-    def answer(requests: list[str]) -> tuple[float, list[list[int]]]:
-        started = time.perf_counter()
-        done = llm.generate([chat(request) for request in requests], sampling, use_tqdm=False)
-        return time.perf_counter() - started, [list(output.outputs[0].token_ids) for output in done]
-
     n_steps = 0
     step = llm.llm_engine.step
 
@@ -86,61 +114,134 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, runs: int, batch
         return step()
 
     llm.llm_engine.step = counted
+
+    def count(metric: str) -> int:
+        return sum(int(each.value) for each in llm.get_metrics() if each.name == f"vllm:spec_decode_num_{metric}_tokens")
+
+    def answer(requests: list[str]) -> dict[str, Any]:
+        before = n_steps, count("draft"), count("accepted")
+        started = time.perf_counter()
+        done = llm.generate([chat(request) for request in requests], sampling, use_tqdm=False)
+        took = time.perf_counter() - started
+        outputs = [list(output.outputs[0].token_ids) for output in done]
+        n_drafted, n_accepted = count("draft") - before[1], count("accepted") - before[2]
+        return {"seconds": took, "outputs": outputs, "steps": n_steps - before[0], "drafted": n_drafted, "accepted": n_accepted}
+
     answer(["Hello."] * batch)
-    found: dict[str, Any] = {}
-    for task, request in TASKS.items():
-        copies = [request.replace("Nadia", NAMES[i % len(NAMES)]) for i in range(batch)]
-        for name, requests in ((task, [request]), (f"{task}, all", copies)):
-            for run in range(runs):
-                # A history of this very answer is another way: each run has other names.
-                told = [each.replace("Tomas", NAMES[(run + 3) % len(NAMES)]) for each in requests]
-                before = n_steps
-                took, outputs = answer(told)
-                entry = found.setdefault(name, {"times": [], "outputs": [], "steps": 0})
-                entry["steps"] += n_steps - before
-                entry["times"].append(took)
-                entry["outputs"].append(outputs)
+    print(json.dumps(vllm.__version__), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
     drafter: Any = getattr(llm.llm_engine.model_executor.driver_worker.worker.model_runner, "drafter", None)
-    if hasattr(drafter, "finish"):
+    if isinstance(drafter, Proposer):
         drafter.finish()
-    print("\n" + json.dumps({"version": vllm.__version__, "found": found}))
+
+
+class Engine:
+    """The process of a way."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        command = [sys.executable, *sys.argv, "--worker", json.dumps(options)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.version: str = self.read()
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def answer(self, requests: list[str]) -> Any:
+        assert self.process.stdin is not None
+        print(json.dumps(requests), file=self.process.stdin, flush=True)
+        return self.read()
+
+    def end(self) -> None:
+        self.process.communicate()
+
+
+@dataclass
+class Sums:
+    """Of all batches of a task."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    outputs: list[list[int]] = field(default_factory=list[list[int]])
+
+    def add(self, answered: Any) -> None:
+        self.seconds += answered["seconds"]
+        self.steps += answered["steps"]
+        self.drafted += answered["drafted"]
+        self.accepted += answered["accepted"]
+        self.outputs += answered["outputs"]
+
+    def line(self, plain: Sums, n_batches: int) -> str:
+        # Of all requests of the step together; the prompt's step counts too.
+        per_step = sum(map(len, self.outputs)) / self.steps
+        accepted = f"{self.accepted / self.drafted:4.0%} of {self.drafted:5} accepted" if self.drafted else 23 * " "
+        n_equal = sum(a == b for a, b in zip(self.outputs, plain.outputs))
+        return (
+            f"{self.seconds / n_batches:6.2f} s, ratio {plain.seconds / self.seconds:5.2f}, {per_step:5.2f} tokens per step, "
+            f"{accepted}, {n_equal} of {len(plain.outputs)} equal"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
-    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--recorded", type=Path)
+    parser.add_argument("--per-task", type=int, default=6)
+    parser.add_argument("--wait", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        options: dict[str, Any] = json.loads(arguments.worker)
-        worker(arguments.model, options, arguments.tokens, arguments.runs, arguments.batch, arguments.threads)
+        worker(arguments.model, json.loads(arguments.worker), arguments.tokens, arguments.batch, arguments.threads)
         return
-    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, options in ways(arguments.rows, Path(folder), arguments.model).items():
-            command = [sys.executable, *sys.argv, "--worker", json.dumps(options)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            results[name] = json.loads(done.stdout.strip().splitlines()[-1])
-    plain = results["plain"]
-    print(
-        f"vLLM {plain['version']}, {arguments.model.name}, at most {arguments.tokens} tokens, {arguments.rows} rows, "
-        f"{arguments.batch} at once, {arguments.threads} threads, {arguments.runs} runs"
-    )
-    for task, of_plain in plain["found"].items():
-        base = statistics.median(of_plain["times"])
-        for name, result in results.items():
-            entry = result["found"][task]
-            took = statistics.median(entry["times"])
-            n = sum(len(output) for outputs in entry["outputs"] for output in outputs)
-            # Of all requests of the step together; the prompt's step counts too.
-            per_step = n / entry["steps"]
-            equal = "equal" if entry["outputs"] == of_plain["outputs"] else "DIFFERENT"
-            print(f"{task:12} {name:14} {took:6.2f} s, ratio {base / took:5.2f}, {per_step:5.2f} tokens per step, {equal}")
+        all_ways = ways(arguments.rows, Path(folder), arguments.model)
+        engines = {name: Engine(options) for name, options in all_ways.items()}
+        if arguments.wait:
+            input("ready: press Enter\n")
+        print(
+            f"vLLM {engines[PLAIN].version}, {arguments.model.name}, at most {arguments.tokens} tokens, {arguments.rows} rows, "
+            f"{arguments.threads} threads"
+        )
+        tasks = batches(arguments)
+        plain_first: dict[str, Sums] = {}
+        for task, asked in tasks.items():
+            sums = {name: Sums() for name in engines}
+            for requests in asked:
+                for name, engine in engines.items():
+                    answered = engine.answer(requests)
+                    sums[name].add(answered)
+                    if name == PLAIN and task not in plain_first:
+                        plain_first[task] = Sums()
+                        plain_first[task].add(answered)
+            for name, each in sums.items():
+                print(f"{task:12} {name:24} {each.line(sums[PLAIN], len(asked))}", flush=True)
+        again = {f"{name}, again": engines[name] for name in (SUFFIXES, OURS) if name in engines}
+        ask_again(tasks, again, plain_first)
+        for engine in engines.values():
+            engine.end()
+        restarted = Engine(all_ways[OURS])
+        ask_again(tasks, {f"{OURS}, restarted": restarted}, plain_first)
+        restarted.end()
+
+
+def ask_again(tasks: dict[str, list[list[str]]], engines: dict[str, Engine], plain: dict[str, Sums]) -> None:
+    """The first batch of each task."""
+    for task, asked in tasks.items():
+        for name, engine in engines.items():
+            sums = Sums()
+            sums.add(engine.answer(asked[0]))
+            print(f"{task:12} {name:24} {sums.line(plain[task], 1)}", flush=True)
 
 
 if __name__ == "__main__":

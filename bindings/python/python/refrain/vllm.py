@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+import weakref
 from collections.abc import Mapping
+from multiprocessing import util
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,10 @@ _log = logging.getLogger(__name__)
 # prompts take its tokens; one that stays away longer was preempted or has ended, which a proposer cannot tell apart.
 _ABSENT_STEPS_MAX = 16
 
+# Seconds without a step after which all requests have ended, as far as the store is concerned: an engine that waits for requests takes no steps,
+# and may be killed while it waits.
+_IDLE_S = 5.0
+
 # Ended requests after which the store is made durable and its files are merged.
 _MAINTAIN_EVERY = 64
 
@@ -45,15 +52,18 @@ class Proposer:
 
     vLLM makes it from ``speculative_config``, and verifies what it proposes by its own rejection rule. It passes no ids of requests, so a
     request is recognised by its tokens: it is the one whose known tokens stand at the beginning of a row, followed by at most one step's.
-    Rows may move; a request may be left out of steps, preempted, computed again, or taken from a cached prefix. One that comes back after
-    its output went to the store goes on like a prompt.
+    Rows may move; a request may be left out of steps, preempted, computed again, or taken from a cached prefix.
+
+    An output goes to the store when its request has been left out of 16 steps or of one that has none of the known requests, when there was no
+    step for five seconds, and when the process ends. A request that comes back after that goes on like a prompt.
 
     Options are in ``additional_config["refrain"]``: ``store``, ``namespace``, ``model``, ``fingerprint`` and ``row_us`` of
     :class:`~refrain.draft.Drafter`, and ``tokenizer``, the path of a ``tokenizer.json``, which gives the fingerprint that a store needs.
 
     Tenants: a subclass that defines :meth:`namespace_of`, named in ``speculative_config["model"]``, keeps their outputs apart.
 
-    What fails in a step costs drafts and is logged: an output that cannot be kept, or a request with tokens outside the vocabulary.
+    What fails in a step costs drafts and is logged: an output that cannot be kept, or a request with tokens outside the vocabulary. So is a
+    vLLM whose own rule for sampled drafts is wrong on CPUs, as that of 0.32.0 is: with any proposer it changes what is sampled, greedy outputs not.
 
     Raises:
         OptionError: an option is unknown, or an option or ``num_speculative_tokens`` is outside its range.
@@ -80,7 +90,18 @@ class Proposer:
         # By their rows in the newest step that sampled for them.
         self._rows: list[_Request | None] = []
         self._step = self._n_ended = 0
+        self._stepped_at = time.monotonic()
         self._maintaining = threading.Thread()
+        # Held by steps and by what ends requests between them. (A subclass may call `finish` within a step.)
+        self._lock = threading.RLock()
+        threading.Thread(target=_watch, args=(weakref.ref(self),), name="refrain-idle", daemon=True).start()
+        # vLLM ends proposers by ending their process, mostly a child for which `atexit` does not run.
+        util.Finalize(self, _finish, args=(weakref.ref(self),), exitpriority=0)
+        if not _samples_right():
+            _log.warning(
+                "this vLLM verifies drafts with wrong temperatures on CPUs, whoever proposes them: "
+                "greedy outputs are right, sampled ones are not drawn from the model's distribution"
+            )
 
     def namespace_of(self, prompt: npt.NDArray[np.int32]) -> str | None:
         """The namespace of a request that begins: a tenant never gets drafts from the outputs of another.
@@ -111,7 +132,26 @@ class Proposer:
         Returns:
             At most ``num_speculative_tokens`` tokens for each row.
         """
+        with self._lock:
+            return self._propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Called by vLLM; there is no model."""
+
+    def finish(self) -> None:
+        """Ends all requests: their outputs go to the store, which is made durable. Called when the engine is idle and when the process ends."""
+        with self._lock:
+            self._end_all()
+        self._maintain()
+
+    def _propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: npt.NDArray[np.int32],
+        token_ids_cpu: npt.NDArray[np.int32],
+    ) -> list[list[int]]:
         self._step += 1
+        self._stepped_at = time.monotonic()
         proposals: list[list[int]] = [[] for _ in sampled_token_ids]
         rows = [row for row, sampled in enumerate(sampled_token_ids) if sampled]
         texts = [token_ids_cpu[row, : num_tokens_no_spec[row]] for row in rows]
@@ -131,17 +171,6 @@ class Proposer:
             proposals[row] = list(proposal.tokens[:n_room])
         return proposals
 
-    def load_model(self, *_: Any, **__: Any) -> None:
-        """Called by vLLM; there is no model."""
-
-    def finish(self) -> None:
-        """Ends all requests: their outputs go to the store, which is made durable. For programs that end; nothing calls it in vLLM."""
-        requests, self._rows = self._rows, []
-        for request in requests:
-            if request is not None:
-                self._end(request)
-        self._maintain()
-
     def _recognise(
         self, rows: list[int], texts: list[npt.NDArray[np.int32]], sampled_token_ids: list[list[int]]
     ) -> list[_Request]:
@@ -158,6 +187,10 @@ class Proposer:
             if found[i] is None:
                 at = next((at for at, request in enumerate(left) if request.goes_on(text, self._k)), None)
                 found[i] = left.pop(at) if at is not None else None
+        if rows and not any(found):
+            # No step leaves out all requests that run. What has ended is there for those that begin.
+            self._end_all()
+            left = []
         requests = [
             request or self._begin(text, len(sampled_token_ids[row])) for request, row, text in zip(found, rows, texts)
         ]
@@ -178,6 +211,19 @@ class Proposer:
             if request is not None and self._step - request.step > _ABSENT_STEPS_MAX:
                 self._rows[row] = None
                 self._end(request)
+
+    def _end_all(self) -> None:
+        requests, self._rows = self._rows, []
+        for request in requests:
+            if request is not None:
+                self._end(request)
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._stepped_at < _IDLE_S or not any(self._rows):
+                return
+            self._end_all()
+        self._maintain()
 
     def _end(self, request: _Request) -> None:
         if not request.is_kept or request.sequence is None:
@@ -244,6 +290,41 @@ class _Request:
             self.sequence = None
             _log.warning("a request is not drafted: %s", error)
         self._n, self.step = n, step
+
+
+def _finish(proposer: weakref.ref[Proposer]) -> None:
+    there = proposer()
+    if there is not None:
+        there.finish()
+
+
+def _watch(proposer: weakref.ref[Proposer]) -> None:
+    """Ends the requests of an idle engine, as long as there is a proposer."""
+    while True:
+        time.sleep(_IDLE_S / 5)
+        there = proposer()
+        if there is None:
+            return
+        there._end_if_idle()
+        del there
+
+
+def _samples_right() -> bool:
+    """Whether vLLM gives each drafted row its request's temperature. Its kernels for CPUs, as of 0.32.0, leave uninitialised memory there, with
+    which drafts are then accepted or rejected."""
+    try:
+        import torch
+        from vllm.platforms import current_platform
+        from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+
+        if not current_platform.is_cpu():
+            return True
+        n_drafts = 3
+        temperatures = expand_batch_to_tokens(torch.tensor([0.75]), torch.tensor([n_drafts], dtype=torch.int32), n_drafts)
+        return bool(temperatures.tolist() == [0.75] * n_drafts)
+    except Exception:
+        # No vLLM, or one whose inner functions are others: nothing is known.
+        return True
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
