@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyInt, PyTuple};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, CostProfile, DraftTree, HistoryStore, NodeIdx,
     ReliabilityTable, ReuseConfig, ReuseSource, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists,
@@ -28,10 +28,23 @@ use crate::rows::Rows;
 use crate::tokenizer::Tokenizer;
 
 /// The size of a vocabulary, or its tokenizer.
-#[derive(FromPyObject)]
 enum Vocabulary {
     Size(usize),
     Tokenizer(Py<Tokenizer>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Vocabulary {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(tokenizer) = object.cast::<Tokenizer>() {
+            return Ok(Self::Tokenizer(tokenizer.to_owned().unbind()));
+        }
+        if !object.is_instance_of::<PyInt>() {
+            return Err(options::wrong_type("a Tokenizer or the size of a vocabulary", &object));
+        }
+        object.extract().map(Self::Size)
+    }
 }
 
 /// Where finished outputs are kept.
@@ -283,7 +296,7 @@ fn checked_costs(row_us: BTreeMap<usize, f32>) -> Result<Vec<(usize, f32)>, Fail
         return Err(Failure::Choice {
             option: "row_us",
             given: format!("{row_us:?}"),
-            choices: vec!["a mapping from 1 to 64 rows to positive microseconds"],
+            choices: vec!["a mapping of numbers of rows, 1 to 64, to positive microseconds"],
         });
     }
     Ok(row_us.into_iter().collect())

@@ -41,11 +41,22 @@ pub(crate) struct Engine {
 }
 
 /// Where the outputs are from which a session drafts.
-#[derive(FromPyObject)]
 enum KeptIn<'py> {
     /// In the engine's memory, or nowhere.
     Memory(bool),
     Disk(Bound<'py, History>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for KeptIn<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match (object.cast::<History>(), object.extract()) {
+            (Ok(history), _) => Ok(Self::Disk(history.to_owned())),
+            (_, Ok(is_on)) => Ok(Self::Memory(is_on)),
+            _ => Err(options::wrong_type("True, False or a History", &object)),
+        }
+    }
 }
 
 impl Engine {
@@ -70,7 +81,7 @@ impl Engine {
         let measure_time =
             measure_time.map(Duration::try_from_secs_f64).transpose().map_err(|_| Failure::Choice {
                 option: "measure_time",
-                given: format!("{measure_time:?}"),
+                given: measure_time.unwrap_or_default().to_string(),
                 choices: vec!["a number of seconds from 0"],
             })?;
         let options = EngineOptions::default()

@@ -118,7 +118,11 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
         Failure::Choice { option, given, choices } => {
             details.set_item("option", option)?;
             details.set_item("given", given)?;
-            ("OptionError", format!("{option} is {given:?}, none of {}", choices.join(", ")), None)
+            let message = match &choices[..] {
+                [description] => format!("{option} is {given}, not {description}"),
+                names => format!("{option} is {given:?}, none of {}", names.join(", ")),
+            };
+            ("OptionError", message, None)
         }
         Failure::Memory { bytes } => {
             details.set_item("bytes", bytes)?;
@@ -209,7 +213,13 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
             }
         }
         Failure::Session(error) | Failure::Generate(GenerateError::Session(error)) => {
-            (session_class(error, &details)?, error.to_string(), Some(error))
+            let message = match error {
+                SessionError::OutOfRange { option, given, min, max } => {
+                    format!("{} is {given}, outside {min}..={max}", keyword(option))
+                }
+                _ => error.to_string(),
+            };
+            (session_class(error, &details)?, message, Some(error))
         }
         Failure::Generate(error) => (generate_class(error, &details)?, error.to_string(), Some(error)),
         Failure::Tokenizer(error) => (tokenizer_class(error), error.to_string(), Some(error)),
@@ -228,10 +238,15 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
     Ok(raised)
 }
 
+/// The keyword of an option of a session.
+fn keyword(option: &str) -> &str {
+    if option == "policy.rows" { "draft_rows" } else { option }
+}
+
 fn session_class(error: &SessionError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
     Ok(match error {
         SessionError::OutOfRange { option, given, min, max } => {
-            details.set_item("option", option)?;
+            details.set_item("option", keyword(option))?;
             details.set_item("given", given)?;
             details.set_item("min", min)?;
             details.set_item("max", max)?;

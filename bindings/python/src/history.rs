@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use pyo3::types::PySequence;
 use refrain::TokenId;
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 
 use crate::border::compute;
 use crate::engine::Engine;
 use crate::errors::Failure;
+use crate::options;
 use crate::resident::Resident;
 
 /// Outputs of an engine's model in a folder, from which later sessions draft. Without it, an engine keeps outputs in memory.
@@ -56,18 +58,21 @@ impl History {
 }
 
 /// Token ids, or an object with tokens such as a `Completion`.
-#[derive(FromPyObject)]
-enum Output {
-    Completion {
-        tokens: Vec<Id>,
-    },
-    #[pyo3(transparent)]
-    Ids(Vec<u32>),
-}
+struct Output(Vec<u32>);
 
-#[derive(FromPyObject)]
-struct Id {
-    id: u32,
+impl<'py> FromPyObject<'_, 'py> for Output {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let ids = match object.getattr_opt("tokens")? {
+            Some(tokens) => tokens.try_iter()?.map(|token| token?.getattr("id")?.extract()).collect(),
+            None if object.cast::<PySequence>().is_err() => {
+                Err(options::wrong_type("a Completion or token ids", &object))
+            }
+            None => object.extract(),
+        };
+        ids.map(Self)
+    }
 }
 
 #[pymethods]
@@ -92,10 +97,7 @@ impl History {
     ///     TokenOutOfRangeError: an id is not in the vocabulary. Nothing was kept.
     fn append(&self, py: Python<'_>, output: Output) -> PyResult<()> {
         let kept = self.0.get()?;
-        let ids: Vec<u32> = match output {
-            Output::Completion { tokens } => tokens.into_iter().map(|token| token.id).collect(),
-            Output::Ids(ids) => ids,
-        };
+        let Output(ids) = output;
         if let Some(&token) = ids.iter().find(|&&id| id as usize >= kept.vocab_size) {
             return Err(Failure::Token { token, vocab_size: kept.vocab_size }.into());
         }

@@ -61,4 +61,8 @@ mod _native {
     use super::token::Token;
     #[pymodule_export]
     use super::tokenizer::Tokenizer;
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "the name of a version in Python")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

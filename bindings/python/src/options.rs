@@ -1,10 +1,33 @@
 //! Options that Python names by strings.
 
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
 use refrain::{Drafting, KvType, Quantize, Role};
 use refrain_assistant::{Length, Priority};
 
 use crate::errors::Failure;
 use crate::rows::Kind;
+
+/// The exception for an argument that is none of several types.
+pub(crate) fn wrong_type(expected: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let name = given.get_type().name().map_or_else(|_| "unknown".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("expected {expected}, got {name}"))
+}
+
+/// Strings that end an output: one, or several.
+pub(crate) struct Stop(pub(crate) Vec<String>);
+
+impl<'py> FromPyObject<'_, 'py> for Stop {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        // (A string is a sequence of strings too.)
+        match object.extract::<String>() {
+            Ok(one) => Ok(Self(vec![one])),
+            Err(_) => object.extract().map(Self),
+        }
+    }
+}
 
 /// A value by its name.
 ///

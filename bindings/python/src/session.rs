@@ -209,7 +209,7 @@ impl Session {
     ///     logit_bias: added to the logits of these tokens. Minus infinity forbids a token.
     ///     seed: the key of the random numbers. The same seed gives the same text, with and without drafts. ``None`` draws one, which the
     ///         summary reports. Temperature 0 uses none.
-    ///     stop: the output ends before the first occurrence of one of these strings.
+    ///     stop: the output ends before the first occurrence of this string, or of one of these strings.
     ///     stop_tokens: ids that end the output, besides the model's end tokens.
     ///     ignore_eos: whether the output continues after the model's end tokens.
     ///     cancel: stops the generation from any thread.
@@ -236,7 +236,7 @@ impl Session {
         presence_penalty: f32,
         logit_bias: Option<std::collections::BTreeMap<u32, f32>>,
         seed: Option<u64>,
-        stop: Option<Vec<String>>,
+        stop: Option<options::Stop>,
         stop_tokens: Option<Vec<u32>>,
         ignore_eos: bool,
         cancel: Option<CancelToken>,
@@ -260,7 +260,7 @@ impl Session {
         let options = refrain::GenerateOptions::default()
             .with_max_tokens(max_tokens)
             .with_sampling(sampling)
-            .with_stop(stop.unwrap_or_default())
+            .with_stop(stop.map_or_else(Vec::new, |stop| stop.0))
             .with_stop_tokens(stop_tokens.into_iter().flatten().map(TokenId).collect::<Vec<_>>())
             .with_ignore_eos(ignore_eos)
             .with_cancel(cancel.unwrap_or_default().0);
@@ -284,7 +284,7 @@ impl Session {
     ///
     /// Returns:
     ///     Log-probabilities ``[n_tokens - 1]``, the perplexity, and the logits as the bytes of ``float32[n_tokens, vocab_size]``, empty
-    ///     unless asked for. ``refrain.logits`` makes an array of them.
+    ///     unless asked for. ``refrain.score`` makes an array of them.
     fn _score(&self, py: Python<'_>, wants_logits: bool) -> PyResult<(Vec<f64>, f64, Py<PyByteArray>)> {
         let vocab_size = self.engine.get()?.config().vocab_size;
         let (score, bytes) = self.with(py, |session| {

@@ -194,6 +194,8 @@ def test_bad_input(tmp_path: Path) -> None:
     for size in (0, 1 << 40):
         with pytest.raises(errors.OptionError):
             Drafter(size)
+    with pytest.raises(TypeError, match="expected a Tokenizer or the size of a vocabulary, got str"):
+        Drafter("tokenizer.json")  # type: ignore[arg-type]
     costs: list[dict[int, float]] = [{}, {0: 1.0}, {65: 1.0}, {1: 0.0}, {1: float("nan")}, {1: -1.0}]
     for row_us in costs:
         with pytest.raises(errors.OptionError, match="row_us"):

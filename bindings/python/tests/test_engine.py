@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import math
 import pickle
 from dataclasses import FrozenInstanceError, fields
@@ -51,6 +52,21 @@ def test_drafts_change_the_speed_and_not_the_text(engine: refrain.Engine) -> Non
             session.append_turn("user", QUESTION)
             outputs.append(tokens_of(session, max_tokens=60, **options))
         assert outputs[0] == outputs[1] != []
+
+
+def test_the_version_is_the_packages() -> None:
+    assert refrain.__version__ == importlib.metadata.version("refrain")
+
+
+def test_an_output_ends_before_a_stop_string(engine: refrain.Engine) -> None:
+    session = engine.session(history=False)
+    session.append_text("The train leaves at 08:15.")
+    whole = session.fork().generate(max_tokens=20, ignore_eos=True).run().text
+    word = whole.split()[3]
+    for stop in (word, [word], ["never written", word]):
+        stopped = session.fork().generate(max_tokens=20, ignore_eos=True, stop=stop).run()
+        assert stopped.text == whole[: whole.index(word)]
+        assert stopped.summary is not None and stopped.summary.finish == "stop"
 
 
 def test_statistics_add_up(asked: refrain.Session) -> None:
@@ -258,14 +274,17 @@ def test_errors_say_what_is_wrong(engine: refrain.Engine, asked: refrain.Session
     with pytest.raises(ValueError, match="none of keep, f32, q8_0, q4_0"):
         refrain.Engine(MODEL, quantize="q3")  # type: ignore[arg-type]
     for seconds in (-1.0, math.nan, math.inf):
-        with pytest.raises(errors.OptionError, match="measure_time"):
+        with pytest.raises(errors.OptionError, match=rf"measure_time is (?i:{seconds:g}), not a number of seconds from 0"):
             refrain.Engine(MODEL, measure_time=seconds)
     with pytest.raises(errors.OptionError) as rows:
         engine.session(verify_rows_max=65)
     assert rows.value.option == "verify_rows_max"
     for draft_rows in (0, 64):
-        with pytest.raises(errors.OptionError, match="policy.rows"):
+        with pytest.raises(errors.OptionError, match=f"^draft_rows is {draft_rows}, outside 1..=63$") as too_many:
             engine.session(draft_rows=draft_rows)
+        assert too_many.value.option == "draft_rows"
+    with pytest.raises(TypeError, match="expected True, False or a History, got str"):
+        engine.session(history="folder")  # type: ignore[arg-type]
     with pytest.raises(errors.OptionError) as length:
         engine.session(context_len=1 << 58)
     assert (length.value.option, length.value.given) == ("context_len", 1 << 58)

@@ -61,6 +61,8 @@ def test_bad_histories(free_engine: refrain.Engine, tmp_path: Path) -> None:
     with pytest.raises(errors.TokenOutOfRangeError):
         history.append([1, 1 << 30])
     history.append([])
+    with pytest.raises(TypeError, match="expected a Completion or token ids, got int"):
+        history.append(5)  # type: ignore[arg-type]
     small = refrain.Engine(FIXTURES / "draft.gguf", measure_time=0)
     with pytest.raises((errors.OptionError, errors.FingerprintError)):
         small.session(history=history)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +145,17 @@ def test_requests_are_told_apart(llama: Any) -> None:
     drafted.finish()
     probe = drafter.sequence([3, 60, 61, 62])
     assert "history" not in probe.propose(8).origins
+
+
+def test_a_store_that_fails_costs_drafts_only(llama: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # A namespace whose name is too long is refused when an output is kept.
+    drafted = draft_model(llama, store=tmp_path, fingerprint=1, namespace="x" * 100)
+    with caplog.at_level(logging.WARNING):
+        for text in TEXTS:
+            assert decode(llama, text, 24, drafted) == decode(llama, text, 24)
+    assert {record.name for record in caplog.records} == {"refrain.llama_cpp"}
+    with pytest.raises(errors.StoreError):
+        drafted.finish()
 
 
 def test_bad_input(llama: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +198,17 @@ def test_threads_share_an_assistant(model: Any) -> None:
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
             assert list(pool.map(work, prompts())) == expected
+
+
+def test_a_store_that_fails_costs_drafts_only(model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from refrain.transformers import Assistant
+
+    # A namespace whose name is too long is refused when an output is kept.
+    drafter = Drafter(VOCABULARY, tree=False, store=tmp_path, fingerprint=1, namespace="x" * 100)
+    with caplog.at_level(logging.WARNING):
+        drafted = generate(model, prompts()[2], max_new_tokens=24, custom_generate=Assistant(drafter))
+    assert drafted == generate(model, prompts()[2], max_new_tokens=24)
+    assert [record.name for record in caplog.records] == ["refrain.transformers"]
 
 
 def test_bad_input(model: Any) -> None:

@@ -32,7 +32,7 @@ from refrain._events import (
     Stats,
     Summary,
 )
-from refrain._native import CancelToken, Engine, Generation, History, Session, Token, Tokenizer
+from refrain._native import CancelToken, Engine, Generation, History, Session, Token, Tokenizer, __version__
 from refrain._scores import Score, last_hidden_state, score
 from refrain._sources import DraftSource
 from refrain.errors import RefrainError
@@ -60,6 +60,7 @@ __all__ = [
     "Summary",
     "Token",
     "Tokenizer",
+    "__version__",
     "errors",
     "last_hidden_state",
     "score",

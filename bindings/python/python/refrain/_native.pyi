@@ -156,7 +156,7 @@ class Session:
         presence_penalty: float = 0.0,
         logit_bias: Mapping[int, float] | None = None,
         seed: int | None = None,
-        stop: Items[str] | None = None,
+        stop: str | Items[str] | None = None,
         stop_tokens: Items[int] | None = None,
         ignore_eos: bool = False,
         cancel: CancelToken | None = None,
@@ -389,3 +389,5 @@ class Proposal:
     def __len__(self) -> int: ...
 
 def _panic(message: str) -> None: ...
+
+__version__: str

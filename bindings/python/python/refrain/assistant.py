@@ -94,7 +94,6 @@ class JobOptions(SamplingOptions, total=False):
     """Draft sources written in Python, for the last generation of the job."""
 
 
-
 @dataclass(frozen=True)
 class Prefill:
     """A chunk of the prompt was computed."""

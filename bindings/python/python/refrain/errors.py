@@ -2,6 +2,9 @@
 
 All derive from :class:`RefrainError`. Where a standard exception says the same, a class derives from that one too, so that
 ``except ValueError`` or ``except MemoryError`` works. If the system refused a file, ``__cause__`` is its :class:`OSError`.
+
+Arguments of another type raise :class:`TypeError`, and integers that no such number has, as a negative count, :class:`OverflowError`; notes of the
+exception name the argument.
 """
 
 from __future__ import annotations

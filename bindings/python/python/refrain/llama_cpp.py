@@ -1,7 +1,8 @@
 """Drafts for llama-cpp-python: a draft model for ``llama_cpp.Llama``.
 
     from llama_cpp import Llama
-    from refrain.draft import Drafter
+    from refrain._plugins import finish_or_warn
+from refrain.draft import Drafter
     from refrain.llama_cpp import DraftModel
 
     llama = Llama("model.gguf", draft_model=None)
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from refrain.errors import OptionError
 
 __all__ = ["DraftModel"]
 
+_log = logging.getLogger(__name__)
+
 # A token whose logit is further below the largest is less likely than e⁻⁷, and not used.
 _LOGITS_BELOW_MAX = 7.0
 
@@ -28,8 +32,8 @@ _LOGITS_BELOW_MAX = 7.0
 class DraftModel(LlamaDraftModel):
     """Proposes the continuation of a request's tokens, from these tokens and from earlier outputs of the drafter's store.
 
-    It serves one ``Llama``, whose requests follow one another. A request's output is added to the store when the next one begins, or by
-    :meth:`finish`.
+    It serves one ``Llama``, whose requests follow one another. A request's output is added to the store when the next one begins (if it cannot be
+    kept, a warning is logged), or by :meth:`finish`.
 
     Args:
         drafter: made with ``tree=False``: the engine verifies a chain.
@@ -60,7 +64,8 @@ class DraftModel(LlamaDraftModel):
         # A step commits accepted tokens and one of the engine's own; anything else is another request.
         goes_on = 0 < len(input_ids) - n_known <= self._n_proposed + 1 and np.array_equal(input_ids[:n_known], self._known)
         if self._sequence is None or not goes_on:
-            self.finish()
+            if self._sequence is not None:
+                finish_or_warn(self._sequence, _log)
             self._sequence = self._drafter.sequence(input_ids.tolist())
             # The newest token has not been computed.
             self._learn(0, len(input_ids) - 1, position=0)
@@ -94,8 +99,8 @@ class DraftModel(LlamaDraftModel):
         """Adds the newest request's output to the drafter's store. Its last step's tokens are missing: the engine does not pass them.
 
         Raises:
-            StoreError: the output could not be kept.
+            StoreError: the output could not be kept. The call may be repeated.
         """
-        sequence, self._sequence = self._sequence, None
-        if sequence is not None:
-            sequence.finish()
+        if self._sequence is not None:
+            self._sequence.finish()
+            self._sequence = None

@@ -9,14 +9,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from transformers.generation.utils import GenerationMixin
 
+from refrain._plugins import finish_or_warn
 from refrain.draft import N_LIKELIEST, Drafter, Sequence, check_chain
 
 __all__ = ["Assistant"]
+
+_log = logging.getLogger(__name__)
 
 
 class Assistant:
@@ -43,11 +47,11 @@ class Assistant:
         self._logits = logits
 
     def __call__(self, model: Any, input_ids: torch.LongTensor, *, generation_config: Any, **options: Any) -> Any:
-        """Decodes; called by ``generate``. The output is added to the drafter's store, even if the call fails on the way.
+        """Decodes; called by ``generate``. The output is added to the drafter's store, even if the call fails on the way. If it cannot be kept, a
+        warning is logged.
 
         Raises:
             TokenOutOfRangeError: a token is not in the drafter's vocabulary.
-            StoreError: the output could not be kept.
             ValueError: of the library, such as for several sequences at once.
         """
         sequence = self._drafter.sequence(input_ids[0].tolist())
@@ -57,7 +61,7 @@ class Assistant:
                 _Assisted(model, candidates), input_ids, generation_config=generation_config, **options
             )
         finally:
-            sequence.finish()
+            finish_or_warn(sequence, _log)
 
 
 class _Candidates:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refrain._native import Tokenizer
+from refrain._plugins import finish_or_warn
 from refrain.draft import Drafter, Sequence
 from refrain.errors import OptionError, StoreError, TokenOutOfRangeError
 
@@ -228,11 +229,7 @@ class Proposer:
     def _end(self, request: _Request) -> None:
         if not request.is_kept or request.sequence is None:
             return
-        try:
-            request.sequence.finish()
-        except StoreError as error:
-            # An engine without drafts is better than none.
-            _log.warning("an output was not kept: %s", error)
+        finish_or_warn(request.sequence, _log)
         self._n_ended += 1
         if self._n_ended % _MAINTAIN_EVERY == 0 and not self._maintaining.is_alive():
             # It may merge files, which no step waits for.
