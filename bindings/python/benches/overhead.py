@@ -1,15 +1,17 @@
 """The overhead per token of the Python face: the same generations, iterated in Python and run within Rust.
 
-    python bindings/python/benches/overhead.py [MODEL] [--tokens 400] [--runs 15]
+    python bindings/python/benches/overhead.py [MODEL] [--tokens 400] [--runs 40] [--threads 1]
 
-`run()` takes every token in Rust and enters Python once; its time per token is the baseline. The runs of the four ways take turns, so that
-heat and other processes meet all of them; each number is the median over the runs.
+`run()` takes every token in Rust and enters Python once; its time per token is the baseline. The four ways take turns in an order that changes, so
+that heat and other processes meet all of them. Numbers are medians over the runs; those over `run()` are of the differences within a run, whose
+quartiles follow. With one thread, other processes disturb least.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -48,10 +50,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", type=Path, default=FIXTURE)
     parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     n_tokens: int = arguments.tokens
-    engine = refrain.Engine(arguments.model)
+    engine = refrain.Engine(arguments.model, threads=arguments.threads)
     prompt = engine.session(history=False, drafting="off")
     prompt.append_text("Everything about the trip to Bergholm.")
     prompt.prefill()
@@ -64,14 +67,14 @@ def main() -> None:
 
     ways = {"run()": rust, "for": iterate, "for, every field read": read, "async for": iterate_async}
     times: dict[str, list[float]] = {name: [] for name in ways}
+    rng = random.Random(1)
     for _ in range(arguments.runs):
-        for name, take in ways.items():
-            times[name].append(time_of(take))
-    base = statistics.median(times["run()"])
+        for name in rng.sample(list(ways), len(ways)):
+            times[name].append(time_of(ways[name]))
     print(f"{engine!r}, {n_tokens} tokens, {arguments.runs} runs")
     for name, values in times.items():
-        added = statistics.median([a - b for a, b in zip(values, times["run()"])])
-        print(f"{name:24} {statistics.median(values):8.2f} µs per token, {added:+6.2f} over run() ({base:.2f})")
+        low, middle, high = statistics.quantiles([a - b for a, b in zip(values, times["run()"])], n=4)
+        print(f"{name:24} {statistics.median(values):8.2f} µs per token, {middle:+6.2f} over run() ({low:+.2f} to {high:+.2f})")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ use crate::token::{event_object, segments_tuple};
 /// A running generation: an iterator of :class:`Token` that ends with a :class:`Summary`.
 ///
 /// Made by :meth:`Session.generate`. It computes without the interpreter's lock: ``for`` when an event is taken that is not there yet,
-/// ``async for`` in a thread of its own, at most one step ahead, or in the event loop if steps are shorter than 0.2 ms. ``with`` closes it at the
+/// ``async for`` in a thread of its own, at most one step ahead, or in the event loop if steps are shorter than 1 ms. ``with`` closes it at the
 /// end of the block::
 ///
 ///     with session.generate() as generation:

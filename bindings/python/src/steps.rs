@@ -8,15 +8,18 @@ use std::io::{PipeReader, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 
 use crate::errors::Failure;
 use crate::resident::Resident;
+
+/// How long the thread waits awake for the next step.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// What an event loop drives: one step after the other.
 pub(crate) trait Stepped: Send + Sync + 'static {
@@ -79,6 +82,21 @@ impl Timed {
     }
 }
 
+/// Waits until the thread is asked for a step. Returns `false` if it never will be.
+fn is_awaited(asked: &Receiver<()>) -> bool {
+    // The loop, which was woken just now, mostly asks at once. Sleeping and being woken take longer than that.
+    let since = Instant::now();
+    while since.elapsed() < SPIN {
+        match asked.try_recv() {
+            Ok(()) => return true,
+            Err(TryRecvError::Disconnected) => return false,
+            // (On a single processor the loop needs it.)
+            Err(TryRecvError::Empty) => thread::yield_now(),
+        }
+    }
+    asked.recv().is_ok()
+}
+
 impl Steps {
     /// Starts the thread. Steps of at most `in_loop_us` microseconds are computed in the loop, and `turn_us` of them together before it
     /// runs again.
@@ -92,7 +110,7 @@ impl Steps {
         let steps = Arc::new(Timed { stepped, is_asked, newest_us });
         let theirs = Arc::clone(&steps);
         thread::Builder::new().name("refrain-steps".to_owned()).spawn(move || {
-            for () in asked {
+            while is_awaited(&asked) {
                 theirs.step();
                 if wake.write_all(&[0]).is_err() {
                     break; // The loop's end is closed.

@@ -333,7 +333,8 @@ def _run_and_end(store: str, output: list[int]) -> None:
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_process_that_ends_keeps_its_outputs(method: str, tmp_path: Path) -> None:
     output = phrases(13, 2)
-    child = multiprocessing.get_context(method).Process(target=_run_and_end, args=(str(tmp_path), output))
+    context: Any = multiprocessing.get_context(method)
+    child = context.Process(target=_run_and_end, args=(str(tmp_path), output))
     child.start()
     child.join(60)
     assert child.exitcode == 0

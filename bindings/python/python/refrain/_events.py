@@ -254,10 +254,10 @@ def completion(tokens: list[Token], text: str, summary: Summary | None) -> Compl
     return Completion(text + (summary.text if summary else ""), tuple(tokens), summary)
 
 
-# A hand-over to a thread and back takes 30 to 120 µs, during which the loop may run others; steps that are hardly longer are computed in the
-# loop, which runs others after half a millisecond of them.
-IN_LOOP_US: Final = 200
-TURN_US: Final = 500
+# A hand-over to a thread and back takes 30 to 120 µs, during which the loop may run others; steps that are not much longer are computed in the
+# loop, which runs others after a millisecond of them.
+IN_LOOP_US: Final = 1000
+TURN_US: Final = 1000
 
 
 class Stepped(Protocol[E_co]):

@@ -1,8 +1,7 @@
 """Drafts for llama-cpp-python: a draft model for ``llama_cpp.Llama``.
 
     from llama_cpp import Llama
-    from refrain._plugins import finish_or_warn
-from refrain.draft import Drafter
+    from refrain.draft import Drafter
     from refrain.llama_cpp import DraftModel
 
     llama = Llama("model.gguf", draft_model=None)
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_speculative import LlamaDraftModel
 
+from refrain._plugins import finish_or_warn
 from refrain.draft import N_LIKELIEST, Drafter, Sequence, check_chain
 from refrain.errors import OptionError
 

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from importlib import import_module
 from multiprocessing import util
 from typing import Any
 
@@ -310,14 +311,12 @@ def _samples_right() -> bool:
     """Whether vLLM gives each drafted row its request's temperature. Its kernels for CPUs, as of 0.32.0, leave uninitialised memory there, with
     which drafts are then accepted or rejected."""
     try:
-        import torch
-        from vllm.platforms import current_platform
-        from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
-
-        if not current_platform.is_cpu():
+        torch: Any = import_module("torch")
+        if not import_module("vllm.platforms").current_platform.is_cpu():
             return True
         n_drafts = 3
-        temperatures = expand_batch_to_tokens(torch.tensor([0.75]), torch.tensor([n_drafts], dtype=torch.int32), n_drafts)
+        expand: Any = import_module("vllm.v1.sample.rejection_sampler").expand_batch_to_tokens
+        temperatures = expand(torch.tensor([0.75]), torch.tensor([n_drafts], dtype=torch.int32), n_drafts)
         return bool(temperatures.tolist() == [0.75] * n_drafts)
     except Exception:
         # No vLLM, or one whose inner functions are others: nothing is known.
