@@ -1,7 +1,7 @@
 """The plug-in for vLLM beside vLLM's own n-gram and suffix speculation and no drafts at all: times, tokens per step, acceptance, and whether
 the outputs are equal.
 
-    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 48] [--runs 3] [--rows 8] [--row-cost 0.05] [--batch 4] [--threads 2] [--wait]
+    python bindings/python/benches/vllm_plugin.py MODEL_FOLDER [--tokens 48] [--runs 3] [--rows 8] [--batch 4] [--threads 2] [--wait]
     python bindings/python/benches/vllm_plugin.py MODEL_FOLDER --recorded FOLDER [--per-task 6]
 
 Each way is a process of its own. All are started and warmed up first; with ``--wait`` the measurement begins when Enter is pressed, on a machine
@@ -10,7 +10,7 @@ run, one at a time and, as "all", ``--batch`` of them at once. ``--recorded`` ta
 folder, one JSON object with a ``prompt`` a line, spread over each file.
 
 Times are means per batch, prompts included; ratios are sums of plain decoding's times over those of the way. "text" drafts from a request's own text,
-as n-grams do; "Refrain" has a history too, as suffix decoding has; "priced" is told that each row costs `--row-cost` of a pass. "again": the first requests a second time; "restarted": the same by a new
+as n-grams do; "Refrain" has a history too, as suffix decoding has. "again": the first requests a second time; "restarted": the same by a new
 process, which has the store of the one before. Suffix decoding is measured if arctic-inference is installed.
 """
 
@@ -42,10 +42,10 @@ RECORDED_CHARACTERS_MAX = 2400
 PLAIN, SUFFIXES, OURS = "plain", "its suffixes", "Refrain"
 
 
-def ways(rows: int, row_cost: float, folder: Path, model: Path) -> dict[str, dict[str, Any]]:
+def ways(rows: int, folder: Path, model: Path) -> dict[str, dict[str, Any]]:
     ours: dict[str, Any] = {
         "speculative_config": {"method": "custom_class", "model": "refrain.vllm.Proposer", "num_speculative_tokens": rows},
-        "additional_config": {"refrain": {"store": f"{folder}/drafts", "tokenizer": str(model / "tokenizer.json")}},
+        "additional_config": {"refrain": {"store": str(folder), "tokenizer": str(model / "tokenizer.json")}},
     }
     found: dict[str, dict[str, Any]] = {
         PLAIN: {},
@@ -56,9 +56,7 @@ def ways(rows: int, row_cost: float, folder: Path, model: Path) -> dict[str, dic
     if importlib.util.find_spec("arctic_inference") is not None:
         found[SUFFIXES] = {"speculative_config": {"method": "suffix", "num_speculative_tokens": rows}}
     alone = {"speculative_config": {**ours["speculative_config"], "model": "vllm_plugin.TextOnly"}}
-    row_us = {"1": 1000.0, str(rows + 1): 1000.0 * (1 + rows * row_cost)}
-    given = {"refrain": {**ours["additional_config"]["refrain"], "store": f"{folder}/priced", "row_us": row_us}}
-    return {**found, "Refrain, text": alone, OURS: ours, "Refrain, priced": {**ours, "additional_config": given}}
+    return {**found, "Refrain, text": alone, OURS: ours}
 
 
 class TextOnly(Proposer):
@@ -129,7 +127,9 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, batch: int, thre
         n_drafted, n_accepted = count("draft") - before[1], count("accepted") - before[2]
         return {"seconds": took, "outputs": outputs, "steps": n_steps - before[0], "drafted": n_drafted, "accepted": n_accepted}
 
-    answer(["Hello."] * batch)
+    # The engine prepares itself for each number of rows when it first comes.
+    for n in range(1, batch + 1):
+        answer([f"Count from 1 to 20, three times, then say the word number {n}."] * n)
     print(json.dumps(vllm.__version__), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
@@ -196,7 +196,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--row-cost", type=float, default=0.05)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--recorded", type=Path)
@@ -208,7 +207,7 @@ def main() -> None:
         worker(arguments.model, json.loads(arguments.worker), arguments.tokens, arguments.batch, arguments.threads)
         return
     with tempfile.TemporaryDirectory() as folder:
-        all_ways = ways(arguments.rows, arguments.row_cost, Path(folder), arguments.model)
+        all_ways = ways(arguments.rows, Path(folder), arguments.model)
         engines = {name: Engine(options) for name, options in all_ways.items()}
         if arguments.wait:
             input("ready: press Enter\n")
