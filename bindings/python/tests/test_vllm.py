@@ -301,6 +301,19 @@ def test_a_request_drafts_from_the_one_before_it_at_once() -> None:
     assert engine.run(again) <= 8 and again.n_accepted > 25
 
 
+def test_rows_cost_something_unless_they_are_free() -> None:
+    rng = random.Random(3)
+    # Two tokens of three are as in the text before, so long proposals mostly fail.
+    text = phrases(14, 12)
+    output = [token if rng.random() < 0.67 else rng.randrange(10, VOCABULARY) for token in phrases(14, 12)]
+    n_drafted: list[int] = []
+    for options in ({}, {"row_us": None}):
+        request = Request(text, list(output))
+        Engine(Proposer(config(**options))).run(request)
+        n_drafted.append(request.n_drafted)
+    assert 0 < n_drafted[0] < n_drafted[1]
+
+
 def test_an_idle_engine_keeps_its_outputs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("refrain.vllm._IDLE_S", 0.1)
     options: dict[str, Any] = {"store": str(tmp_path), "fingerprint": 3}
