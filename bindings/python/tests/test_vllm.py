@@ -310,7 +310,8 @@ def test_rows_cost_something_unless_they_are_free() -> None:
     text = phrases(14, 12)
     output = [token if rng.random() < 0.67 else rng.randrange(10, VOCABULARY) for token in phrases(14, 6)]
     n_drafted: list[int] = []
-    for options in ({}, {"row_us": None}):
+    free: dict[str, Any] = {"row_us": None}
+    for options in ({}, free):
         request = Request(text, list(output))
         Engine(Proposer(config(**options))).run(request)
         n_drafted.append(request.n_drafted)
