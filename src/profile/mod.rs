@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::draft::CostProfile;
 use crate::face::internals;
 use crate::kernels::KvType;
-use crate::model::config::Widths;
+use crate::model::config::{FeedForward, Widths};
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::replace::{ReplaceError, replace_file};
@@ -83,10 +83,18 @@ pub struct ProfileKey {
     pub vocab_size: usize,
     /// Bytes of the packed weights.
     pub weights_bytes: usize,
+    /// Experts of a layer, at most; 0: the model has none. Profiles of models with experts that lack it were measured with rows
+    /// that all used the same experts, which is too cheap; they do not match.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_experts: usize,
     /// Element type of the KV cache. Each session chooses its own type, so it is compared when a generation
     /// starts.
     #[serde(with = "kv_type_name")]
     pub kv_type: KvType,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// The first difference between the key of a stored profile and this machine, model or session: the profile
@@ -209,6 +217,10 @@ impl ProfileKey {
     pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
         let ModelConfig { hidden_dim, vocab_size, .. } = *model.config();
         let Widths { n_heads, n_kv_heads, head_dim, ffn_dim, .. } = model.config().widths();
+        let experts = model.config().layers.iter().map(|layer| match &layer.feed {
+            FeedForward::Experts(experts) => experts.n_experts,
+            FeedForward::None | FeedForward::Dense(_) => 0,
+        });
         Self {
             cpu: cpu_name(),
             isa: compute.kernels.isa().name().to_owned(),
@@ -221,6 +233,7 @@ impl ProfileKey {
             head_dim,
             vocab_size,
             weights_bytes: model.memory_usage(),
+            n_experts: experts.max().unwrap_or(0),
             kv_type,
         }
     }
@@ -240,6 +253,7 @@ impl ProfileKey {
                 ("head width", key.head_dim.to_string()),
                 ("vocabulary", key.vocab_size.to_string()),
                 ("bytes of weights", key.weights_bytes.to_string()),
+                ("experts", key.n_experts.to_string()),
             ]
         };
         let mut pairs = fields(self).into_iter().zip(fields(here));
@@ -407,6 +421,7 @@ mod tests {
             head_dim: 32,
             vocab_size: 300,
             weights_bytes: 1000,
+            n_experts: 0,
             kv_type: KvType::F16,
         };
         let cost = |context, rows, us| PassCost { context, rows, us };
@@ -492,6 +507,15 @@ mod tests {
         assert_eq!(told(&|key| key.n_threads = 7), "it was measured with threads 7, here it is 2");
         assert!(told(&|key| key.isa = "avx2".to_owned()).contains("instruction set avx2"));
         assert!(told(&|key| key.weights_bytes = 1).contains("bytes of weights 1,"));
+        // Files of before experts were counted have no number of them: those of dense models stay valid.
+        assert!(!serde_json::to_string(&here).unwrap().contains("experts"));
+        let with_experts = ProfileKey { n_experts: 128, ..here.clone() };
+        assert_eq!(
+            here.mismatch(&with_experts).unwrap().to_string(),
+            "it was measured with experts 0, here it is 128"
+        );
+        let read = serde_json::from_str::<ProfileKey>(&serde_json::to_string(&with_experts).unwrap());
+        assert_eq!(read.unwrap(), with_experts);
         // The KV cache type belongs to the session.
         let other_kv = ProfileKey { kv_type: KvType::Q8_0, ..here.clone() };
         assert_eq!(other_kv.mismatch(&here), None);
