@@ -6,6 +6,7 @@ mod common;
 mod model_files;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use common::plain;
 use model_files::converted::{converted, factors};
@@ -58,25 +59,32 @@ const CONVERTED: &[(&str, Option<usize>, Common)] = &[
     ("phi3", Some(64), Common::Bits),
     // The columns of the output projection are in another order, and so are its sums.
     ("qwen3_5", None, Common::Logits),
+    ("qwen3_5-grouped", None, Common::Logits),
+    ("qwen3-grouped", None, Common::Bits),
     ("qwen3_moe", None, Common::Bits),
     ("smollm3", None, Common::Bits),
 ];
 
-/// Families without a golden model that the converter read.
-const NOT_CONVERTED: &[(&str, &str)] =
-    &[("qwen2", "its names are the standard ones"), ("qwen3", "its names are the standard ones")];
+/// Golden models without the converter's list.
+const NOT_CONVERTED: &[(&str, &str)] = &[
+    ("ministral", "the converter refuses `MinistralForCausalLM`"),
+    ("qwen2", "its names are the standard ones"),
+    ("qwen3", "its names are the standard ones"),
+];
 
 #[test]
 fn every_family_is_listed() {
     let folders = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().path());
-    let found: BTreeSet<String> = folders
-        .filter(|path| path.join("gguf.json").exists())
-        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(found, CONVERTED.iter().map(|case| case.0.to_owned()).collect());
-    let mut families: BTreeSet<&str> = NOT_CONVERTED.iter().map(|family| family.0).collect();
-    let open = |family| Checkpoint::open(golden(family)).unwrap().config().architecture.name();
-    families.extend(CONVERTED.iter().map(|case| open(case.0)));
+    let (listed, others): (Vec<_>, Vec<_>) = folders
+        .filter(|path| path.join("config.json").exists())
+        .partition(|path| path.join("gguf.json").exists());
+    let names = |paths: &[PathBuf]| -> BTreeSet<String> {
+        paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&listed), CONVERTED.iter().map(|case| case.0.to_owned()).collect());
+    assert_eq!(names(&others), NOT_CONVERTED.iter().map(|case| case.0.to_owned()).collect());
+    let open = |path: &PathBuf| Checkpoint::open(path).unwrap().config().architecture.name();
+    let families: BTreeSet<&str> = listed.iter().chain(&others).map(open).collect();
     assert_eq!(Architecture::names().collect::<BTreeSet<_>>(), families);
 }
 
@@ -204,22 +212,34 @@ fn files_have_the_logits_of_their_folders() {
         if let Common::Tensors(_) = common {
             continue;
         }
-        let bytes = std::fs::read(golden(family).join("golden.safetensors")).unwrap();
-        let tensors = SafeTensors::deserialize(&bytes).unwrap();
-        let words = |name: &str| tensors.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
-        let prompt: Vec<TokenId> =
-            words("prompt").into_iter().map(|word| TokenId(u32::from_le_bytes(word))).collect();
-        let reference: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
-        let (folder, file) = both(family);
-        let (folder, file) = (logits(&folder, &prompt, context_len), logits(&file, &prompt, context_len));
-        assert_eq!(file.len(), reference.len());
-        let off = file.iter().zip(&reference).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Gemma 4 does not scale its scores down, so that rounding shows more.
-        let tolerance = if family.starts_with("gemma4") { 2.0 * TOLERANCE } else { TOLERANCE };
-        assert!(off < tolerance, "{family}: off by {off}");
-        let same = file.iter().zip(&folder).all(|(a, b)| a.to_bits() == b.to_bits());
-        assert_eq!(same, common == Common::Bits, "{family}: the bits of the logits");
+        check_logits(family, "", context_len, common);
     }
+}
+
+/// Files state LongRoPE's factors of both lengths. A context behind the original one has its own.
+#[test]
+fn files_have_the_logits_of_their_folders_behind_the_original_context() {
+    check_logits("phi3", "long_", Some(256), Common::Bits);
+}
+
+/// Compares logits of the prompt whose name has this prefix with the reference's, and with the folder's.
+fn check_logits(family: &str, prefix: &str, context_len: Option<usize>, common: Common) {
+    let bytes = std::fs::read(golden(family).join("golden.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let words =
+        |name: &str| tensors.tensor(&format!("{prefix}{name}")).unwrap().data().as_chunks::<4>().0.to_vec();
+    let prompt: Vec<TokenId> =
+        words("prompt").into_iter().map(|word| TokenId(u32::from_le_bytes(word))).collect();
+    let reference: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let (folder, file) = both(family);
+    let (folder, file) = (logits(&folder, &prompt, context_len), logits(&file, &prompt, context_len));
+    assert_eq!(file.len(), reference.len());
+    let off = file.iter().zip(&reference).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    // Gemma 4 does not scale its scores down, so that rounding shows more.
+    let tolerance = if family.starts_with("gemma4") { 2.0 * TOLERANCE } else { TOLERANCE };
+    assert!(off < tolerance, "{family}: off by {off}");
+    let same = file.iter().zip(&folder).all(|(a, b)| a.to_bits() == b.to_bits());
+    assert_eq!(same, common == Common::Bits, "{family}: the bits of the logits");
 }
 
 /// As the converter writes a model that predicts further tokens, unless it is told to leave the blocks for that out.
