@@ -20,8 +20,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::PredictorParts;
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
 use refrain::{
-    ChatOptions, Checkpoint, MachineProfile, Message, ModelIdentity, Predictor, Role, SpecialTokens, TokenId,
-    Tokenizer,
+    ChatOptions, Checkpoint, Engine, EngineOptions, MachineProfile, Message, ModelIdentity, Predictor, Role,
+    SpecialTokens, TokenId, Tokenizer,
 };
 
 #[global_allocator]
@@ -206,6 +206,53 @@ proptest! {
     }
 }
 
+proptest! {
+    // Each case loads a whole model.
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A recurrent family and one with experts, whose tensors have shapes and places of their own: a whole model is refused or loads.
+    #[test]
+    fn gguf_of_families(bytes in prop::sample::select(&FAMILIES[..]).prop_flat_map(|family| {
+        let bytes = Gguf::from_golden(&golden(family)).bytes();
+        damaged(bytes, FAMILY_HEADER)
+    })) {
+        within(16 * bytes.len() + 8 * SLACK, || {
+            let Ok(checkpoint) = Checkpoint::from_gguf_bytes(bytes.clone().into(), "damaged.gguf") else { return };
+            load(&checkpoint);
+        });
+    }
+
+    #[test]
+    fn safetensors_of_families(family in prop::sample::select(&FAMILIES[..]), damages in prop::collection::vec(damage(), 1..=4)) {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(golden(family).join(file), dir.path().join(file)).unwrap();
+        }
+        let mut bytes = std::fs::read(golden(family).join("model.safetensors")).unwrap();
+        damages.iter().for_each(|damage| apply(&mut bytes, damage, FAMILY_HEADER));
+        std::fs::write(dir.path().join("model.safetensors"), &bytes).unwrap();
+        within(16 * bytes.len() + 8 * SLACK, || {
+            let Ok(checkpoint) = Checkpoint::open(dir.path()) else { return };
+            load(&checkpoint);
+        });
+    }
+}
+
+const FAMILIES: [&str; 2] = ["qwen3_5", "qwen3_moe"];
+
+/// Bytes that hold most of a golden model's header and the first of its data, in both containers.
+const FAMILY_HEADER: usize = 16_000;
+
+/// Loads a model: what its tensors say fits its configuration, or is an error.
+fn load(checkpoint: &Checkpoint) {
+    let options = EngineOptions {
+        n_threads: Some(1),
+        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
+    let _ = Engine::load(checkpoint, options, None);
+}
+
 static PACKED: LazyLock<Vec<u8>> = LazyLock::new(|| packed("qwen3"));
 
 static PREDICTOR: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -331,15 +378,20 @@ fn write_fuzz_seeds() {
     }
     for family in std::fs::read_dir(goldens.join("tokenizers")).expect("the golden tokenizers") {
         let family = family.unwrap();
-        let (name, read) = (family.file_name(), |file: &str| std::fs::read(family.path().join(file)).ok());
+        let name = family.file_name();
         let name = name.to_str().expect("a name in ASCII");
-        if let Some(template) = read("chat_template.jinja") {
-            write("chat_template", name, &template);
+        // Beside the families is a file of texts.
+        let Ok(files) = std::fs::read_dir(family.path()) else { continue };
+        for file in
+            files.map(|file| file.unwrap().path()).filter(|file| file.extension() == Some("jinja".as_ref()))
+        {
+            let own = file.file_stem().unwrap().to_str().expect("a name in ASCII");
+            let name = if own == "chat_template" { name } else { own };
+            write("chat_template", name, &std::fs::read(&file).unwrap());
         }
-        if let Some(tokenizer) = read("tokenizer.json") {
-            let text = b"\0Where? <|im_end|> 12 caf\xC3\xA9s";
-            write("tokenizer_json", name, &[&tokenizer[..], text].concat());
-        }
+        let text = b"\0Where? <|im_end|> 12 caf\xC3\xA9s";
+        let tokenizer = std::fs::read(family.path().join("tokenizer.json")).unwrap();
+        write("tokenizer_json", name, &[&tokenizer[..], text].concat());
     }
     write("profile", "two-contexts", PROFILE.as_bytes());
     write("predictor", "small", &PREDICTOR);
