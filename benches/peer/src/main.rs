@@ -19,11 +19,12 @@ mod weights;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
+use engines::{Engine, Logits};
 use files::{Mix, Shape};
 use machine::Machine;
-#[cfg(feature = "llama")]
 use random::Random;
 use refrain::internals::model::gguf::GgufFile;
 use run::{MemoryOf, Options};
@@ -74,15 +75,22 @@ enum Command {
     /// Replays recorded responses: Refrain with its drafts beside llama.cpp with its own.
     #[cfg(feature = "llama")]
     Replay(replay::Options),
-    /// Decodes random tokens with llama.cpp on a mapped file, without repacked copies, and prints their seconds: for a file larger than
-    /// memory.
+    /// Runs random tokens through llama.cpp on a mapped file, without repacked copies, and prints the seconds of each pass when it
+    /// is done: for a file larger than memory.
     #[cfg(feature = "llama")]
     Mapped {
         file: PathBuf,
-        #[arg(long, default_value_t = 16)]
-        tokens: usize,
-        #[arg(long, default_value_t = 2)]
-        threads: usize,
+        #[command(flatten)]
+        passes: Passes,
+    },
+    /// Runs the same passes through Refrain, which streams a packed file.
+    Streamed {
+        file: PathBuf,
+        #[command(flatten)]
+        passes: Passes,
+        /// Memory of the process, in MiB.
+        #[arg(long, default_value_t = 4096)]
+        memory: u64,
     },
     /// Prints the peak of resident memory of one engine, in bytes, at a context of 2048 tokens.
     Memory {
@@ -96,6 +104,39 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         threads: usize,
     },
+}
+
+/// Passes behind each other, all with the logits of all their rows.
+#[derive(clap::Args)]
+struct Passes {
+    /// Rows of each pass.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1, 1, 4, 8, 32])]
+    rows: Vec<usize>,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+impl Passes {
+    /// Rows of all passes, and of the longest.
+    fn lengths(&self) -> (usize, usize) {
+        (self.rows.iter().sum(), self.rows.iter().copied().max().unwrap_or(0))
+    }
+
+    /// Prints rows and seconds of each pass. The tokens are the same for every engine.
+    fn run(
+        &self,
+        vocab_size: usize,
+        mut pass: impl FnMut(&[u32]) -> engines::Result<()>,
+    ) -> engines::Result<()> {
+        let mut random = Random::new(1);
+        for &n_rows in &self.rows {
+            let tokens = random.tokens(n_rows, vocab_size);
+            let start = Instant::now();
+            pass(&tokens)?;
+            println!("{n_rows} rows: {:.3} s", start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
 }
 
 fn main() -> ExitCode {
@@ -140,11 +181,21 @@ fn execute(command: Command) -> engines::Result<()> {
             print!("{}", result.markdown());
         }
         #[cfg(feature = "llama")]
-        Command::Mapped { file, tokens, threads } => {
-            let llama = engines::LlamaModels::start(threads, false)?;
-            let tokens = Random::new(1).tokens(tokens, weights::Weights::of_file(&file)?.vocab_size);
-            let seconds = engines::decode_mapped(&llama, &file, &tokens)?;
-            println!("{}", serde_json::to_string(&seconds)?);
+        Command::Mapped { file, passes } => {
+            let (n_tokens, n_rows_max) = passes.lengths();
+            let llama = engines::LlamaModels::start(passes.threads, false)?;
+            let vocab_size = weights::Weights::of_file(&file)?.vocab_size;
+            let mut mapped = engines::Mapped::load(&llama, &file, n_tokens, n_rows_max)?;
+            passes.run(vocab_size, |tokens| mapped.pass(tokens))?;
+        }
+        Command::Streamed { file, passes, memory } => {
+            let (n_tokens, _) = passes.lengths();
+            let loaded = engines::RefrainModel::stream(&file, passes.threads, memory << 20)?;
+            let mut refrain = engines::Refrain::new(&loaded, n_tokens, engines::KvKind::F16)?;
+            passes.run(loaded.vocab_size(), |tokens| {
+                refrain.verify(tokens, Logits::All)?;
+                refrain.keep(tokens.len())
+            })?;
         }
         Command::Memory { engine, file, threads } => {
             println!("{}", run::peak_memory(engine, &file, threads)?)

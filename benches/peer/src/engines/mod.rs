@@ -11,7 +11,7 @@ use std::error::Error;
 #[cfg(feature = "llama")]
 pub use self::llama::{FlashAttention, Llama, LlamaModels, system_info};
 #[cfg(feature = "llama")]
-pub use self::mapped::decode_mapped;
+pub use self::mapped::Mapped;
 pub use self::refrain::{Refrain, RefrainModel};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;

@@ -7,7 +7,9 @@ use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-use refrain::{Checkpoint, IsaKind, KvType, Quantize, SessionOptions, TokenId, Tokenizer};
+use refrain::{
+    Checkpoint, IsaKind, KvType, Pinned, Quantize, SessionOptions, StreamOptions, TokenId, Tokenizer,
+};
 
 use super::{Engine, KvKind, Logits, Result};
 
@@ -42,6 +44,16 @@ impl RefrainModel {
         Ok(Self { model, tokenizer, kernels, pool: Pool::try_new(n_threads)? })
     }
 
+    /// Streams a packed file within a budget for the whole process, in bytes.
+    pub fn stream(path: &Path, n_threads: usize, memory: u64) -> Result<Self> {
+        let checkpoint = Checkpoint::open(path)?;
+        let tokenizer = checkpoint.tokenizer()?;
+        let streaming = StreamOptions::new(Pinned::Memory(memory));
+        let options = LoadOptions { streaming: Some(&streaming), ..LoadOptions::default() };
+        let model = Model::load(&checkpoint, options)?;
+        Ok(Self { model, tokenizer, kernels: Kernels::detect(), pool: Pool::try_new(n_threads)? })
+    }
+
     /// The model's tokenizer.
     #[cfg(feature = "llama")]
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -49,7 +61,6 @@ impl RefrainModel {
     }
 
     /// Tokens of the model.
-    #[cfg(feature = "llama")]
     pub fn vocab_size(&self) -> usize {
         self.model.config().vocab_size
     }
