@@ -40,7 +40,8 @@ pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
         // OLMo 2 and Granite 4; SmolLM3.
         "dbrx" | "smaug-bpe" => (&[LLAMA3], false, false),
         "minicpm5" => (&[r"\p{N}{1,3}", MINICPM5], true, false),
-        "qwen2" => (&[QWEN2], false, false),
+        // Qwen2; DeepSeek's distillations into it.
+        "qwen2" | "deepseek-r1-qwen" => (&[QWEN2], false, false),
         "qwen35" => (&[QWEN35], false, false),
         // Ministral, Mistral Nemo and later.
         "tekken" => (&[TEKKEN], true, true),
@@ -65,8 +66,8 @@ pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
     steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)));
     // Qwen's own tokenizer first normalizes to NFC; llama.cpp does not. The two differ on text that is not in NFC.
     // The model was trained with its own tokenizer, so this code normalizes too.
-    let normalizer =
-        matches!(name, "qwen2" | "qwen35").then(|| NormalizerWrapper::NFC(normalizers::unicode::NFC));
+    let normalizer = matches!(name, "qwen2" | "deepseek-r1-qwen" | "qwen35")
+        .then(|| NormalizerWrapper::NFC(normalizers::unicode::NFC));
     Ok(Family {
         pre_tokenizer: PreTokenizerWrapper::Sequence(Sequence::new(steps)),
         normalizer,

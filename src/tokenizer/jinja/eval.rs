@@ -440,8 +440,15 @@ impl<'t> Eval<'t> {
         self.meter.list(2 * entries.len())?;
         let mut out: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            if !matches!(key, Value::Str(_) | Value::Int(_) | Value::Float(_) | Value::Bool(_) | Value::None)
-            {
+            if !matches!(
+                key,
+                Value::Str(_)
+                    | Value::Safe(_)
+                    | Value::Int(_)
+                    | Value::Float(_)
+                    | Value::Bool(_)
+                    | Value::None
+            ) {
                 return Err(ErrorKind::Value(format!("a {} cannot be a key", key.type_name())));
             }
             let mut found = None;
@@ -511,7 +518,9 @@ impl<'t> Eval<'t> {
         match (value, index) {
             (Value::Undefined, _) => fail(line, format!("{} is undefined", describe(object))),
             (Value::Dict(_), _) => Ok(at(line, value.get(index, &self.meter))?.unwrap_or(Value::Undefined)),
-            (Value::Namespace(_) | Value::Loop(_), Value::Str(name)) => at(line, self.attr_of(value, name)),
+            (Value::Namespace(_) | Value::Loop(_), Value::Str(name) | Value::Safe(name)) => {
+                at(line, self.attr_of(value, name))
+            }
             (_, index) => match index.as_int() {
                 Some(index) => at(line, self.item_at(value, index)),
                 None => Ok(Value::Undefined),
@@ -529,7 +538,9 @@ impl<'t> Eval<'t> {
         Ok(match value {
             Value::List(list) => list.items.get(index).cloned().unwrap_or(Value::Undefined),
             Value::Range(range) => range.get(index),
-            Value::Str(text) => text.chars().nth(index).map_or(Value::Undefined, Value::text),
+            Value::Str(text) | Value::Safe(text) => {
+                text.chars().nth(index).map_or(Value::Undefined, Value::text)
+            }
             _ => Value::Undefined,
         })
     }
@@ -548,10 +559,10 @@ impl<'t> Eval<'t> {
                 return fail(line, format!("a {} as a bound of a slice", evaluated.type_name()));
             }
         }
-        if !matches!(value, Value::List(_) | Value::Str(_) | Value::Range(_)) {
+        if !matches!(value, Value::List(_) | Value::Str(_) | Value::Safe(_) | Value::Range(_)) {
             return fail(line, format!("a slice of {}, a {}", describe(object), value.type_name()));
         }
-        at(line, self.sliced(&value, numbers))
+        at(line, self.sliced(&value.unmarked(), numbers))
     }
 
     fn sliced(&self, value: &Value, [begin, end, step]: [Option<i64>; 3]) -> Outcome<Value> {
@@ -628,14 +639,19 @@ impl<'t> Eval<'t> {
             text.push_str(b);
             Ok(Value::text(text))
         };
+        let safe = |joined: Value| Ok(Value::Safe(joined.to_text(meter)?));
         match (operator, left, right) {
             ("~", ..) => return joined(&left.to_text(meter)?, &right.to_text(meter)?),
             ("+", Value::Str(a), Value::Str(b)) => return joined(a, b),
+            ("+", Value::Safe(a), Value::Safe(b)) => return safe(joined(a, b)?),
+            ("+", Value::Safe(a), Value::Str(b)) => return safe(joined(a, &filters::escaped(meter, b)?)?),
+            ("+", Value::Str(a), Value::Safe(b)) => return safe(joined(&filters::escaped(meter, a)?, b)?),
             ("+", Value::List(a), Value::List(b)) => {
                 meter.list(a.items.len() + b.items.len())?;
                 return Value::list(a.items.iter().chain(&b.items).cloned().collect());
             }
-            ("*", Value::Str(text), n) | ("*", n, Value::Str(text)) => {
+            ("*", Value::Str(text) | Value::Safe(text), n)
+            | ("*", n, Value::Str(text) | Value::Safe(text)) => {
                 let Some(n) = n.as_int() else { return refused() };
                 let n = usize::try_from(n).unwrap_or(0);
                 meter.repeated(text.len(), n)?;
@@ -807,7 +823,7 @@ impl<'t> Eval<'t> {
             (Builtin::Raise, [message]) => {
                 Err(ErrorKind::Raised(message.to_text(&self.meter)?.chars().take(1000).collect()))
             }
-            (Builtin::StrftimeNow, [Value::Str(format)]) => {
+            (Builtin::StrftimeNow, [Value::Str(format) | Value::Safe(format)]) => {
                 // A directive of two letters expands to at most 40.
                 self.meter.repeated(format.len(), 20)?;
                 Ok(Value::text((self.date)(format)))

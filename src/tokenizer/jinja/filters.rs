@@ -130,7 +130,7 @@ impl<'t> Taken<'t> {
     pub(super) fn text(&mut self, name: &str) -> Outcome<Option<Value>> {
         match self.value(name) {
             None | Some(Value::None) => Ok(None),
-            Some(value @ Value::Str(_)) => Ok(Some(value)),
+            Some(value @ (Value::Str(_) | Value::Safe(_))) => Ok(Some(value)),
             Some(other) => refused(format!("`{}`: `{name}` is a {}", self.function, other.type_name())),
         }
     }
@@ -189,10 +189,20 @@ pub(super) fn apply<'t>(
         }
         _ => {}
     }
-    let result = by_name(eval, name, value, &mut args)?;
+    let result = match value {
+        Value::Safe(_) if matches!(name, "safe" | "escape" | "e" | "default" | "d") => value,
+        Value::Safe(text) => match by_name(eval, name, Value::Str(text), &mut args)? {
+            Value::Str(text) if KEEPS_SAFE.contains(&name) => Value::Safe(text),
+            other => other,
+        },
+        value => by_name(eval, name, value, &mut args)?,
+    };
     args.finish()?;
     Ok(result)
 }
+
+/// Filters that make a safe text of a safe text.
+const KEEPS_SAFE: [&str; 6] = ["capitalize", "indent", "lower", "string", "trim", "upper"];
 
 fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Taken<'t>) -> Outcome<Value> {
     match name {
@@ -232,7 +242,7 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "tojson" => tojson(eval, &value, args),
         "string" => Ok(Value::Str(value.to_text(&eval.meter)?)),
-        "safe" => Ok(value),
+        "safe" => Ok(Value::Safe(value.to_text(&eval.meter)?)),
         "abs" => match value.as_int().and_then(i64::checked_abs) {
             Some(n) => Ok(Value::Int(n)),
             None => number(&value, "abs").map(|n| Value::Float(n.abs())),
@@ -397,27 +407,12 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let name = args.required("name")?;
             Ok(name.as_str().map_or(Ok(Value::Undefined), |name| eval.attr_of(&value, name))?)
         }
-        "escape" | "e" => {
-            let text = value.to_text(&eval.meter)?;
-            eval.meter.text(text.len().saturating_mul(5))?;
-            let mut out = String::new();
-            for c in text.chars() {
-                match c {
-                    '&' => out.push_str("&amp;"),
-                    '<' => out.push_str("&lt;"),
-                    '>' => out.push_str("&gt;"),
-                    '"' => out.push_str("&#34;"),
-                    '\'' => out.push_str("&#39;"),
-                    c => out.push(c),
-                }
-            }
-            Ok(Value::text(out))
-        }
+        "escape" | "e" => Ok(Value::Safe(Arc::new(escaped(&eval.meter, &value.to_text(&eval.meter)?)?))),
         "indent" => {
             let width = args.value("width").unwrap_or(Value::Int(4));
             let (first, blank) = (args.flag("first"), args.flag("blank"));
             let indent = match (&width, width.as_int()) {
-                (Value::Str(text), _) => Arc::clone(text),
+                (Value::Str(text) | Value::Safe(text), _) => Arc::clone(text),
                 (_, Some(n)) if (0..=1000).contains(&n) => Arc::new(" ".repeat(n as usize)),
                 _ => return refused("`indent` by neither a text nor a number up to 1000"),
             };
@@ -464,9 +459,45 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             given.extend(args.value("count"));
             text_method(eval, &value, "replace", given)
         }
-        "upper" | "lower" | "title" | "capitalize" => text_method(eval, &value, name, Vec::new()),
-        other => refused(format!("the filter `{other}` is not supported")),
+        "title" => {
+            let text = value.to_text(&eval.meter)?;
+            // A character in another case needs at most three times its bytes.
+            eval.meter.text(text.len().saturating_mul(3))?;
+            Ok(Value::text(titled(&text)))
+        }
+        "upper" | "lower" | "capitalize" => text_method(eval, &value, name, Vec::new()),
+        other => refused(format!("unknown filter `{}`", super::parser::shortened(other))),
     }
+}
+
+/// Words begin behind white space, `-` and opening brackets. (Python's method of the same name ends them at every character
+/// that is not a letter.)
+fn titled(text: &str) -> String {
+    let separates = |c: char| methods::is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_inclusive(separates) {
+        let mut rest = word.chars();
+        out.extend(rest.next().into_iter().flat_map(char::to_uppercase));
+        out.push_str(&rest.as_str().to_lowercase());
+    }
+    out
+}
+
+/// A text for HTML.
+pub(super) fn escaped(meter: &Meter, text: &str) -> Outcome<String> {
+    meter.text(text.len().saturating_mul(5))?;
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    Ok(out)
 }
 
 /// A filter that calls a string method, for any value.
@@ -477,7 +508,7 @@ fn text_method(eval: &Eval<'_>, value: &Value, method: &str, positional: Vec<Val
 
 fn sequence(eval: &Eval<'_>, value: Value) -> Outcome<Value> {
     match value {
-        Value::Str(_) | Value::List(_) | Value::Range(_) => Ok(value),
+        Value::Str(_) | Value::Safe(_) | Value::List(_) | Value::Range(_) => Ok(value),
         other => Value::list(other.items(&eval.meter)?),
     }
 }
@@ -582,7 +613,7 @@ fn sort_key(
         None => item.clone(),
     };
     match &key {
-        Value::Str(text) if !case_sensitive => {
+        Value::Str(text) | Value::Safe(text) if !case_sensitive => {
             eval.meter.text(text.len().saturating_mul(3))?;
             Ok(Value::text(text.to_lowercase()))
         }
@@ -686,12 +717,17 @@ pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -
         "integer" => matches!(value, Value::Int(_)),
         "float" => matches!(value, Value::Float(_)),
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
-        "string" => matches!(value, Value::Str(_)),
+        "string" => matches!(value, Value::Str(_) | Value::Safe(_)),
         "mapping" => matches!(value, Value::Dict(_)),
         "sequence" => {
             matches!(
                 value,
-                Value::Str(_) | Value::List(_) | Value::Dict(_) | Value::Range(_) | Value::Undefined
+                Value::Str(_)
+                    | Value::Safe(_)
+                    | Value::List(_)
+                    | Value::Dict(_)
+                    | Value::Range(_)
+                    | Value::Undefined
             )
         }
         "iterable" => value.len(meter)?.is_some(),
@@ -722,7 +758,7 @@ pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -
         }
         "filter" => value.as_str().is_some_and(|name| FILTERS.contains(&name)),
         "test" => value.as_str().is_some_and(|name| TESTS.contains(&name)),
-        "escaped" => false,
+        "escaped" => matches!(value, Value::Safe(_)),
         other => return refused(format!("unknown test `{}`", super::parser::shortened(other))),
     })
 }

@@ -29,7 +29,7 @@ fn write_at(value: &Value, style: &Style, level: usize, out: &mut String, meter:
             push(out, if *n > 0.0 { "Infinity" } else { "-Infinity" }, meter)
         }
         Value::Float(n) => push(out, &float_text(*n), meter),
-        Value::Str(text) => write_string(text, style.ascii, out, meter),
+        Value::Str(text) | Value::Safe(text) => write_string(text, style.ascii, out, meter),
         Value::List(list) => {
             write_all(style, level, ['[', ']'], list.items.iter(), out, meter, |item, out| {
                 write_at(item, style, level + 1, out, meter)
@@ -85,7 +85,7 @@ fn write_all<T>(
 fn key_text(key: &Value, meter: &Meter) -> Outcome<String> {
     let mut out = String::new();
     match key {
-        Value::Str(text) => push(&mut out, text, meter)?,
+        Value::Str(text) | Value::Safe(text) => push(&mut out, text, meter)?,
         Value::None => out.push_str("null"),
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         key => key.write(&mut out, meter)?,

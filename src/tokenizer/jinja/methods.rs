@@ -9,6 +9,11 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Arguments<'_>
     let mut args = Taken::new(name, args);
     let result = match value {
         Value::Str(text) => string(meter, text, name, &mut args)?,
+        // Methods of a safe text that give a text give a safe one.
+        Value::Safe(text) => match string(meter, text, name, &mut args)? {
+            Some(Value::Str(text)) => Some(Value::Safe(text)),
+            other => other,
+        },
         Value::Dict(_) => dict(meter, value, name, &mut args)?,
         Value::List(list) => match name {
             "index" | "count" => {
@@ -81,8 +86,13 @@ fn dict(meter: &Meter, value: &Value, name: &str, args: &mut Taken<'_>) -> Outco
 fn strips<'a>(chars: Option<&'a Value>) -> impl Fn(char) -> bool + 'a {
     move |c| match chars.and_then(Value::as_str) {
         Some(chars) => chars.contains(c),
-        None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
+        None => is_space(c),
     }
+}
+
+/// White space of Python.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcome<Option<Value>> {
@@ -137,7 +147,7 @@ fn string(meter: &Meter, text: &str, name: &str, args: &mut Taken<'_>) -> Outcom
         "startswith" | "endswith" => {
             let wanted = args.required("prefix")?;
             let options = match &wanted {
-                Value::Str(_) => vec![wanted],
+                Value::Str(_) | Value::Safe(_) => vec![wanted],
                 other => other.items(meter)?,
             };
             let is_at_end =

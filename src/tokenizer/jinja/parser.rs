@@ -136,9 +136,19 @@ pub(super) enum Kind {
 
 /// Parses a source.
 pub(in crate::tokenizer) fn parse(source: &str) -> Result<Template> {
-    let mut parser =
-        Parser { tokens: tokens(source)?, at: 0, nested: 0, blocks: 0, loops: 0, macros: Vec::new() };
+    let mut parser = Parser {
+        tokens: tokens(source)?,
+        at: 0,
+        nested: 0,
+        blocks: 0,
+        loops: 0,
+        macros: Vec::new(),
+        unknown: None,
+    };
     let body = parser.body(&[])?;
+    if let Some(error) = parser.unknown {
+        return Err(error);
+    }
     Ok(Template { body, macros: parser.macros })
 }
 
@@ -151,6 +161,8 @@ struct Parser {
     /// Loops around the current position, in the current macro.
     loops: u32,
     macros: Vec<Macro>,
+    /// The first filter or test that does not exist and that every rendering reaches.
+    unknown: Option<Box<Error>>,
 }
 
 impl Parser {
@@ -170,6 +182,14 @@ impl Parser {
 
     fn error<T>(&self, reason: impl Into<String>) -> Result<T> {
         Err(Box::new(Error { line: self.line(), kind: ErrorKind::Syntax(reason.into()) }))
+    }
+
+    /// A filter or a test that does not exist. As in Jinja, it is an error of the template, but inside `if` only once a
+    /// rendering reaches it: templates ask there for filters of some engines.
+    fn unknown(&mut self, reason: String) {
+        if self.unknown.is_none() {
+            self.unknown = self.error::<()>(reason).err();
+        }
     }
 
     fn unexpected<T>(&self, expected: &str) -> Result<T> {
@@ -292,7 +312,12 @@ impl Parser {
     fn statement(&mut self) -> Result<StmtKind> {
         let tag = self.name("the name of a tag")?;
         match tag.as_str() {
-            "if" => self.if_statement(),
+            "if" => {
+                let unknown = self.unknown.take();
+                let statement = self.if_statement();
+                self.unknown = unknown;
+                statement
+            }
             "for" => self.for_statement(),
             "set" => self.set_statement(),
             "macro" => self.macro_statement(),
@@ -525,7 +550,9 @@ impl Parser {
 
     fn expr(&mut self) -> Result<Node> {
         self.nest(|parser| {
+            let unknown = parser.unknown.take();
             let mut value = parser.or()?;
+            let is_conditional = parser.is_name(&["if"]);
             while parser.is_name(&["if"]) {
                 let line = parser.line();
                 parser.at += 1;
@@ -535,6 +562,9 @@ impl Parser {
                     value.depth.max(condition.depth).max(otherwise.as_ref().map_or(0, |node| node.depth));
                 let kind = Kind::Conditional(Box::new(condition), Box::new(value), otherwise);
                 value = parser.node(line, depth, kind)?;
+            }
+            if unknown.is_some() || is_conditional {
+                parser.unknown = unknown;
             }
             Ok(value)
         })
@@ -787,7 +817,7 @@ impl Parser {
         let line = self.line();
         let name = self.name("the name of a filter")?;
         if !filters::FILTERS.contains(&name.as_str()) {
-            return self.error(format!("unknown filter `{}`", shortened(&name)));
+            self.unknown(format!("unknown filter `{}`", shortened(&name)));
         }
         let args = if self.skip_op("(") { self.args()? } else { Args::default() };
         Ok(Filter { name, args, line })
@@ -821,7 +851,7 @@ impl Parser {
         let negated = self.skip_name("not");
         let name = self.name("the name of a test")?;
         if !filters::TESTS.contains(&name.as_str()) {
-            return self.error(format!("unknown test `{}`", shortened(&name)));
+            self.unknown(format!("unknown test `{}`", shortened(&name)));
         }
         let args = match self.peek() {
             Token::Op("(") => {

@@ -87,6 +87,30 @@ fn expressions() {
             "{'a': 1} ['a,b', 'c'] ['k', '=', 'v'] x",
         ),
         (
+            "{{ 'doc_id of (an) x-ray\\tISN\\'T' | title }} {{ 'doc_id isn\\'t'.title() }}",
+            "Doc_id Of (An) X-Ray\tIsn't Doc_Id Isn'T",
+        ),
+        // What `+` joins to a safe text is escaped.
+        (
+            "{{ '<'|safe + '<' }} {{ '&' + '&'|safe }} {{ ('<'|safe).upper() + '<' }} {{ '<'|e + '\"' }} {{ '<'|safe|trim + '<' }}",
+            "<&lt; &amp;& <&lt; &lt;&#34; <&lt;",
+        ),
+        (
+            "{{ '<'|safe|string is escaped }} {{ '<'|safe == '<' }} {{ '<' in 'a<'|safe }} {{ '<'|safe ~ '<' }}",
+            "True True True <<",
+        ),
+        (
+            "{{ {'a': '<'|safe} | tojson }} {{ '<'|safe|replace('<', '[') + '<' }} {{ ('<'|safe)[0] is string }}",
+            "{\"a\": \"<\"} [< True",
+        ),
+        // A namespace in a list keeps changing.
+        (
+            "{% set ns = namespace(x=1) %}{% set l = [ns] + [{'x': 2}] %}{% set ns.x = 3 %}{{ l | map(attribute='x') | list }}",
+            "[3, 2]",
+        ),
+        // Filters and tests that do not exist are errors where they are reached.
+        ("{% if u %}{{ a | no_filter }}{{ 1 is no_test }}{% endif %}{{ a | no_filter if u else 'x' }}", "x"),
+        (
             "{{ strftime_now('%Y') }} {{ '{} {0} {k}'.format(1, k=2) }} {{ [3, 1, 2] | max }} {{ [] | first }}",
             "<%Y> 1 1 2 3 ",
         ),
@@ -152,6 +176,11 @@ fn errors_name_their_line() {
         ("{% for i in 3 %}{% endfor %}", 1, "a number has no items"),
         ("{% set s.x = 1 %}", 1, "`s` is no namespace"),
         ("{% if 1 %}\nx", 2, "`{% endif %}`, found the end"),
+        ("{% set ns = namespace() %}\n{% set ns.x = [{'y': ns}] %}", 2, "a namespace cannot be stored"),
+        ("{{ 1 }}\n{{ [s | shout] }}", 2, "unknown filter `shout`"),
+        ("{% if s is loud %}\n{{ s | shout }}{% endif %}", 1, "unknown test `loud`"),
+        ("{% if s %}\n{{ s | shout }}{% endif %}", 2, "unknown filter `shout`"),
+        ("{{ 1 if s else s | shout }}\n{{ s | shout }}", 2, "unknown filter `shout`"),
     ] {
         let error = render_with(source, vec![("s", Value::text("s")), ("a", Value::list(vec![]).unwrap())])
             .unwrap_err();

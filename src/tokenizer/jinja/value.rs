@@ -1,5 +1,6 @@
 //! Values of templates, and Python's rules to write and compare them.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -28,6 +29,8 @@ pub(in crate::tokenizer) enum Value {
     Int(i64),
     Float(f64),
     Str(Arc<String>),
+    /// A text of the filters `safe` and `escape`: `+` escapes what it joins to it. Otherwise a text.
+    Safe(Arc<String>),
     List(Rc<List>),
     Dict(Rc<Dict>),
     Range(Rc<Range>),
@@ -51,14 +54,23 @@ pub(in crate::tokenizer) enum Builtin {
 #[derive(Debug)]
 pub(in crate::tokenizer) struct List {
     pub(super) items: Vec<Value>,
-    depth: u32,
+    nesting: Nesting,
 }
 
 /// A mapping in order of insertion.
 #[derive(Debug)]
 pub(in crate::tokenizer) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
+    nesting: Nesting,
+}
+
+/// What a list or a mapping contains, at any depth.
+#[derive(Debug, Clone, Copy, Default)]
+struct Nesting {
+    /// Lists and mappings in each other, with this one.
     depth: u32,
+    /// A namespace, which could come to contain itself if it were stored in one.
+    has_namespace: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -134,23 +146,26 @@ impl Meter {
     }
 }
 
-fn bounded_depth<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<u32> {
-    let mut depth = 0;
+fn bounded_nesting<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<Nesting> {
+    let mut nesting = Nesting::default();
     for value in values {
-        depth = depth.max(match value {
-            Value::List(list) => list.depth,
-            Value::Dict(dict) => dict.depth,
-            Value::Namespace(_) | Value::Loop(_) => {
-                let reason = format!("a {} cannot be stored in another value", value.type_name());
-                return Err(ErrorKind::Value(reason));
+        let inner = match value {
+            Value::List(list) => list.nesting,
+            Value::Dict(dict) => dict.nesting,
+            Value::Namespace(_) => Nesting { depth: 0, has_namespace: true },
+            Value::Loop(_) => {
+                return Err(ErrorKind::Value("a loop cannot be stored in another value".to_owned()));
             }
-            _ => 0,
-        });
+            _ => continue,
+        };
+        nesting.depth = nesting.depth.max(inner.depth);
+        nesting.has_namespace |= inner.has_namespace;
     }
-    if depth >= VALUE_DEPTH_MAX {
+    if nesting.depth >= VALUE_DEPTH_MAX {
         return Err(ErrorKind::Value(format!("values are nested deeper than {VALUE_DEPTH_MAX}")));
     }
-    Ok(depth + 1)
+    nesting.depth += 1;
+    Ok(nesting)
 }
 
 impl Value {
@@ -160,19 +175,30 @@ impl Value {
 
     /// A list. The caller charges it first.
     pub(in crate::tokenizer) fn list(items: Vec<Self>) -> Outcome<Self> {
-        let depth = bounded_depth(items.iter())?;
-        Ok(Self::List(Rc::new(List { items, depth })))
+        let nesting = bounded_nesting(items.iter())?;
+        Ok(Self::List(Rc::new(List { items, nesting })))
     }
 
     /// A mapping with distinct keys. The caller charges it first.
     pub(in crate::tokenizer) fn dict(entries: Vec<(Self, Self)>) -> Outcome<Self> {
-        let depth = bounded_depth(entries.iter().map(|(_, value)| value))?;
-        Ok(Self::Dict(Rc::new(Dict { entries, depth })))
+        let nesting = bounded_nesting(entries.iter().map(|(_, value)| value))?;
+        Ok(Self::Dict(Rc::new(Dict { entries, nesting })))
     }
 
     /// Whether a namespace may contain the value. A value that could make it contain itself is refused.
     pub(super) fn check_storable(&self) -> Outcome<()> {
-        bounded_depth(std::iter::once(self)).map(|_| ())
+        match bounded_nesting(std::iter::once(self))?.has_namespace {
+            true => Err(ErrorKind::Value("a namespace cannot be stored in a namespace".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// The value, a safe text as a text.
+    pub(super) fn unmarked(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Safe(text) => Cow::Owned(Self::Str(Arc::clone(text))),
+            other => Cow::Borrowed(other),
+        }
     }
 
     /// Converts a JSON value.
@@ -202,7 +228,7 @@ impl Value {
             Self::None => "none",
             Self::Bool(_) => "boolean",
             Self::Int(_) | Self::Float(_) => "number",
-            Self::Str(_) => "string",
+            Self::Str(_) | Self::Safe(_) => "string",
             Self::List(_) => "list",
             Self::Dict(_) => "mapping",
             Self::Range(_) => "range",
@@ -218,7 +244,7 @@ impl Value {
             Self::Bool(value) => *value,
             Self::Int(n) => *n != 0,
             Self::Float(n) => *n != 0.0,
-            Self::Str(text) => !text.is_empty(),
+            Self::Str(text) | Self::Safe(text) => !text.is_empty(),
             Self::List(list) => !list.items.is_empty(),
             Self::Dict(dict) => !dict.entries.is_empty(),
             Self::Range(range) => range.len > 0,
@@ -228,7 +254,7 @@ impl Value {
 
     pub(super) fn as_str(&self) -> Option<&str> {
         match self {
-            Self::Str(text) => Some(text),
+            Self::Str(text) | Self::Safe(text) => Some(text),
             _ => None,
         }
     }
@@ -253,7 +279,7 @@ impl Value {
     pub(super) fn len(&self, meter: &Meter) -> Outcome<Option<usize>> {
         Ok(Some(match self {
             Self::Undefined => 0,
-            Self::Str(text) => {
+            Self::Str(text) | Self::Safe(text) => {
                 meter.work(text.len())?;
                 text.chars().count()
             }
@@ -273,7 +299,7 @@ impl Value {
         };
         meter.list(len)?;
         Ok(match self {
-            Self::Str(text) => {
+            Self::Str(text) | Self::Safe(text) => {
                 meter.allocate(len.saturating_mul(HEAD_BYTES))?;
                 text.chars().map(Self::text).collect()
             }
@@ -297,12 +323,13 @@ impl Value {
     }
 
     pub(super) fn equals(&self, other: &Self, meter: &Meter) -> Outcome<bool> {
+        let (this, other) = (&*self.unmarked(), &*other.unmarked());
         // Every pair takes a step, lists too: a list that contains another one twice doubles the pairs at each level.
-        meter.work(match (self, other) {
+        meter.work(match (this, other) {
             (Self::Str(a), Self::Str(b)) if a.len() == b.len() => a.len(),
             _ => 0,
         })?;
-        Ok(match (self, other) {
+        Ok(match (this, other) {
             (Self::Undefined, Self::Undefined) | (Self::None, Self::None) => true,
             (Self::Str(a), Self::Str(b)) => a == b,
             (Self::List(a), Self::List(b)) => {
@@ -332,7 +359,7 @@ impl Value {
             (Self::Namespace(a), Self::Namespace(b)) => Rc::ptr_eq(a, b),
             (Self::Loop(a), Self::Loop(b)) => Rc::ptr_eq(a, b),
             (Self::Builtin(a), Self::Builtin(b)) => a == b,
-            _ => self.compare_numbers(other) == Some(Ordering::Equal),
+            _ => this.compare_numbers(other) == Some(Ordering::Equal),
         })
     }
 
@@ -347,15 +374,16 @@ impl Value {
     }
 
     pub(super) fn compare(&self, other: &Self, meter: &Meter) -> Outcome<Ordering> {
+        let (this, other) = (&*self.unmarked(), &*other.unmarked());
         let unordered = || {
-            let (a, b) = (self.type_name(), other.type_name());
+            let (a, b) = (this.type_name(), other.type_name());
             ErrorKind::Value(format!("a {a} cannot be compared with a {b}"))
         };
-        meter.work(match (self, other) {
+        meter.work(match (this, other) {
             (Self::Str(a), Self::Str(b)) => a.len().min(b.len()),
             _ => 0,
         })?;
-        match (self, other) {
+        match (this, other) {
             (Self::Str(a), Self::Str(b)) => Ok(a.cmp(b)),
             (Self::List(a), Self::List(b)) => {
                 for (a, b) in a.items.iter().zip(&b.items) {
@@ -365,13 +393,13 @@ impl Value {
                 }
                 Ok(a.items.len().cmp(&b.items.len()))
             }
-            _ => self.compare_numbers(other).ok_or_else(unordered),
+            _ => this.compare_numbers(other).ok_or_else(unordered),
         }
     }
 
     /// Whether `self` is in `container`.
     pub(super) fn is_in(&self, container: &Self, meter: &Meter) -> Outcome<bool> {
-        match (container, self) {
+        match (&*container.unmarked(), &*self.unmarked()) {
             (Self::Str(text), Self::Str(part)) => {
                 meter.work(text.len().saturating_add(part.len().saturating_mul(4)))?;
                 Ok(text.contains(part.as_str()))
@@ -398,7 +426,7 @@ impl Value {
     pub(super) fn write(&self, out: &mut String, meter: &Meter) -> Outcome<()> {
         match self {
             Self::Undefined => Ok(()),
-            Self::Str(text) => push(out, text, meter),
+            Self::Str(text) | Self::Safe(text) => push(out, text, meter),
             _ => self.write_repr(out, meter),
         }
     }
@@ -411,7 +439,7 @@ impl Value {
             Self::Bool(value) => push(out, if *value { "True" } else { "False" }, meter),
             Self::Int(n) => push(out, &n.to_string(), meter),
             Self::Float(n) => push(out, &float_text(*n), meter),
-            Self::Str(text) => {
+            Self::Str(text) | Self::Safe(text) => {
                 // Each character may become four.
                 meter.text(text.len().saturating_mul(4))?;
                 write_quoted(out, text);
@@ -446,7 +474,7 @@ impl Value {
 
     /// Python's `str` as a new text.
     pub(super) fn to_text(&self, meter: &Meter) -> Outcome<Arc<String>> {
-        if let Self::Str(text) = self {
+        if let Self::Str(text) | Self::Safe(text) = self {
             return Ok(Arc::clone(text));
         }
         let mut out = String::new();
