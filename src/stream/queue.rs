@@ -377,6 +377,7 @@ mod tests {
         [0, 1, 2, 3].into_iter().for_each(|extent_idx| take(&mut queue, extent_idx));
         assert_eq!(queue.dropped_bytes, 0);
         // 0 and 1 once more. Behind 0 comes 3.
+        assert_eq!(read_all(&mut queue), [2, 3], "0 had been read");
         assert!(queue.expect(0, 3));
         assert_eq!(read_all(&mut queue), [6, 7]);
         assert_eq!(queue.dropped_bytes, 2 * PAGE, "1 had been read");
