@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::model::{Block, Llama, ModelShape};
+use crate::model::{Block, Llama, ModelShape, MtpHead};
 use crate::world::document::{CHAT_TEMPLATE, END_OF_TEXT, MESSAGE_END, MESSAGE_START};
 
 /// A weight in the layout of a checkpoint: matrices are `[out, in]`.
@@ -37,36 +37,56 @@ fn transposed(matrix: &[f32], cols: usize, from: usize, to: usize) -> Vec<f32> {
 /// All weights under their Hugging Face names.
 pub fn weights(model: &Llama) -> Result<Vec<Weight>, Error> {
     let shape = &model.shape;
-    let mut out = Vec::new();
-    let mut push =
-        |name: String, shape: Vec<usize>, values: Vec<f32>| out.push(Weight { name, shape, values });
-    push("model.embed_tokens.weight".into(), vec![shape.vocab, shape.hidden], values(&model.embedding)?);
+    let weight =
+        |name: &str, shape: Vec<usize>, values: Vec<f32>| Weight { name: name.to_owned(), shape, values };
+    let embedding = values(&model.embedding)?;
+    let mut out = vec![weight("model.embed_tokens.weight", vec![shape.vocab, shape.hidden], embedding)];
     for (at, block) in model.blocks.iter().enumerate() {
-        let prefix = format!("model.layers.{at}.");
-        push(format!("{prefix}input_layernorm.weight"), vec![shape.hidden], values(&block.attn_norm)?);
-        let qkv = values(&block.qkv)?;
-        let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
-        for (name, from, rows) in [("q", 0, q), ("k", q, kv), ("v", q + kv, kv)] {
-            let part = transposed(&qkv, q + 2 * kv, from, from + rows);
-            push(format!("{prefix}self_attn.{name}_proj.weight"), vec![rows, shape.hidden], part);
-        }
-        let attn_out = transposed(&values(&block.attn_out)?, shape.hidden, 0, shape.hidden);
-        push(format!("{prefix}self_attn.o_proj.weight"), vec![shape.hidden, q], attn_out);
-        push(
-            format!("{prefix}post_attention_layernorm.weight"),
-            vec![shape.hidden],
-            values(&block.ffn_norm)?,
-        );
-        let gate_up = values(&block.gate_up)?;
-        let wide = shape.intermediate;
-        for (name, from) in [("gate", 0), ("up", wide)] {
-            let part = transposed(&gate_up, 2 * wide, from, from + wide);
-            push(format!("{prefix}mlp.{name}_proj.weight"), vec![wide, shape.hidden], part);
-        }
-        let down = transposed(&values(&block.down)?, shape.hidden, 0, shape.hidden);
-        push(format!("{prefix}mlp.down_proj.weight"), vec![shape.hidden, wide], down);
+        out.extend(block_weights(block, shape, &format!("model.layers.{at}."))?);
     }
-    push("model.norm.weight".into(), vec![shape.hidden], values(&model.final_norm)?);
+    out.push(weight("model.norm.weight", vec![shape.hidden], values(&model.final_norm)?));
+    Ok(out)
+}
+
+/// The weights of a head for multi-token prediction, in the names of Qwen3.5.
+pub fn mtp_weights(head: &MtpHead) -> Result<Vec<Weight>, Error> {
+    let hidden = head.shape.hidden;
+    let weight =
+        |name: &str, shape: Vec<usize>, values: Vec<f32>| Weight { name: name.to_owned(), shape, values };
+    let input = transposed(&values(&head.input)?, hidden, 0, hidden);
+    let mut out = vec![
+        weight("mtp.fc.weight", vec![hidden, 2 * hidden], input),
+        weight("mtp.pre_fc_norm_embedding.weight", vec![hidden], values(&head.embedding_norm)?),
+        weight("mtp.pre_fc_norm_hidden.weight", vec![hidden], values(&head.hidden_norm)?),
+        weight("mtp.norm.weight", vec![hidden], values(&head.final_norm)?),
+    ];
+    out.extend(block_weights(&head.block, &head.shape, "mtp.layers.0.")?);
+    Ok(out)
+}
+
+fn block_weights(block: &Block, shape: &ModelShape, prefix: &str) -> Result<Vec<Weight>, Error> {
+    let mut out = Vec::new();
+    let mut push = |name: &str, shape: Vec<usize>, values: Vec<f32>| {
+        out.push(Weight { name: format!("{prefix}{name}.weight"), shape, values });
+    };
+    push("input_layernorm", vec![shape.hidden], values(&block.attn_norm)?);
+    let qkv = values(&block.qkv)?;
+    let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+    for (name, from, rows) in [("q", 0, q), ("k", q, kv), ("v", q + kv, kv)] {
+        let part = transposed(&qkv, q + 2 * kv, from, from + rows);
+        push(&format!("self_attn.{name}_proj"), vec![rows, shape.hidden], part);
+    }
+    let attn_out = transposed(&values(&block.attn_out)?, shape.hidden, 0, shape.hidden);
+    push("self_attn.o_proj", vec![shape.hidden, q], attn_out);
+    push("post_attention_layernorm", vec![shape.hidden], values(&block.ffn_norm)?);
+    let gate_up = values(&block.gate_up)?;
+    let wide = shape.intermediate;
+    for (name, from) in [("gate", 0), ("up", wide)] {
+        let part = transposed(&gate_up, 2 * wide, from, from + wide);
+        push(&format!("mlp.{name}_proj"), vec![wide, shape.hidden], part);
+    }
+    let down = transposed(&values(&block.down)?, shape.hidden, 0, shape.hidden);
+    push("mlp.down_proj", vec![shape.hidden, wide], down);
     Ok(out)
 }
 

@@ -6,13 +6,13 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use refrain::internals::kernels::{BlockType, quantize};
-use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::internals::model::gguf::{GgufArray, GgufFile, GgufValue, GgufWriter};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::Error;
-use crate::export::{SpecialIds, Weight, weights};
-use crate::model::{Llama, ModelShape};
+use crate::export::{SpecialIds, Weight, mtp_weights, weights};
+use crate::model::{Llama, ModelShape, MtpHead};
 use crate::tokens::SPLIT_NAME;
 use crate::world::document::CHAT_TEMPLATE;
 
@@ -36,7 +36,23 @@ fn gguf_name(name: &str) -> String {
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
     ];
-    fixed.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
+    renamed(name, &fixed)
+}
+
+fn renamed(name: &str, names: &[(&str, &str)]) -> String {
+    names.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
+}
+
+/// The name of a weight of a head for multi-token prediction, which is block `block`.
+fn mtp_name(name: &str, block: usize) -> String {
+    let own = [
+        ("mtp.fc", "nextn.eh_proj"),
+        ("mtp.pre_fc_norm_embedding", "nextn.enorm"),
+        ("mtp.pre_fc_norm_hidden", "nextn.hnorm"),
+        ("mtp.norm", "nextn.shared_head_norm"),
+        ("mtp.layers.0.", ""),
+    ];
+    format!("blk.{block}.{}", gguf_name(&renamed(name, &own)))
 }
 
 /// Rows of a query or key matrix in the order of GGUF's llama files, whose rotation pairs neighbours: rows `2i` and
@@ -134,19 +150,45 @@ pub fn write_model(
     tokenizer: impl IntoIterator<Item = (String, GgufValue)>,
     out: &Path,
 ) -> Result<(), Error> {
-    let weights = weights(model)?;
+    let metadata = metadata_of_model(&model.shape, name).into_iter().chain(tokenizer);
+    write_weights(&weights(model)?, metadata, gguf_name, model.shape.head_dim, out)
+}
+
+/// Writes the head for multi-token prediction of a target of the Llama family, with the metadata of the target's file: the block
+/// behind its layers, without its embedding and output matrix.
+pub fn write_mtp(head: &MtpHead, target: &GgufFile, out: &Path) -> Result<(), Error> {
+    let block = head.shape.layers;
+    let own = [
+        ("general.name", GgufValue::String("head for multi-token prediction".to_owned())),
+        ("llama.block_count", GgufValue::U32(block as u32 + 1)),
+        ("llama.nextn_predict_layers", GgufValue::U32(1)),
+        ("llama.vocab_size", GgufValue::U32(head.shape.vocab as u32)),
+    ];
+    let is_own = |key: &str| own.iter().any(|(own, _)| *own == key);
+    let of_target = target.metadata().iter().filter(|(key, _)| !is_own(key)).cloned();
+    let metadata = of_target.chain(own.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    write_weights(&mtp_weights(head)?, metadata, |name| mtp_name(name, block), head.shape.head_dim, out)
+}
+
+fn write_weights(
+    weights: &[Weight],
+    metadata: impl Iterator<Item = (String, GgufValue)>,
+    name_of: impl Fn(&str) -> String,
+    head_dim: usize,
+    out: &Path,
+) -> Result<(), Error> {
     let mut writer = GgufWriter::new();
-    for (key, value) in metadata_of_model(&model.shape, name).into_iter().chain(tokenizer) {
+    for (key, value) in metadata {
         writer.metadata(&key, value);
     }
-    for weight in &weights {
+    for weight in weights {
         let dims: Vec<u64> = weight.shape.iter().rev().map(|&dim| dim as u64).collect();
-        writer.tensor(&gguf_name(&weight.name), block_type(weight), &dims);
+        writer.tensor(&name_of(&weight.name), block_type(weight), &dims);
     }
     let mut data = writer.start(BufWriter::new(File::create(out)?))?;
-    for weight in &weights {
+    for weight in weights {
         let turned = weight.name.contains("q_proj") || weight.name.contains("k_proj");
-        let values = if turned { interleaved(weight, model.shape.head_dim) } else { weight.values.clone() };
+        let values = if turned { interleaved(weight, head_dim) } else { weight.values.clone() };
         let mut bytes = Vec::new();
         quantize(block_type(weight), &values, &mut bytes);
         data.write_tensor(&bytes)?;

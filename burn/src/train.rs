@@ -79,9 +79,9 @@ impl Recipe {
 }
 
 /// Model and optimiser between two steps.
-pub struct Trainer {
+pub struct Trainer<M = Llama> {
     /// The model, on an autodiff device.
-    pub model: Llama,
+    pub model: M,
     /// AdamW and its moments.
     pub optimizer: ModuleOptimizer,
     device: Device,
@@ -110,27 +110,29 @@ pub fn log_likelihood(model: &Llama, batch: &MicroBatch, device: &Device) -> (Te
     (log_softmax(logits, 1).gather(1, targets).sum().neg(), count)
 }
 
-impl Trainer {
+impl Trainer<Llama> {
     /// A new model.
     pub fn new(shape: &ModelShape, seed: u64, device: &Device) -> Self {
         let device = device.clone().autodiff();
         Self { model: Llama::init(shape, seed, &device), optimizer: optimizer(), device }
     }
 
-    /// Continues with a model and an optimiser.
-    pub fn from_parts(model: Llama, optimizer: ModuleOptimizer, device: &Device) -> Self {
-        Self { model, optimizer, device: device.clone().autodiff() }
-    }
-
-    /// The model without the autodiff graph, for evaluation.
-    pub fn plain_model(&self) -> Llama {
-        self.model.clone().valid()
-    }
-
     /// Runs one step; returns the mean loss of the learnt tokens.
     pub fn step(&mut self, batches: &[MicroBatch], rate: f64) -> f64 {
         let total: usize = batches.iter().map(|batch| batch.targets().0.len()).sum();
         self.step_by(batches, rate, total, |model, batch, device| log_likelihood(model, batch, device).0)
+    }
+}
+
+impl<M: Module + Sync> Trainer<M> {
+    /// Continues with a model and an optimiser.
+    pub fn from_parts(model: M, optimizer: ModuleOptimizer, device: &Device) -> Self {
+        Self { model, optimizer, device: device.clone().autodiff() }
+    }
+
+    /// The model without the autodiff graph, for evaluation.
+    pub fn plain_model(&self) -> M {
+        self.model.clone().valid()
     }
 
     /// Runs one step with a given loss function, which returns the sum over a batch. Returns the mean over
@@ -140,7 +142,7 @@ impl Trainer {
         batches: &[B],
         rate: f64,
         total: usize,
-        loss: impl Fn(&Llama, &B, &Device) -> Tensor<1> + Sync,
+        loss: impl Fn(&M, &B, &Device) -> Tensor<1> + Sync,
     ) -> f64 {
         let (model, device, loss) = (&self.model, &self.device, &loss);
         let results: Vec<(GradientsParams, f64)> = thread::scope(|scope| {
@@ -165,12 +167,12 @@ impl Trainer {
 
 /// Gradients of a shard's micro-batches, added in order. The shard has its own leaves, so that the autodiff graphs of
 /// two shards are separate.
-fn shard_gradients<'b, B: 'b>(
-    model: &Llama,
+fn shard_gradients<'b, M: Module, B: 'b>(
+    model: &M,
     device: &Device,
     batches: impl Iterator<Item = &'b B>,
     total: usize,
-    loss: &impl Fn(&Llama, &B, &Device) -> Tensor<1>,
+    loss: &impl Fn(&M, &B, &Device) -> Tensor<1>,
 ) -> (GradientsParams, f64) {
     let model = model.clone().fork(device);
     let mut sum = GradientsAccumulator::new();

@@ -9,8 +9,9 @@ use refrain::{
     Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId,
 };
 use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
+use refrain_burn::distill::head::{self, HeadRecipe, HeadTarget};
 use refrain_burn::distill::{Passage, Recorder};
-use refrain_burn::export::{weights, write_folder};
+use refrain_burn::export::{mtp_weights, weights, write_folder};
 use refrain_burn::model::{Llama, ModelShape};
 use refrain_burn::{Error, gguf};
 
@@ -50,6 +51,11 @@ fn distil_and_draft(path: &std::path::Path, out: &std::path::Path) -> Result<(),
     assert!(losses[29] < losses[0] && losses[0] > 5.0, "the text's own tokens: {losses:?}");
 
     draft::write(&model, path, recorder.engine().tokenizer(), out)?;
+    draft_with(path, &Checkpoint::open(out).expect("it opens"))
+}
+
+/// Decodes with the target at `path` and a draft model.
+fn draft_with(path: &std::path::Path, draft: &Checkpoint) -> Result<(), Error> {
     let options = || EngineOptions {
         n_threads: Some(1),
         cost_profile: Some(CostProfile::free_rows(1.0)),
@@ -60,7 +66,7 @@ fn distil_and_draft(path: &std::path::Path, out: &std::path::Path) -> Result<(),
         cost_profile: Some(CostProfile::free_rows(0.01)),
         ..DraftModelOptions::default()
     };
-    engine.set_draft_model(&Checkpoint::open(out).expect("it opens"), free, None).expect("one vocabulary");
+    engine.set_draft_model(draft, free, None).expect("one vocabulary");
     let mut session = engine.session(SessionOptions {
         drafting: Drafting::DraftModel,
         history: false,
@@ -99,6 +105,38 @@ fn a_gguf_file_for_a_gguf_file() -> Result<(), Error> {
         let refused = draft::check_out(&folder.path().join(target), &folder.path().join(out));
         assert!(matches!(refused, Err(Error::Usage(_))), "{target} {out}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_head_learns_the_targets_predictions_from_its_states() -> Result<(), Error> {
+    let folder = tempfile::tempdir()?;
+    let (path, out) = (folder.path().join("target.gguf"), folder.path().join("head.gguf"));
+    gguf::write(&target(), &common::tokenizer(), "test", &path)?;
+    let checkpoint = Checkpoint::open(&path).expect("it opens");
+    let (of_target, recorder) = (HeadTarget::read(&checkpoint)?, Recorder::open(&checkpoint, Some(1))?);
+    let record = recorder.record_states(&passages(), usize::MAX, |_, _| {})?;
+    let n_tokens: usize = passages().iter().map(|passage| passage.tokens.len()).sum();
+    assert_eq!(record.states.len(), n_tokens * record.hidden_dim);
+    let recipe = HeadRecipe { steps: 30, passages: 4, rate: 5e-3, seed: 1 };
+    let mut losses = Vec::new();
+    let (trained, held_out) =
+        head::train(&of_target, &passages(), &record, &recipe, |_, loss| losses.push(loss))?;
+    assert!(losses[29] < 0.8 * losses[0], "{} became {}", losses[0], losses[29]);
+    for held_out in held_out {
+        assert!(held_out.n_positions > 20 && held_out.kl.is_finite(), "{held_out:?}");
+    }
+    let (again, _) = head::train(&of_target, &passages(), &record, &recipe, |_, _| {})?;
+    assert_eq!(mtp_weights(&again)?, mtp_weights(&trained)?);
+    head::check_out(&path, &out)?;
+    head::write(&trained, &path, &out)?;
+    draft_with(&path, &Checkpoint::open_mtp(&out).expect("it opens"))?;
+
+    let whole = folder.path().join("folder");
+    write_folder(&target(), &common::tokenizer(), &whole)?;
+    assert!(matches!(head::check_out(&whole, &out), Err(Error::Usage(_))));
+    let of_one = head::train(&of_target, &passages()[..1], &Default::default(), &recipe, |_, _| {});
+    assert!(matches!(of_one, Err(Error::TooFewPassages { given: 0 })));
     Ok(())
 }
 

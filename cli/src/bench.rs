@@ -148,7 +148,11 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
     if let Some(model) = &args.draft {
-        load::draft_model(&engine, &load::draft_checkpoint(model)?, DraftModelOptions::default())?;
+        load::draft_model(
+            &engine,
+            &load::draft_checkpoint(model, Some(path))?,
+            DraftModelOptions::default(),
+        )?;
     }
     let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
     let (tokenizer, tokenizer_name) =
@@ -241,7 +245,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
             // A hundredth of a target step, which takes 1 µs.
             options.cost_profile = Some(CostProfile::free_rows(0.01));
         }
-        load::draft_model(&engine, &load::draft_checkpoint(model)?, options)?;
+        load::draft_model(&engine, &load::draft_checkpoint(model, args.model.model.as_deref())?, options)?;
         arms = Arm::DRAFT_MODEL.to_vec();
     }
     if let Some(predictor) = &args.pruning {

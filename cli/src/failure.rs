@@ -10,7 +10,8 @@ use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
 use refrain::{
-    EngineError, ForwardError, GenerateError, PredictorError, ProfileError, SamplingError, SessionError,
+    EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
+    SessionError,
 };
 use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};
@@ -138,6 +139,11 @@ impl From<EngineError> for Failure {
             EngineError::DraftVocabulary { .. } => {
                 Self::input(error, "name a draft model with the target's vocabulary")
             }
+            EngineError::MtpWidth { .. } => Self::input(error, "name the head that belongs to the model"),
+            EngineError::Load(LoadError::NoMtp { .. }) => Self::input(
+                error,
+                "name the file that the model was packed from, or one with its head: --draft mtp:FILE",
+            ),
             EngineError::Load(_)
             | EngineError::Weights(_)
             | EngineError::Tokenizer(_)

@@ -79,11 +79,19 @@ fn embedded_predictor() -> Result<Predictor, Failure> {
     Err(Failure::usage("this program was built without an embedded model", "name a predictor by its path"))
 }
 
-/// Opens a draft model.
-pub(crate) fn draft_checkpoint(model: &DraftModelArg) -> Result<Checkpoint, Failure> {
+/// Opens a draft model for the model at `target`; without a path, for the embedded one.
+pub(crate) fn draft_checkpoint(model: &DraftModelArg, target: Option<&Path>) -> Result<Checkpoint, Failure> {
     match model {
         DraftModelArg::Fixture => embedded_draft_model(),
         DraftModelArg::Path(path) => checkpoint(Some(path)),
+        DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
+            Some(path) => Checkpoint::open_mtp(&models::located(path)?)
+                .map_err(|error| refrain::EngineError::from(error).into()),
+            None => {
+                let problem = "the model inside this program has no head for multi-token prediction";
+                Err(Failure::usage(problem, "name a file with --draft mtp:PATH"))
+            }
+        },
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Fa
     let draft_model = session.drafts.model()?;
     let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
-    let draft = draft_model.map(load::draft_checkpoint).transpose()?;
+    let draft = draft_model.map(|draft| load::draft_checkpoint(draft, model.model.as_deref())).transpose()?;
     let predictor = session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
     let options = options_beside(model, session, checkpoint.config(), draft.as_ref());
     let engine = load::engine(&checkpoint, options)?;

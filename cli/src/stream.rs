@@ -57,7 +57,8 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
         (_, Some(_)) => Strategy::streamed(),
     };
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    let draft = args.draft.as_ref().map(load::draft_checkpoint).transpose()?;
+    let draft =
+        args.draft.as_ref().map(|draft| load::draft_checkpoint(draft, Some(&args.model))).transpose()?;
     let (tokenizer, tokenizer_name) = match &args.tokenizer {
         Some(path) => open_tokenizer(Some(path))?,
         None => (checkpoint.tokenizer().map_err(refrain::EngineError::from)?, "the model's".to_owned()),

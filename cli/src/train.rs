@@ -1,4 +1,4 @@
-//! `refrain train`: trains a predictor or a draft model from a target's predictions on the user's text.
+//! `refrain train`: trains a predictor, a draft model or a head for multi-token prediction from a target's predictions on the user's text.
 //!
 //! Training needs burn, which takes minutes to compile, so it is compiled only with the feature `train`.
 
@@ -21,12 +21,13 @@ mod with_burn {
     use refrain::Predictor;
     use refrain_burn::Error;
     use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
+    use refrain_burn::distill::head::{self, HeadRecipe, HeadTarget};
     use refrain_burn::distill::predictor::{self, PredictorRecipe};
     use refrain_burn::distill::{Passage, Recorder, text};
     use refrain_burn::model::ModelShape;
 
     use super::{Exit, Failure, TrainArgs};
-    use crate::args::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainPredictorArgs};
+    use crate::args::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs};
     use crate::load;
     use crate::progress::Progress;
 
@@ -34,6 +35,7 @@ mod with_burn {
         match &args.command {
             TrainCommand::Predictor(args) => train_predictor(args),
             TrainCommand::Draft(args) => train_draft(args),
+            TrainCommand::Head(args) => train_head(args),
         }
     }
 
@@ -119,6 +121,40 @@ mod with_burn {
         );
         draft::write(&model, &args.target, recorder.engine().tokenizer(), &args.out)?;
         println!("{}: use it with --draft", args.out.display());
+        Ok(Exit::Done)
+    }
+
+    fn train_head(args: &TrainHeadArgs) -> Result<Exit, Failure> {
+        head::check_out(&args.target, &args.out)?;
+        let target = HeadTarget::read(&load::checkpoint(Some(&args.target))?)?;
+        let (recorder, passages) = read(&args.target, &args.text)?;
+        let record = {
+            let progress = Progress::steps("recording the target");
+            let report = |done, total| progress.set(done as u64, total as u64);
+            recorder.record_states(&passages, args.text.positions, report)?
+        };
+        println!("{} positions of {} passages", record.len(), passages.len());
+        let recipe = HeadRecipe {
+            steps: args.text.steps,
+            passages: args.passages as usize,
+            rate: 2e-3,
+            seed: args.text.seed,
+        };
+        let (trained, held_out) = head::train(&target, &passages, &record, &recipe, |step, loss| {
+            if step.is_multiple_of((recipe.steps / 20).max(1)) {
+                println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+            }
+        })?;
+        for (depth, held_out) in (1..).zip(held_out) {
+            println!(
+                "held out, depth {depth}: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
+                held_out.n_positions,
+                100.0 * held_out.agreement,
+                held_out.kl
+            );
+        }
+        head::write(&trained, &args.target, &args.out)?;
+        println!("{0}: use it with --draft mtp:{0}", args.out.display());
         Ok(Exit::Done)
     }
 

@@ -247,6 +247,18 @@ pub trait ComputingSource {
         false
     }
 
+    /// Whether the source reads the target's final hidden states ([`read_hidden`](Self::read_hidden)): `false` by default.
+    /// If it does, prefill computes them, which takes about the time of one layer for each row of a prompt.
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
+    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of the committed text.
+    /// Positions may be missing: those that were restored, or computed while the source was not asked.
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        let _ = (committed, first, hidden);
+    }
+
     /// Sets the cancel flag. A long computation stops soon after `cancel` is set, and is completed when its
     /// result is next needed.
     fn watch(&mut self, cancel: &Arc<AtomicBool>);

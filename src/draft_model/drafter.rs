@@ -61,9 +61,9 @@ impl Drafter {
             && self.with(|tree| tree.compute_likeliest(AHEAD_ROWS, AHEAD_REACH_MIN)) == Some(true)
     }
 
-    /// The tree, if it is usable: no error has occurred, and its text is not empty and fits.
+    /// The tree, if it is usable: no error has occurred, its text is not empty and fits, and its root can be computed.
     pub fn tree(&self) -> Option<&KvTree> {
-        let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len());
+        let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len()) && tree.has_root();
         self.tree.as_ref().filter(|_| self.failed.is_none()).filter(fits)
     }
 
@@ -78,6 +78,20 @@ impl Drafter {
                 self.failed = Some(error.to_string());
                 None
             }
+        }
+    }
+
+    /// Whether the model reads the target's final hidden states.
+    pub fn reads_hidden(&self) -> bool {
+        self.failed.is_none() && self.tree.as_ref().is_some_and(KvTree::reads_hidden)
+    }
+
+    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of `committed`.
+    pub fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        let Some(tree) = self.tree.as_mut().filter(|_| self.failed.is_none()) else { return };
+        match tree.read_hidden(committed, first, hidden) {
+            Ok(()) | Err(ForwardError::Cancelled) => {}
+            Err(error) => self.failed = Some(error.to_string()),
         }
     }
 

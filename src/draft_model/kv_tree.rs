@@ -16,13 +16,20 @@
 //! **Recurrent layers** cannot compute rows below rows of earlier passes. Of a model with such layers the cache holds the
 //! text before the root, and every pass over nodes computes the root and all nodes of the text again, as one tree: few rows of a small
 //! model cost little more than one. A commit keeps the path of the newest pass, without the new root.
+//!
+//! **A head for multi-token prediction** reads the target's final hidden states beside the tokens of the text ([`HiddenRows`]), and its
+//! own below it. Rows of nodes are not those of text: when tokens are committed, all nodes are rolled back and the tokens are computed
+//! with the next root, from the hidden states that the target has computed meanwhile. A node needs the hidden state of its parent, so
+//! a pass computes children of computed nodes only.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::DraftModel;
+use super::mtp::HiddenRows;
 use crate::draft::{Computed, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
 use crate::model::kv_cache::{CacheSize, KvCacheError};
@@ -75,6 +82,8 @@ pub struct KvTree {
     text: Vec<TokenId>,
     /// Tokens of the text in the cache.
     n_read: usize,
+    /// `None` unless the model is a head for multi-token prediction.
+    hidden: Option<HiddenRows>,
     nodes: Vec<Node>,
     /// Whether a path of the nodes can be committed from the newest pass of recurrent layers.
     has_pass: bool,
@@ -111,6 +120,7 @@ impl KvTree {
             logits: Vec::new(),
             text: Vec::new(),
             n_read: 0,
+            hidden: config.mtp.then(|| HiddenRows::new(config.hidden_dim)),
             nodes: Vec::new(),
             has_pass: false,
             likely: Vec::new(),
@@ -125,19 +135,22 @@ impl KvTree {
     }
 
     /// The tree, which keeps nodes below a committed path from now on. Those of recurrent layers cannot stay, since every pass computes
-    /// them again.
+    /// them again, and those of a head for multi-token prediction neither, since its rows of text have other inputs.
     pub fn keeping(self) -> Self {
-        Self { keeps: !self.kv.is_recurrent(), ..self }
+        Self { keeps: !self.kv.is_recurrent() && self.hidden.is_none(), ..self }
     }
 
     /// Maximum bytes of such a tree, without the weights.
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
         let size = cache_size(context_len.min(config.context_len), n_nodes_max);
-        let n_rows = n_nodes_max.min(PASS_NODES_MAX) as u64;
-        let logits = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64 * n_rows);
+        let row_bytes = |dim: usize| (dim as u64).saturating_mul(size_of::<f32>() as u64);
+        let logits = row_bytes(config.vocab_size).saturating_mul(n_nodes_max.min(PASS_NODES_MAX) as u64);
+        let n_hidden = if config.mtp { 2 * CHUNK + n_nodes_max } else { 0 };
+        let hidden = row_bytes(config.hidden_dim).saturating_mul(n_hidden as u64);
         KvCache::bytes(config, size)
             .saturating_add(Workspace::bytes(config, CHUNK, size.n_slots))
             .saturating_add(logits)
+            .saturating_add(hidden)
     }
 
     /// An independent tree with the same text, without nodes.
@@ -149,6 +162,8 @@ impl KvTree {
         fork.text.clone_from(&self.text);
         fork.n_read = self.n_read;
         fork.keeps = keeps;
+        fork.hidden.clone_from(&self.hidden);
+        fork.forget_nodes();
         Ok(fork)
     }
 
@@ -157,9 +172,56 @@ impl KvTree {
         self.cancel = Arc::clone(cancel);
     }
 
+    /// Whether the model is a head that reads the target's hidden states.
+    pub(super) fn reads_hidden(&self) -> bool {
+        self.hidden.is_some()
+    }
+
+    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of `committed`. Rows of text are
+    /// computed as soon as there are more than a pass takes.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; text computed before stays.
+    pub(super) fn read_hidden(
+        &mut self,
+        committed: &[TokenId],
+        first: usize,
+        hidden: &[f32],
+    ) -> Result<(), ForwardError> {
+        let chunk_len = CHUNK * self.model.config().hidden_dim;
+        for (i, chunk) in hidden.chunks(chunk_len).enumerate() {
+            let Some(rows) = &mut self.hidden else { return Ok(()) };
+            let n_kept = rows.push(first + i * CHUNK, chunk);
+            if n_kept < self.text.len() {
+                self.text.truncate(n_kept);
+                self.forget_from(n_kept);
+            }
+            self.follow(committed);
+            if self.n_owed() > CHUNK && self.text.len() <= self.text_len_max {
+                self.read()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the root can be computed. That of a head for multi-token prediction needs the hidden state of the token before.
+    pub(super) fn has_root(&self) -> bool {
+        let of_rows = |rows: &HiddenRows| rows.has_root(self.text.len(), !self.nodes.is_empty());
+        self.hidden.as_ref().is_none_or(of_rows)
+    }
+
     /// Updates the committed text: the nodes on its path become text, the others are rolled back. Computes
     /// nothing.
     pub fn follow(&mut self, committed: &[TokenId]) {
+        if let Some(rows) = &mut self.hidden {
+            let (n_before, n_same) = (self.text.len(), rows.follow(committed, &mut self.text));
+            if n_same < self.n_read {
+                self.forget_from(n_same);
+            } else if n_same < n_before || self.text.len() > n_before {
+                self.forget_nodes();
+            }
+            return;
+        }
         let common = self.text.iter().zip(committed).take_while(|(a, b)| a == b).count();
         if common == self.text.len() && common == committed.len() {
             return;
@@ -188,13 +250,20 @@ impl KvTree {
         }
         self.workspace = Workspace::new(self.model.config());
         (self.logits, self.likely) = (Vec::new(), Vec::new());
+        self.hidden = self.hidden.is_some().then(|| HiddenRows::new(self.model.config().hidden_dim));
     }
 
     /// Removes the text from position `len` on, and all nodes.
     pub fn truncate(&mut self, len: usize) {
-        self.text.truncate(len);
-        if len < self.n_computed() {
-            self.forget_from(len);
+        let n_left = match &mut self.hidden {
+            Some(rows) => rows.cut(len, &mut self.text),
+            None => {
+                self.text.truncate(len);
+                len
+            }
+        };
+        if n_left < self.n_computed() {
+            self.forget_from(n_left);
         }
     }
 
@@ -273,6 +342,7 @@ impl KvTree {
         self.has_pass = false;
         self.nodes.clear();
         self.likely.clear();
+        self.hidden.iter_mut().for_each(|rows| rows.of_nodes.clear());
     }
 
     /// Whether nodes below a committed path stay.
@@ -317,9 +387,11 @@ impl KvTree {
             let end = (self.text.len() - 1).min(self.n_read + CHUNK);
             let started = Instant::now();
             self.batch.set_chain(self.n_read, &self.text[self.n_read..end]);
+            self.set_text_inputs();
             self.forward(PassEnd::KeysAndValues)?;
             self.kv.commit_all(&self.batch);
             self.n_read = end;
+            self.hidden.iter_mut().for_each(|rows| rows.take(end));
             self.count(started.elapsed().as_secs_f64() * 1e6);
         }
         Ok(())
@@ -331,7 +403,7 @@ impl KvTree {
     /// [`ForwardError`]; text computed before stays.
     ///
     /// # Panics
-    /// The text is empty.
+    /// The text is empty, or the model is a head without the hidden state of the token before.
     pub fn compute_root(&mut self) -> Result<(), ForwardError> {
         assert!(!self.text.is_empty(), "a root is the newest token of a text");
         if !self.nodes.is_empty() {
@@ -353,11 +425,13 @@ impl KvTree {
             }
             false => self.batch.set_chain(self.n_read, unread),
         }
+        self.set_text_inputs();
         self.run_nodes(&[(ROOT, self.text[self.text.len() - 1])])?;
         match is_recurrent {
             false => {
                 self.kv.commit_all(&self.batch);
                 self.n_read += n_rows;
+                self.hidden.iter_mut().for_each(|rows| rows.take(self.n_read));
             }
             // The pass is over with its commit.
             true if n_rows > 1 => {
@@ -369,11 +443,12 @@ impl KvTree {
         Ok(())
     }
 
-    /// Computes nodes in one pass, each given by its parent and its token. Returns the number of the first;
-    /// the others follow consecutively. A parent is a computed node or an earlier entry of `wanted`.
+    /// Computes nodes, each given by its parent and its token, in as few passes as possible: one, but for a head for multi-token
+    /// prediction. Returns the number of the first; the others follow consecutively. A parent is a computed node or an earlier entry of
+    /// `wanted`.
     ///
     /// # Errors
-    /// [`ForwardError`]; the nodes are unchanged.
+    /// [`ForwardError`]; nodes of earlier passes stay.
     ///
     /// # Panics
     /// A parent is neither computed nor an earlier entry, or there is no [room](Self::room).
@@ -389,6 +464,30 @@ impl KvTree {
             self.has_pass = true;
             return Ok(first);
         }
+        for pass in self.passes(wanted) {
+            self.compute_pass(&wanted[pass])?;
+        }
+        Ok(first)
+    }
+
+    /// The entries of `wanted` that each pass computes.
+    pub(super) fn passes(&self, wanted: &[(u32, TokenId)]) -> Vec<Range<usize>> {
+        let (mut passes, mut start) = (Vec::new(), 0);
+        let first = self.nodes.len().max(1);
+        for (i, &(parent, _)) in wanted.iter().enumerate() {
+            // The hidden state of a parent in the same pass is not known.
+            if self.hidden.is_some() && parent as usize >= first + start {
+                passes.push(start..i);
+                start = i;
+            }
+        }
+        passes.extend((start < wanted.len()).then_some(start..wanted.len()));
+        passes
+    }
+
+    /// Computes nodes in one pass.
+    fn compute_pass(&mut self, wanted: &[(u32, TokenId)]) -> Result<(), ForwardError> {
+        let first = self.nodes.len() as u32;
         let tokens: Vec<TokenId> = wanted.iter().map(|&(_, token)| token).collect();
         let (nodes, n_read) = (&self.nodes, self.n_read);
         self.batch.set_leaves(n_read, n_read + nodes.len() - 1, &tokens, |row, slots| {
@@ -404,9 +503,23 @@ impl KvTree {
             }
             slots[start..].reverse();
         });
+        if let Some(rows) = &self.hidden {
+            let inputs = self.workspace.inputs();
+            inputs.clear();
+            wanted.iter().for_each(|&(parent, _)| inputs.extend_from_slice(rows.of_node(parent)));
+        }
         self.run_nodes(wanted)?;
         self.kv.commit_all(&self.batch);
-        Ok(first)
+        Ok(())
+    }
+
+    /// Gives a head the hidden states for a batch of text.
+    fn set_text_inputs(&mut self) {
+        if let Some(rows) = &self.hidden {
+            let inputs = self.workspace.inputs();
+            inputs.clear();
+            inputs.extend_from_slice(rows.rows(self.n_read, self.batch.len()));
+        }
     }
 
     /// Computes up to `n_rows` nodes in one pass: the likeliest that are not computed, by the product of the draft model's
@@ -480,6 +593,7 @@ impl KvTree {
             + self.text.capacity() * size_of::<TokenId>()
             + self.nodes.capacity() * size_of::<Node>()
             + self.likely.capacity() * size_of::<Likely>()
+            + self.hidden.as_ref().map_or(0, HiddenRows::memory_usage)
     }
 
     /// Runs the batch. Its rows are not committed.
@@ -504,6 +618,11 @@ impl KvTree {
         let Self { model, workspace, logits, .. } = self;
         model.model.logits(model.compute(), workspace, &rows, logits)?;
         self.push_nodes(nodes);
+        if let Some(own) = &mut self.hidden {
+            let hidden_dim = self.model.config().hidden_dim;
+            let hidden = rows.iter().flat_map(|&row| self.workspace.hidden_row(row as usize, hidden_dim));
+            own.of_nodes.extend(hidden);
+        }
         let us = started.elapsed().as_secs_f64() * 1e6;
         if n_rows <= VERIFY_ROWS_MAX {
             self.model.costs().observe(n_rows, 1, us as f32);

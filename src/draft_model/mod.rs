@@ -6,7 +6,8 @@
 //!                     DraftModelSource (cursors)   published rules (crate `refrain-bench`)
 //! ```
 //!
-//! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch).
+//! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch), or a head for multi-token prediction, which
+//!   reads the target's final hidden states ([`ModelConfig::mtp`]).
 //! - The source competes in the tree builder with the sources that look up. The cost of a pass is measured,
 //!   and the builder runs a pass if it pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
 //! - [`Drafter`] and [`KvTree`] are also the building blocks of published methods with a draft model, for
@@ -18,6 +19,9 @@
 
 mod drafter;
 mod kv_tree;
+mod mtp;
+#[cfg(test)]
+mod mtp_tests;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -145,7 +145,8 @@ impl ComputingSource for DraftModelSource {
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
         let Some(tree) = self.drafter.tree() else { return 0.0 };
         let pass_us = |n_rows: usize| if n_rows == 0 { 0.0 } else { tree.pass_us(n_rows) };
-        pass_us(tree.n_owed()) + pass_us(self.missing(tree, frontier).len())
+        let passes = tree.passes(&self.missing(tree, frontier));
+        pass_us(tree.n_owed()) + passes.into_iter().map(|pass| pass_us(pass.len())).sum::<f32>()
     }
 
     fn prepare(&mut self, frontier: &[Cursor]) {
@@ -160,6 +161,14 @@ impl ComputingSource for DraftModelSource {
 
     fn compute_ahead(&mut self, budget_us: f32) -> bool {
         self.drafter.compute_ahead(budget_us)
+    }
+
+    fn reads_hidden(&self) -> bool {
+        self.drafter.reads_hidden()
+    }
+
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        self.drafter.read_hidden(committed, first, hidden);
     }
 
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {

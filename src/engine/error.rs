@@ -72,6 +72,24 @@ pub enum EngineError {
         /// The folder.
         name: String,
     },
+    /// A head for multi-token prediction reads hidden states of another width than the target has, or its vocabulary has another
+    /// size.
+    #[error(
+        "`{name}` is the head of a model with hidden states of {hidden_dim} and {vocab_size} tokens; this one has \
+         {target_hidden_dim} and {target_vocab_size}"
+    )]
+    MtpWidth {
+        /// The checkpoint.
+        name: String,
+        /// Width of the hidden states that the head reads.
+        hidden_dim: usize,
+        /// Rows of its vocabulary.
+        vocab_size: usize,
+        /// Width of the target's hidden states.
+        target_hidden_dim: usize,
+        /// Rows of the target's vocabulary.
+        target_vocab_size: usize,
+    },
 }
 
 /// A session could not be started or changed.

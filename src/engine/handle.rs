@@ -167,10 +167,14 @@ impl Engine {
     /// model. `progress` is called as in [`Engine::load`]. The draft model runs on the engine's threads. Its
     /// pass costs are measured unless the options contain them.
     ///
+    /// A [head for multi-token prediction](Checkpoint::open_mtp) is a draft model of one layer that shares embedding and output
+    /// matrix with the target. It reads the target's final hidden states, so prompts compute the target's last layer for every row.
+    ///
     /// It is one draft source among others: the builder runs it only if it pays. It never changes the output.
     ///
     /// # Errors
-    /// [`EngineError`], except for options of the engine itself; existing sessions are unchanged.
+    /// [`EngineError`], except for options of the engine itself; [`EngineError::MtpWidth`]: the head is that of another model.
+    /// Existing sessions are unchanged.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,
@@ -182,11 +186,24 @@ impl Engine {
         if checkpoint.graphs().is_some() {
             return Err(EngineError::DraftGraphs { name: name.to_owned() });
         }
+        let [target, config] = [self.config(), checkpoint.config()];
+        if config.mtp && (config.hidden_dim, config.vocab_size) != (target.hidden_dim, target.vocab_size) {
+            return Err(EngineError::MtpWidth {
+                name: name.to_owned(),
+                hidden_dim: config.hidden_dim,
+                vocab_size: config.vocab_size,
+                target_hidden_dim: target.hidden_dim,
+                target_vocab_size: target.vocab_size,
+            });
+        }
         vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
             .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
         let n_threads = Some(self.shared.pool.n_threads());
         let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
-        let model = Model::load(checkpoint, load)?;
+        let model = match config.mtp {
+            true => Model::load_mtp(checkpoint, &self.shared.model, load)?,
+            false => Model::load(checkpoint, load)?,
+        };
         let costs = match cost_profile {
             Some(costs) => costs,
             None => measure_load(&model, self.shared.compute(), MEASURE_TIME_DEFAULT)?.costs,

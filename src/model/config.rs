@@ -66,6 +66,11 @@ pub struct ModelConfig {
     /// Several residual streams in place of one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub streams: Option<Streams>,
+    /// The model is a head for multi-token prediction: it predicts the token behind the next one of another model, its target
+    /// (Gloeckle et al. 2024; DeepSeek-V3, 2024). Its residual stream begins as `input · [norm(e); norm(h)]`: `e` is the embedding
+    /// of a token, and `h` the target's final hidden state at the token before. Embedding and output matrix are the target's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mtp: bool,
     /// The rotary position embeddings that layers name by index.
     pub ropes: Vec<RopeConfig>,
     /// The layers, in order.
@@ -719,6 +724,9 @@ impl ModelConfig {
             if self.layers.iter().any(|layer| layer.output_scaled) {
                 return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
             }
+        }
+        if self.mtp && self.is_recurrent() {
+            return Err(check.inconsistent(("multi-token prediction", "a head"), ("layers", "recurrent")));
         }
         self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
         // Behind the layers: a rotation of no dimensions follows from heads without any.

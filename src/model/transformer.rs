@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! x = embedding[token] · embedding_scale                      [hidden_dim]
+//!     (of a head for multi-token prediction: x = input · [norm(x); norm(hidden state of the target)], `mtp.rs`)
 //! per layer:  x += residual_scale · post_norm(mix(pre_norm(x)))
 //!             x += residual_scale · post_norm(feed(pre_norm(x)))
 //!             x += post_norm(out · (activation(gate·x) ∘ own inputs of the layer));  x *= output scale
@@ -26,6 +27,7 @@
 mod experts;
 mod feed;
 mod head;
+mod mtp;
 mod parts;
 mod per_layer;
 mod recurrent;
@@ -176,6 +178,10 @@ struct Buffers {
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
+    /// Hidden states of the target, for each row of the next pass of a head for multi-token prediction: `[n_rows, hidden_dim]`.
+    inputs: Vec<f32>,
+    /// They behind the embeddings, both normed: `[n_rows, 2 * hidden_dim]`.
+    joined: Vec<f32>,
     /// The layers' own inputs, `[n_rows, n_layers * dim]`; empty if there are none.
     per_layer: Vec<f32>,
     /// The row of `per_layer` that belongs to the first row of the layer at hand.
@@ -231,6 +237,17 @@ impl Workspace {
         self.buffers.x.resize(n_rows * config.hidden_dim, 0.5);
     }
 
+    /// The target's hidden states for the rows of the next pass, if the model is a head for multi-token prediction
+    /// ([`ModelConfig::mtp`]). To be filled before each pass: `[n_rows, hidden_dim]`.
+    pub(crate) fn inputs(&mut self) -> &mut Vec<f32> {
+        &mut self.buffers.inputs
+    }
+
+    /// The final hidden states of all rows, after a pass to [`PassEnd::Hidden`]. `[n_rows, hidden_dim]`
+    pub(crate) fn hidden_rows(&self) -> &[f32] {
+        &self.buffers.x
+    }
+
     /// The final hidden state of a row, after a pass to [`PassEnd::Hidden`]. `[hidden_dim]`
     pub(crate) fn hidden_row(&self, row: usize, hidden_dim: usize) -> &[f32] {
         &self.buffers.x[row * hidden_dim..][..hidden_dim]
@@ -253,7 +270,7 @@ impl Workspace {
         let branch_rank = config.layers.iter().filter_map(|layer| layer.branch_rank).max().unwrap_or(0);
         let per_layer = config.per_layer_dims();
         let mixed_dim = recurrent_dim.max(branch_rank).max(per_layer);
-        let values = (4 + n_streams) * config.hidden_dim
+        let values = (4 + n_streams + if config.mtp { 3 } else { 0 }) * config.hidden_dim
             + 2 * q_dim
             + 2 * kv_dim
             + ffn_dim
@@ -262,7 +279,8 @@ impl Workspace {
             + mixed_dim
             + per_layer;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
-        let prepared = 6 * ffn_dim.max(config.hidden_dim).max(q_dim);
+        let input_dim = if config.mtp { 2 * config.hidden_dim } else { config.hidden_dim };
+        let prepared = 6 * ffn_dim.max(input_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
         // With the ones that rows are multiplied with.
         let gathered_bytes = (4 * (config.hidden_dim * GATHERED_ROWS + ffn_dim.max(head_dim))) as u64;
@@ -287,10 +305,10 @@ impl Workspace {
     pub fn memory_usage(&self) -> usize {
         let Buffers { x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, .. } =
             &self.buffers;
-        let Buffers { mixed, convolved, decay, gain, per_layer, ones, .. } = &self.buffers;
+        let Buffers { mixed, convolved, decay, gain, per_layer, ones, inputs, joined, .. } = &self.buffers;
         let buffers = [
             x, residual, normed, q, k, v, attended, projected, gate, up, gathered, piece, mixed, convolved,
-            decay, gain, per_layer, ones,
+            decay, gain, per_layer, ones, inputs, joined,
         ];
         let rows_bytes: usize = buffers.into_iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
         rows_bytes + self.buffers.mixture.memory_usage() + self.buffers.streams.memory_usage()
@@ -333,13 +351,32 @@ impl Model {
         if let Some(folder) = checkpoint.graphs() {
             return Ok(Self::load_graphs(folder, options)?);
         }
-        let weights = Weights::load(checkpoint, options)?;
+        if checkpoint.config().mtp {
+            return Err(WeightsError::NoTarget { name: checkpoint.name().to_owned() });
+        }
+        let weights = Weights::load(checkpoint, checkpoint.config(), options, None)?;
         let identity = OnceLock::new();
         // The header states the identity of the packed weights, not of weights widened to f32.
         if let Some(file) = checkpoint.packed().filter(|_| options.quantize != Quantize::F32) {
             identity.get_or_init(|| file.identity());
         }
         Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, streamed: None, identity })
+    }
+
+    /// Loads a head for multi-token prediction ([`ModelConfig::mtp`]) of `target`: its own weights, and embedding and output matrix
+    /// only if the target does not have them in memory.
+    ///
+    /// # Errors
+    /// [`WeightsError`]; [`WeightsError::Missing`] if the target streams a matrix that the file of the head does not have.
+    pub(crate) fn load_mtp(
+        checkpoint: &Checkpoint,
+        target: &Model,
+        options: LoadOptions<'_>,
+    ) -> Result<Self, WeightsError> {
+        // The file of a head may leave the output matrix out, as if it were the embedding.
+        let config = ModelConfig { tied_head: target.config.tied_head, ..checkpoint.config().clone() };
+        let weights = Weights::load(checkpoint, &config, options, Some(&target.weights))?;
+        Ok(Self { config, weights, graphs: None, streamed: None, identity: OnceLock::new() })
     }
 
     fn load_streamed(

@@ -143,6 +143,12 @@ pub enum WeightsError {
         /// The missing tensor.
         id: WeightId,
     },
+    /// A head for multi-token prediction was loaded as a model of its own.
+    #[error("{name} is a head for multi-token prediction, which needs the model that it belongs to")]
+    NoTarget {
+        /// The checkpoint's name.
+        name: String,
+    },
     /// The static graphs of the model could not be set up.
     #[error(transparent)]
     Graphs(#[from] GraphsError),
@@ -242,18 +248,42 @@ impl Layer {
 
 /// All weights of a model that are in memory.
 pub struct Weights {
-    /// `[vocab_size, hidden_dim]`; `None` if it is streamed.
-    pub(crate) embedding: Option<PackedMatrix>,
+    /// `[vocab_size, hidden_dim]`; `None` if it is streamed. A head for multi-token prediction shares it with its target.
+    pub(crate) embedding: Option<Arc<PackedMatrix>>,
     /// Empty if the layers are static graphs or streamed.
     pub(crate) layers: Vec<Layer>,
     /// `[hidden_dim]`
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab_size, hidden_dim]`; `None` if it is tied to the embedding, or streamed.
-    pub(crate) head: Option<PackedMatrix>,
+    pub(crate) head: Option<Arc<PackedMatrix>>,
     /// `None` if layers have no inputs of their own.
     pub(crate) per_layer: Option<PerLayerWeights>,
     /// `None` if there is one residual stream.
     pub(crate) streams: Option<StreamWeights>,
+    /// `None` unless the model is a head for multi-token prediction.
+    pub(crate) mtp: Option<MtpWeights>,
+}
+
+/// The weights before the layer of a head for multi-token prediction ([`ModelConfig::mtp`]).
+pub(crate) struct MtpWeights {
+    /// `[hidden_dim]`
+    pub(crate) embedding_norm: Vec<f32>,
+    /// `[hidden_dim]`
+    pub(crate) hidden_norm: Vec<f32>,
+    /// `[hidden_dim, 2 · hidden_dim]`
+    pub(crate) input: PackedMatrix,
+}
+
+impl MtpWeights {
+    /// Those that the configuration names.
+    fn build<S: TensorSource>(config: &ModelConfig, source: &mut S) -> Result<Option<Self>, S::Error> {
+        if !config.mtp {
+            return Ok(None);
+        }
+        let embedding_norm = source.vector(WeightId::MtpEmbeddingNorm)?;
+        let hidden_norm = source.vector(WeightId::MtpHiddenNorm)?;
+        Ok(Some(Self { embedding_norm, hidden_norm, input: source.matrix(WeightId::MtpInput)? }))
+    }
 }
 
 /// The projections of residual streams but the first ([`Streams`](crate::model::config::Streams)), each `[hidden_dim, hidden_dim]`.
@@ -313,22 +343,28 @@ impl PerLayerWeights {
 }
 
 impl Weights {
-    /// Reads and packs every tensor of `checkpoint`, on [`LoadOptions::n_threads`] threads.
+    /// Reads and packs every tensor of `checkpoint`, on [`LoadOptions::n_threads`] threads, in the layout of `config`. A head for
+    /// multi-token prediction shares embedding and output matrix of its target, if the target has them in memory.
     ///
     /// Beside the packed weights, memory holds a part of a matrix in its file form for each thread: a quarter of a
     /// mebibyte, or 16 rows (a head of Q or K) if they are longer, and a converted row.
-    pub fn load(checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, WeightsError> {
-        Loader::new(checkpoint, options)?.load()
+    pub(in crate::model) fn load(
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+        options: LoadOptions<'_>,
+        target: Option<&Weights>,
+    ) -> Result<Self, WeightsError> {
+        Loader { config, ..Loader::new(checkpoint, options)? }.load(target)
     }
 
     /// Reads all weights of a folder of static graphs except the layers.
     pub(in crate::model) fn load_ends(folder: &GraphFolder) -> Result<Self, GraphsError> {
         let file = folder.ends();
-        let embedding = Some(file.matrix(WeightId::Embedding, None)?);
+        let embedding = Some(Arc::new(file.matrix(WeightId::Embedding, None)?));
         let output_norm = file.vector(WeightId::OutputNorm)?;
         let head = match folder.config().tied_head {
             true => None,
-            false => Some(file.matrix(WeightId::Head, None)?),
+            false => Some(Arc::new(file.matrix(WeightId::Head, None)?)),
         };
         let per_layer = match folder.config().per_layer {
             None => None,
@@ -339,15 +375,15 @@ impl Weights {
             }),
         };
         let streams = StreamWeights::read(folder.config(), |id| file.matrix(id, None))?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams })
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, mtp: None })
     }
 
     /// The tensor of a role; `None` if the model has none.
     pub(crate) fn tensor(&self, id: WeightId) -> Option<StoredTensor<'_>> {
         match id {
-            WeightId::Embedding => self.embedding.as_ref().map(StoredTensor::Matrix),
+            WeightId::Embedding => self.embedding.as_deref().map(StoredTensor::Matrix),
             WeightId::OutputNorm => Some(StoredTensor::Vector(&self.output_norm)),
-            WeightId::Head => self.head.as_ref().map(StoredTensor::Matrix),
+            WeightId::Head => self.head.as_deref().map(StoredTensor::Matrix),
             WeightId::PerLayerEmbedding => {
                 self.per_layer.as_ref()?.embedding.as_ref().map(StoredTensor::Matrix)
             }
@@ -357,14 +393,20 @@ impl Weights {
             WeightId::PerLayerNorm => self.per_layer.as_ref().map(|own| StoredTensor::Vector(&own.norm)),
             WeightId::StreamIn(i) => self.streams.as_ref()?.into.get(i).map(StoredTensor::Matrix),
             WeightId::StreamOut(i) => self.streams.as_ref()?.out.get(i).map(StoredTensor::Matrix),
+            WeightId::MtpEmbeddingNorm => {
+                self.mtp.as_ref().map(|mtp| StoredTensor::Vector(&mtp.embedding_norm))
+            }
+            WeightId::MtpHiddenNorm => self.mtp.as_ref().map(|mtp| StoredTensor::Vector(&mtp.hidden_norm)),
+            WeightId::MtpInput => self.mtp.as_ref().map(|mtp| StoredTensor::Matrix(&mtp.input)),
             WeightId::Layer(layer_idx, weight) => self.layers.get(layer_idx)?.tensor(weight),
         }
     }
 
     /// Bytes of the matrices, those of a mapped file included.
     pub fn memory_usage(&self) -> usize {
-        self.embedding.as_ref().map_or(0, PackedMatrix::size_bytes)
-            + self.head.as_ref().map_or(0, PackedMatrix::size_bytes)
+        self.embedding.as_deref().map_or(0, PackedMatrix::size_bytes)
+            + self.head.as_deref().map_or(0, PackedMatrix::size_bytes)
+            + self.mtp.as_ref().map_or(0, |mtp| mtp.input.size_bytes())
             + self.per_layer.as_ref().map_or(0, PerLayerWeights::size_bytes)
             + self.streams.as_ref().map_or(0, StreamWeights::size_bytes)
             + self.layers.iter().map(Layer::matrices_bytes).sum::<usize>()
@@ -415,19 +457,24 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn load(mut self) -> Result<Weights, WeightsError> {
-        let embedding = Some(self.matrix(WeightId::Embedding)?);
-        let layers = (0..self.config.n_layers())
-            .map(|i| Layer::build(self.config, i, &mut self))
-            .collect::<Result<_, _>>()?;
-        let output_norm = self.vector(WeightId::OutputNorm)?;
-        let head = match self.config.tied_head {
-            true => None,
-            false => Some(self.matrix(WeightId::Head)?),
+    fn load(mut self, target: Option<&Weights>) -> Result<Weights, WeightsError> {
+        let config = self.config;
+        let mut of_vocabulary = |held: Option<&Option<Arc<PackedMatrix>>>, id: WeightId| match held {
+            Some(Some(matrix)) => Ok(Arc::clone(matrix)),
+            _ => self.matrix(id).map(Arc::new),
         };
-        let per_layer = PerLayerWeights::build(self.config, &mut self)?;
-        let streams = StreamWeights::read(self.config, |id| self.matrix(id))?;
-        Ok(Weights { embedding, layers, output_norm, head, per_layer, streams })
+        let embedding = Some(of_vocabulary(target.map(|target| &target.embedding), WeightId::Embedding)?);
+        let head = match config.tied_head {
+            true => None,
+            false => Some(of_vocabulary(target.map(|target| &target.head), WeightId::Head)?),
+        };
+        let layers =
+            (0..config.n_layers()).map(|i| Layer::build(config, i, &mut self)).collect::<Result<_, _>>()?;
+        let output_norm = self.vector(WeightId::OutputNorm)?;
+        let per_layer = PerLayerWeights::build(config, &mut self)?;
+        let streams = StreamWeights::read(config, |id| self.matrix(id))?;
+        let mtp = MtpWeights::build(config, &mut self)?;
+        Ok(Weights { embedding, layers, output_norm, head, per_layer, streams, mtp })
     }
 
     fn info(&self, id: WeightId) -> Result<&'a TensorInfo, WeightsError> {

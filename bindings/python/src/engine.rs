@@ -27,7 +27,8 @@ use crate::tokenizer::Tokenizer;
 ///     threads: threads of a pass, the caller's included. ``None``: one per physical performance core that the process may use.
 ///     quantize: block format of the weights in memory: ``"keep"``, ``"f32"``, ``"q8_0"`` or ``"q4_0"``. The only argument that changes
 ///         the output.
-///     draft_model: a smaller model of the same vocabulary, which drafts where text does not.
+///     draft_model: a smaller model of the same vocabulary, which drafts where text does not; ``"mtp"``: the head for multi-token prediction
+///         in the model's own file.
 ///     measure_time: seconds for measuring step costs while loading. 0 measures nothing; steps correct the costs later.
 ///     history_tokens_max: the bound on tokens of earlier outputs per namespace, which later outputs draft from.
 ///
@@ -91,9 +92,12 @@ impl Engine {
             .with_history_tokens_max(history_tokens_max);
         let engine = compute(py, || {
             let engine = refrain::Engine::open(&path, options).map_err(Failure::Engine)?;
-            if let Some(path) = draft_model {
-                let draft_model =
-                    Checkpoint::open(&path).map_err(|error| Failure::Engine(EngineError::Load(error)))?;
+            if let Some(draft_path) = draft_model {
+                let opened = match draft_path.as_os_str() == "mtp" {
+                    true => Checkpoint::open_mtp(&path),
+                    false => Checkpoint::open(&draft_path),
+                };
+                let draft_model = opened.map_err(|error| Failure::Engine(EngineError::Load(error)))?;
                 engine
                     .set_draft_model(&draft_model, DraftModelOptions::default(), None)
                     .map_err(Failure::Engine)?;

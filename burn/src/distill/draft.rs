@@ -106,7 +106,7 @@ pub fn distil(
     mut progress: impl FnMut(usize, f64),
 ) -> Result<(Llama, DraftHeldOut), Error> {
     check_shape(&recipe.shape)?;
-    let (learnt, held_out) = lessons(passages, record);
+    let (learnt, held_out) = held_out(lessons(passages, record));
     if learnt.is_empty() || held_out.is_empty() {
         return Err(Error::TooFewPassages { given: learnt.len() + held_out.len() });
     }
@@ -154,8 +154,8 @@ fn check_shape(shape: &ModelShape) -> Result<(), Error> {
     Ok(())
 }
 
-/// The completely recorded passages: those for training, and every tenth (at least the last) held out.
-fn lessons<'a>(passages: &'a [Passage], record: &Record) -> (Vec<Lesson<'a>>, Vec<Lesson<'a>>) {
+/// The completely recorded passages.
+fn lessons<'a>(passages: &'a [Passage], record: &Record) -> Vec<Lesson<'a>> {
     let mut lessons = Vec::new();
     let mut first = 0;
     for group in record.passage.chunk_by(|a, b| a == b) {
@@ -165,11 +165,15 @@ fn lessons<'a>(passages: &'a [Passage], record: &Record) -> (Vec<Lesson<'a>>, Ve
         }
         first += group.len();
     }
+    lessons
+}
+
+/// The lessons for training, and every tenth (at least the last) held out.
+pub(super) fn held_out<T>(lessons: Vec<T>) -> (Vec<T>, Vec<T>) {
     let n = lessons.len();
     let (learnt, held_out): (Vec<_>, Vec<_>) =
         lessons.into_iter().enumerate().partition(|(at, _)| at % 10 != 9 && (n >= 10 || at + 1 < n));
-    let without_place =
-        |lessons: Vec<(usize, Lesson<'a>)>| lessons.into_iter().map(|(_, lesson)| lesson).collect();
+    let without_place = |lessons: Vec<(usize, T)>| lessons.into_iter().map(|(_, lesson)| lesson).collect();
     (without_place(learnt), without_place(held_out))
 }
 

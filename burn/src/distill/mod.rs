@@ -1,15 +1,17 @@
 //! Distillation: trains small models on the target's predictions for a text.
 //!
 //! ```text
-//! text ──► passages (tokens of the target) ──► the engine runs the target ──► records: hidden state half-way, likely next tokens
+//! text ──► passages (tokens of the target) ──► the engine runs the target ──► records: hidden states, likely next tokens
 //!                                                                               │
-//!                                 predictor for pruning (`predictor`) ◄─────────┤
-//!                                 draft model (`draft`)               ◄─────────┘
+//!                                 predictor for pruning (`predictor`)       ◄───┤
+//!                                 draft model (`draft`)                     ◄───┤
+//!                                 head for multi-token prediction (`head`)  ◄───┘
 //! ```
 //!
 //! The target is any model that the engine loads. The engine runs it, not burn.
 
 pub mod draft;
+pub mod head;
 pub mod predictor;
 pub mod record;
 pub mod text;

@@ -26,6 +26,8 @@ pub struct Record {
     /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`.
     /// Empty without a layer.
     pub hidden: Vec<f32>,
+    /// Final hidden states of every token of the recorded passages, `[n_tokens, hidden_dim]`. Empty unless they were asked for.
+    pub states: Vec<f32>,
     /// The likeliest next tokens, best first: `[n, TOP]`.
     pub top: Vec<[u32; TOP]>,
     /// Their log-probabilities: `[n, TOP]`.
@@ -97,6 +99,30 @@ impl Recorder {
         passages: &[Passage],
         layer_idx: Option<usize>,
         n_max: usize,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<Record, Error> {
+        self.run(passages, layer_idx, false, n_max, progress)
+    }
+
+    /// As [`record`](Self::record) without a layer, and with the final hidden states of all tokens.
+    ///
+    /// # Errors
+    /// The target cannot be run.
+    pub fn record_states(
+        &self,
+        passages: &[Passage],
+        n_max: usize,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<Record, Error> {
+        self.run(passages, None, true, n_max, progress)
+    }
+
+    fn run(
+        &self,
+        passages: &[Passage],
+        layer_idx: Option<usize>,
+        has_states: bool,
+        n_max: usize,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Record, Error> {
         let hidden_dim = self.engine.config().hidden_dim;
@@ -113,6 +139,9 @@ impl Recorder {
             session.append_tokens(&passage.tokens)?;
             let learnt = passage.first_learnt..passage.tokens.len() - 1;
             session.trace(&CancelToken::new(), layer_idx.unwrap_or(0), &mut |traced| {
+                if has_states {
+                    record.states.extend(traced.last_hidden);
+                }
                 if !learnt.contains(&traced.position) || record.len() >= n_max {
                     return;
                 }

@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{Block, Llama, ModelShape};
+use super::{Block, Llama, ModelShape, MtpHead};
 use crate::rng::Rng;
 
 /// Standard deviation of the embeddings, as in GPT-2.
@@ -103,35 +103,64 @@ fn ones(width: usize, device: &Device) -> Param<Tensor<1>> {
     Param::from_tensor(Tensor::ones([width], device))
 }
 
+impl Block {
+    fn random(rng: &mut Rng, shape: &ModelShape, looks_back: bool, device: &Device) -> Self {
+        let (hidden, width, wide) = (shape.hidden, shape.heads * shape.head_dim, shape.intermediate);
+        let reading = 1.0 / (hidden as f64).sqrt();
+        let writing = |from: usize| 1.0 / (2.0 * (shape.layers * from) as f64).sqrt();
+        let heads = width + 2 * shape.kv_heads * shape.head_dim;
+        let mut qkv = Matrix::gaussian(rng, hidden, heads, reading).without_constant_rows();
+        if looks_back {
+            look_back(&mut qkv, shape);
+        }
+        let attn_out = Matrix::gaussian(rng, width, hidden, writing(width)).without_constant_cols();
+        let gate_up = Matrix::gaussian(rng, hidden, 2 * wide, reading).without_constant_rows();
+        let down = Matrix::gaussian(rng, wide, hidden, writing(wide)).without_constant_cols();
+        Self {
+            attn_norm: ones(hidden, device),
+            qkv: qkv.param(device),
+            attn_out: attn_out.param(device),
+            ffn_norm: ones(hidden, device),
+            gate_up: gate_up.param(device),
+            down: down.param(device),
+        }
+    }
+}
+
+impl MtpHead {
+    /// Weights drawn from a seed. The input begins as the target's hidden state with a little of the embedding, and the last norm as the
+    /// target's, `norm`.
+    pub fn init(shape: &ModelShape, norm: Vec<f32>, seed: u64, device: &Device) -> Self {
+        let mut rng = Rng::new(seed, 0);
+        let hidden = shape.hidden;
+        let mut input = Matrix::gaussian(&mut rng, 2 * hidden, hidden, 0.1 / (hidden as f64).sqrt());
+        for i in 0..hidden {
+            input.values[(hidden + i) * hidden + i] += 1.0;
+        }
+        let final_norm = Tensor::from_data(TensorData::new(norm, [hidden]), device);
+        Self {
+            embedding_norm: ones(hidden, device),
+            hidden_norm: ones(hidden, device),
+            input: input.param(device),
+            block: Block::random(&mut rng, &ModelShape { layers: 1, ..shape.clone() }, false, device),
+            final_norm: Param::from_tensor(final_norm),
+            shape: shape.clone(),
+        }
+    }
+}
+
 impl Llama {
     /// Weights drawn from a seed. Projections into the residual stream are scaled by 1/√(2·layers), as in GPT-2.
     pub fn init(shape: &ModelShape, seed: u64, device: &Device) -> Self {
         let mut rng = Rng::new(seed, 0);
-        let (hidden, width, wide) = (shape.hidden, shape.heads * shape.head_dim, shape.intermediate);
-        let reading = 1.0 / (hidden as f64).sqrt();
-        let writing = |from: usize| 1.0 / (2.0 * (shape.layers * from) as f64).sqrt();
+        let hidden = shape.hidden;
         let mut embedding = Matrix::gaussian(&mut rng, shape.vocab, hidden, EMBEDDING);
         for row in embedding.values.chunks_exact_mut(hidden) {
             row[..CONSTANT].fill((CONSTANT_VALUE * EMBEDDING) as f32);
         }
         let mut blocks = Vec::with_capacity(shape.layers);
         for layer in 0..shape.layers {
-            let heads = width + 2 * shape.kv_heads * shape.head_dim;
-            let mut qkv = Matrix::gaussian(&mut rng, hidden, heads, reading).without_constant_rows();
-            if layer == 0 {
-                look_back(&mut qkv, shape);
-            }
-            let attn_out = Matrix::gaussian(&mut rng, width, hidden, writing(width)).without_constant_cols();
-            let gate_up = Matrix::gaussian(&mut rng, hidden, 2 * wide, reading).without_constant_rows();
-            let down = Matrix::gaussian(&mut rng, wide, hidden, writing(wide)).without_constant_cols();
-            blocks.push(Block {
-                attn_norm: ones(hidden, device),
-                qkv: qkv.param(device),
-                attn_out: attn_out.param(device),
-                ffn_norm: ones(hidden, device),
-                gate_up: gate_up.param(device),
-                down: down.param(device),
-            });
+            blocks.push(Block::random(&mut rng, shape, layer == 0, device));
         }
         Self {
             embedding: embedding.param(device),

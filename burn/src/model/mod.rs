@@ -54,6 +54,25 @@ pub struct Llama {
     pub shape: ModelShape,
 }
 
+/// A head for multi-token prediction of a target with such blocks: it predicts the token behind the next one from the target's final
+/// hidden state and the embedding of the next token.
+#[derive(Module, Debug)]
+pub struct MtpHead {
+    /// Gain of the norm of the embedding, `[hidden]`.
+    pub embedding_norm: Param<Tensor<1>>,
+    /// Gain of the norm of the hidden state, `[hidden]`.
+    pub hidden_norm: Param<Tensor<1>>,
+    /// Projection of both side by side, `[2 · hidden, hidden]`.
+    pub input: Param<Tensor<2>>,
+    /// Its block.
+    pub block: Block,
+    /// Gain of the last norm, `[hidden]`.
+    pub final_norm: Param<Tensor<1>>,
+    /// The sizes of the target.
+    #[module(skip)]
+    pub shape: ModelShape,
+}
+
 /// Values shared by all forward passes of one sequence length: rotation tables and causal masks.
 #[derive(Debug, Clone)]
 pub struct Positions {
@@ -155,5 +174,17 @@ impl Llama {
     /// Logits, `[rows, vocab]`, of chosen hidden states, `[rows, hidden]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         hidden.matmul(self.embedding.val().transpose())
+    }
+}
+
+impl MtpHead {
+    /// Final hidden states, `[batch, seq, hidden]`. Row `i` has the embedding of the token at position `i + 1` and the hidden state at
+    /// position `i`, `[batch, seq, hidden]` each.
+    pub fn hidden(&self, embedded: Tensor<3>, hidden: Tensor<3>, positions: &Positions) -> Tensor<3> {
+        let eps = self.shape.norm_eps;
+        let embedded = rms_norm(embedded, &self.embedding_norm, eps);
+        let joined = Tensor::cat(vec![embedded, rms_norm(hidden, &self.hidden_norm, eps)], 2);
+        let x = self.block.forward(project(joined, &self.input), &self.shape, positions);
+        rms_norm(x, &self.final_norm, eps)
     }
 }

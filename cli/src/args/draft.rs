@@ -14,8 +14,9 @@ use crate::failure::Failure;
 pub(crate) struct DraftArgs {
     /// Drafting: `auto` (from text, whenever it saves time), `off` (plain decoding), or the path of an
     /// additional draft model with the same vocabulary; `fixture` is the draft model for the model inside
-    /// this program. Never changes the output.
-    #[arg(long, value_name = "auto|off|fixture|PATH", default_value = "auto")]
+    /// this program. `mtp` is the head for multi-token prediction in the model's own file, and `mtp:PATH` that in another
+    /// file. Never changes the output.
+    #[arg(long, value_name = "auto|off|fixture|mtp|mtp:PATH|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
     /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule
     /// for comparison: pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle, and with a draft
@@ -64,11 +65,18 @@ pub(crate) enum DraftModelArg {
     Fixture,
     /// A checkpoint.
     Path(PathBuf),
+    /// The head for multi-token prediction in a file, or in that of the model.
+    Mtp(Option<PathBuf>),
 }
 
 impl From<OsString> for DraftModelArg {
     fn from(name: OsString) -> Self {
-        if name == "fixture" { Self::Fixture } else { Self::Path(name.into()) }
+        match name.to_str() {
+            Some("fixture") => Self::Fixture,
+            Some("mtp") => Self::Mtp(None),
+            Some(text) if text.starts_with("mtp:") => Self::Mtp(Some(text["mtp:".len()..].into())),
+            _ => Self::Path(name.into()),
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum TrainCommand {
     Predictor(TrainPredictorArgs),
     /// Distil a small draft model (--draft) from the model's predictions on your text.
     Draft(TrainDraftArgs),
+    /// Train a head for multi-token prediction (--draft mtp:FILE): one layer that drafts from the model's final hidden states.
+    Head(TrainHeadArgs),
 }
 
 /// The training text.
@@ -90,6 +92,20 @@ pub(crate) struct TrainDraftArgs {
     /// Width of the feed-forward layer, a multiple of 32.
     #[arg(long, value_name = "N", default_value_t = 320)]
     pub(crate) ffn: usize,
+    /// Passages per optimiser step.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) passages: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrainHeadArgs {
+    /// The target model: a GGUF file of the Llama family with tied embeddings.
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) text: TextArgs,
+    /// The file of the head, in the layout of llama.cpp (block `nextn`).
+    #[arg(long, value_name = "FILE.gguf")]
+    pub(crate) out: PathBuf,
     /// Passages per optimiser step.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) passages: u32,

@@ -44,6 +44,16 @@ pub(crate) trait Rule: Clone + Send + 'static {
         false
     }
 
+    /// As [`ComputingSource::reads_hidden`].
+    fn reads_hidden(&self) -> bool {
+        false
+    }
+
+    /// As [`ComputingSource::read_hidden`].
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        let _ = (committed, first, hidden);
+    }
+
     /// As [`ComputingSource::computed`]; `None` for a rule without a model.
     fn computed(&self) -> Option<Computed> {
         None
@@ -166,6 +176,14 @@ impl<R: Rule> ComputingSource for RuleSource<R> {
 
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.rule.watch(cancel);
+    }
+
+    fn reads_hidden(&self) -> bool {
+        self.rule.reads_hidden()
+    }
+
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        self.rule.read_hidden(committed, first, hidden);
     }
 
     fn computed(&self) -> Computed {

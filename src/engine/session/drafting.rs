@@ -163,6 +163,21 @@ impl DraftingState {
         }
     }
 
+    /// Whether a source reads the target's final hidden states.
+    pub(in crate::engine) fn reads_hidden(&mut self) -> bool {
+        let mut computing = self.sources.iter_mut().filter_map(|source| source.computing());
+        computing.any(|source| source.reads_hidden())
+    }
+
+    /// Passes final hidden states of the target, those of the positions from `first` on, to the sources that read them.
+    pub(in crate::engine) fn read_hidden(&mut self, tokens: &[TokenId], first: usize, hidden: &[f32]) {
+        self.guarded(|drafting| {
+            let computing = drafting.sources.iter_mut().filter_map(|source| source.computing());
+            let reading = computing.filter(|source| source.reads_hidden());
+            reading.for_each(|source| source.read_hidden(tokens, first, hidden));
+        });
+    }
+
     /// Removes the committed tokens from `len` on. Automata cannot remove tokens, so their sources restart
     /// and are primed before the next step.
     pub(in crate::engine) fn truncate(&mut self, len: usize) {

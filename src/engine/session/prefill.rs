@@ -79,6 +79,7 @@ impl Session {
         }
         let pass_end = match &target.reader {
             Some(reader) if reader.reads_prefill() => reader.prefill_end(),
+            _ if drafting.reads_hidden() => PassEnd::Unprojected,
             _ => PassEnd::KeysAndValues,
         };
         if let Some(graphs) = shared.model.graphs() {
@@ -108,11 +109,20 @@ impl Session {
             self.to_remember = None;
         }
         if pass_end != PassEnd::KeysAndValues {
+            self.read_hidden(done);
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;
             watch.lap(calibrate_us);
         }
         Ok(())
+    }
+
+    /// Passes the final hidden states of the chunk at position `first` to the sources that read them.
+    fn read_hidden(&mut self, first: usize) {
+        if !self.is_dormant() {
+            let Self { conversation, target, drafting, .. } = self;
+            drafting.read_hidden(&conversation.tokens, first, target.workspace.hidden_rows());
+        }
     }
 
     /// Passes the successor lists of the chunk at position `first` to the sources, while its hidden states
@@ -123,7 +133,9 @@ impl Session {
     /// committed, but their successor lists are missing.
     fn calibrate_chunk(&mut self, first: usize, cancel: &CancelToken) -> Result<(), ForwardError> {
         let Self { shared, target, drafting, .. } = self;
-        let Some(reader) = &mut target.reader else { return Ok(()) };
+        let Some(reader) = target.reader.as_mut().filter(|reader| reader.reads_prefill()) else {
+            return Ok(());
+        };
         let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len(), cancel.flag())?;
         drafting.guarded(|drafting| {
             let listeners = drafting.sources.iter_mut().filter_map(|source| source.target_listener());

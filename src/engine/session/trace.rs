@@ -33,6 +33,8 @@ pub struct Traced<'a> {
     pub position: usize,
     /// The residual stream before the requested layer, `[hidden_dim]`.
     pub hidden: &'a [f32],
+    /// The final hidden state, behind the last norm, `[hidden_dim]`.
+    pub last_hidden: &'a [f32],
     /// The logits for the next token, `[vocab_size]`.
     pub logits: &'a [f32],
 }
@@ -114,18 +116,18 @@ impl Session {
                 return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
             }
             let mut copied = Copied { layer_idx, hidden: Vec::new() };
-            self.run_again(cancel, Some(&mut copied), |_, position, hidden, logits| {
-                receive(Traced { position, hidden, logits });
+            self.run_again(cancel, Some(&mut copied), |_, position, [hidden, last_hidden], logits| {
+                receive(Traced { position, hidden, last_hidden, logits });
             })
         }
     }
 
-    /// Calls `receive` with (tokens, position, copied hidden state or an empty slice, logits).
+    /// Calls `receive` with (tokens, position, copied hidden state or an empty slice and the final one, logits).
     fn run_again(
         &mut self,
         cancel: &CancelToken,
         mut copied: Option<&mut Copied>,
-        mut receive: impl FnMut(&[TokenId], usize, &[f32], &[f32]),
+        mut receive: impl FnMut(&[TokenId], usize, [&[f32]; 2], &[f32]),
     ) -> Result<(), GenerateError> {
         self.encode_turns()?;
         let Self { shared, options, conversation, target, .. } = self;
@@ -152,7 +154,8 @@ impl Session {
                     let start = row as usize * hidden_dim;
                     let hidden =
                         copied.as_ref().map_or(&[][..], |copied| &copied.hidden[start..start + hidden_dim]);
-                    receive(tokens, done + row as usize, hidden, logits);
+                    let last_hidden = target.workspace.hidden_row(row as usize, hidden_dim);
+                    receive(tokens, done + row as usize, [hidden, last_hidden], logits);
                 }
             }
             target.kv.commit_all(&target.batch);

@@ -26,8 +26,15 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     read_rows(session, run, step);
     count(session, run, step);
     let is_dormant = session.is_dormant();
-    let Session { conversation, target, drafting, .. } = session;
+    let Session { shared, conversation, target, drafting, .. } = session;
     let (tokens, walk) = (&conversation.tokens, &run.scratch.walk);
+    if !is_dormant && drafting.reads_hidden() {
+        // The root was the newest token before the step.
+        let (path, first) = (walk.path(), tokens.len() - walk.path().len() - 1);
+        let hidden_dim = shared.model.config().hidden_dim;
+        let rows = path.iter().flat_map(|node| target.workspace.hidden_row(node.index(), hidden_dim));
+        drafting.read_hidden(tokens, first, &rows.copied().collect::<Vec<f32>>());
+    }
     let confidence = target.reader.as_ref().map_or(&[][..], Reader::confidence);
     drafting.guarded(|drafting| {
         let DraftingState { sources, builder, tree, primed, .. } = drafting;

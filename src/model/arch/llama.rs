@@ -11,6 +11,7 @@ pub(super) static FAMILY: Family = Family {
     json: &["llama", "mistral", "ministral"],
     read,
     interleaves: true,
+    has_mtp: true,
     ..Family::STANDARD
 };
 

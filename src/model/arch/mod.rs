@@ -56,6 +56,8 @@ pub(in crate::model) struct Family {
     place: fn(&ModelConfig, &Slot, Container) -> Place,
     /// What may stand in a folder for the `model.` at the beginning of a tensor's name.
     roots: &'static [&'static str],
+    /// GGUF files may have a block behind the layers that is a head for multi-token prediction, and folders tensors `mtp.*`.
+    has_mtp: bool,
     /// Whether a stored tensor is one to ignore, beside those of all families.
     is_redundant: fn(&str, &ModelConfig) -> bool,
 }
@@ -63,6 +65,10 @@ pub(in crate::model) struct Family {
 impl Family {
     pub(in crate::model) fn roots(&self) -> &'static [&'static str] {
         self.roots
+    }
+
+    pub(in crate::model) fn has_mtp(&self) -> bool {
+        self.has_mtp
     }
 
     /// A family whose tensors have their standard names.
@@ -74,6 +80,7 @@ impl Family {
         interleaves: false,
         place: |config, slot, container| slot.standard(config, container),
         roots: &["model."],
+        has_mtp: false,
         is_redundant: |_, _| false,
     };
 }
@@ -216,6 +223,16 @@ pub(in crate::model) fn config_from_gguf(
         return Err(Architecture::unknown(file.name(), name));
     };
     finish(Keys::of_gguf(file, name, factors), architecture)
+}
+
+/// Blocks of a GGUF file behind its layers that belong to a head for multi-token prediction.
+///
+/// # Errors
+/// The field is no count.
+pub(in crate::model) fn n_mtp_blocks(file: &GgufFile, config: &ModelConfig) -> Result<usize, ConfigError> {
+    let name = file.get("general.architecture").and_then(GgufValue::as_str);
+    let name = name.unwrap_or(config.architecture.name());
+    read::n_mtp_blocks(&Keys::of_gguf(file, name, StoredFactors::default()))
 }
 
 /// Reads the hyper-parameters of a `config.json`; `file` is for messages.

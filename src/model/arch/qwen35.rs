@@ -13,7 +13,8 @@ pub(super) static FAMILY: Family = Family {
     read,
     place,
     roots: &["model.", "model.language_model."],
-    is_redundant,
+    has_mtp: true,
+    is_redundant: |name, _| name.starts_with("model.visual."),
     ..Family::STANDARD
 };
 
@@ -27,13 +28,12 @@ const KEY_DIM: Key = key("ssm.state_size", "linear_key_head_dim");
 const VALUE_DIM: Key = key("", "linear_value_head_dim");
 const INNER: Key = key("ssm.inner_size", "");
 const CONV_LEN: Key = key("ssm.conv_kernel", "linear_conv_kernel_dim");
-const MORE_BLOCKS: Key = key("nextn_predict_layers", "");
 
 fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {
     let mut config = read::base(keys, architecture, &DEFAULTS)?;
-    // The file of a model that predicts further tokens counts the blocks for that too, and flags them.
-    let n_blocks = read::n_layers(keys)?;
-    let n_layers = n_blocks.saturating_sub(keys.count(MORE_BLOCKS)?.unwrap_or(0));
+    // The file of a model with a head for multi-token prediction flags its block too.
+    let n_layers = read::n_layers(keys)?;
+    let n_blocks = n_layers + read::n_mtp_blocks(keys)?;
     let mut attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
     attention.qk_norm = Some(QkNorm::Head);
     attention.gated = true;
@@ -59,15 +59,6 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
         })
         .collect();
     Ok(config)
-}
-
-/// Whether a tensor reads pictures or predicts further tokens: in folders by its name, in GGUF files in a block behind the
-/// layers.
-fn is_redundant(name: &str, config: &ModelConfig) -> bool {
-    let block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
-    name.starts_with("model.visual.")
-        || name.starts_with("mtp.")
-        || block.is_some_and(|block| block >= config.layers.len())
 }
 
 fn delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {

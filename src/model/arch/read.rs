@@ -17,6 +17,7 @@ const VALUE_DIM: Key = key("attention.value_length", "");
 const CONTEXT_LEN: Key = key("context_length", "max_position_embeddings");
 const VOCAB_SIZE: Key = key("vocab_size", "vocab_size");
 pub(super) const WINDOW: Key = key("attention.sliding_window", "sliding_window");
+const MTP_BLOCKS: Key = key("nextn_predict_layers", "");
 const ACTIVATION: Key = key("", "hidden_act");
 
 /// What a family's classes take for fields that `config.json` leaves out.
@@ -75,6 +76,7 @@ pub(super) fn base(
         logit_softcap: None,
         per_layer: None,
         streams: None,
+        mtp: false,
         ropes: Vec::new(),
         layers: Vec::new(),
     })
@@ -109,11 +111,23 @@ fn vocab_size(keys: &Keys<'_>, defaults: &Defaults) -> Result<usize, ConfigError
     }
 }
 
-/// The number of layers, checked before a plan is made for each.
+/// The number of layers, checked before a plan is made for each. The blocks of a GGUF file that belong to a head for multi-token
+/// prediction are none.
 pub(super) fn n_layers(keys: &Keys<'_>) -> Result<usize, ConfigError> {
     match keys.required_count(N_LAYERS)? {
         n if n > N_LAYERS_MAX => Err(out_of_range(keys, N_LAYERS, n, N_LAYERS_MAX)),
-        n => Ok(n),
+        n => Ok(n.saturating_sub(n_mtp_blocks(keys)?)),
+    }
+}
+
+/// Blocks of a GGUF file behind the layers, for multi-token prediction. Of families without such heads, the field is left
+/// unread, and refused where it is not 0.
+pub(super) fn n_mtp_blocks(keys: &Keys<'_>) -> Result<usize, ConfigError> {
+    match Architecture::from_name(keys.name) {
+        Some(architecture) if architecture.family().has_mtp && keys.gguf().is_some() => {
+            Ok(keys.count(MTP_BLOCKS)?.unwrap_or(0).min(N_LAYERS_MAX))
+        }
+        _ => Ok(0),
     }
 }
 

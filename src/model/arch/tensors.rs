@@ -26,6 +26,12 @@ pub enum WeightId {
     StreamIn(usize),
     /// Projection of residual stream 1, 2, … to the final hidden state, `[hidden_dim, hidden_dim]`, counted from 0.
     StreamOut(usize),
+    /// Norm of the embedding before a head for multi-token prediction ([`ModelConfig::mtp`]), `[hidden_dim]`.
+    MtpEmbeddingNorm,
+    /// Norm of the target's hidden state before it, `[hidden_dim]`.
+    MtpHiddenNorm,
+    /// Projection of both to its residual stream, `[hidden_dim, 2 · hidden_dim]`; the embedding comes first.
+    MtpInput,
     /// A tensor of one layer.
     Layer(usize, LayerWeight),
 }
@@ -367,6 +373,9 @@ impl Slot {
                 WeightId::PerLayerNorm => "model.per_layer_projection_norm.weight".to_owned(),
                 WeightId::StreamIn(i) => format!("model.altup_projections.{i}.weight"),
                 WeightId::StreamOut(i) => format!("model.altup_unembed_projections.{i}.weight"),
+                WeightId::MtpEmbeddingNorm => "mtp.pre_fc_norm_embedding.weight".to_owned(),
+                WeightId::MtpHiddenNorm => "mtp.pre_fc_norm_hidden.weight".to_owned(),
+                WeightId::MtpInput => "mtp.fc.weight".to_owned(),
                 WeightId::Layer(layer_idx, weight) => format!("model.layers.{layer_idx}.{}", weight.json()),
             },
         };
@@ -462,6 +471,9 @@ pub(in crate::model) fn standard_name(id: WeightId) -> String {
         WeightId::PerLayerNorm => "per_layer_proj_norm.weight".to_owned(),
         WeightId::StreamIn(i) => format!("altup_proj.{i}.weight"),
         WeightId::StreamOut(i) => format!("altup_unembd_proj.{i}.weight"),
+        WeightId::MtpEmbeddingNorm => "nextn.enorm.weight".to_owned(),
+        WeightId::MtpHiddenNorm => "nextn.hnorm.weight".to_owned(),
+        WeightId::MtpInput => "nextn.eh_proj.weight".to_owned(),
         WeightId::Layer(layer_idx, weight) => format!("blk.{layer_idx}.{}", weight.gguf()),
     }
 }
@@ -485,6 +497,11 @@ pub fn slots(config: &ModelConfig) -> Vec<Slot> {
     if let Some(streams) = config.streams {
         let ids = (1..streams.n).flat_map(|i| [WeightId::StreamIn(i - 1), WeightId::StreamOut(i - 1)]);
         slots.extend(ids.map(|id| Slot { id, shape: vec![hidden, hidden] }));
+    }
+    if config.mtp {
+        slots.push(Slot { id: WeightId::MtpEmbeddingNorm, shape: vec![hidden] });
+        slots.push(Slot { id: WeightId::MtpHiddenNorm, shape: vec![hidden] });
+        slots.push(Slot { id: WeightId::MtpInput, shape: vec![hidden, 2 * hidden] });
     }
     for (layer_idx, layer) in config.layers.iter().enumerate() {
         let of_layer = layer_slots(config, layer).into_iter();
@@ -704,12 +721,54 @@ pub fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {
     place
 }
 
+/// Where a container stores a tensor of a head for multi-token prediction. In GGUF files the layer of the head is block `block`.
+pub(in crate::model) fn mtp_place(
+    config: &ModelConfig,
+    slot: &Slot,
+    container: Container,
+    block: usize,
+) -> Place {
+    let own_block = |rest: &str| format!("blk.{block}.{rest}");
+    let mut place = match slot.id {
+        WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm | WeightId::MtpInput => {
+            slot.standard(config, container)
+        }
+        _ => place(config, slot, container),
+    };
+    let is_norm = matches!(slot.id, WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm);
+    if container == Container::Json && is_norm {
+        // As the family stores its other norms.
+        let output_norm = Slot { id: WeightId::OutputNorm, shape: slot.shape.clone() };
+        place.change = self::place(config, &output_norm, container).change;
+    }
+    for name in &mut place.names {
+        let rest = match container {
+            Container::Gguf => name.strip_prefix("blk.0."),
+            Container::Json => name.strip_prefix("model.layers.0."),
+        };
+        *name = match (container, slot.id, rest) {
+            (Container::Gguf, WeightId::OutputNorm, _) => own_block("nextn.shared_head_norm.weight"),
+            (Container::Json, WeightId::OutputNorm, _) => "mtp.norm.weight".to_owned(),
+            (Container::Gguf, _, Some(rest)) => own_block(rest),
+            (Container::Json, _, Some(rest)) => format!("mtp.layers.0.{rest}"),
+            (Container::Gguf, _, None) if name.starts_with("nextn.") => own_block(name),
+            _ => continue,
+        };
+    }
+    // A head without a norm of its own has that of its target.
+    if let (Container::Gguf, WeightId::OutputNorm) = (container, slot.id) {
+        return place.or(slot.standard(config, container));
+    }
+    place
+}
+
 /// Whether a stored tensor only repeats the configuration or another tensor. Some files contain such tensors.
 pub(in crate::model) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
     name == "rope_freqs.weight"
         || name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("attn_rot_embd.weight")
         || (config.tied_head && name == "lm_head.weight")
+        || (config.architecture.family().has_mtp() && !config.mtp && name.starts_with("mtp."))
         || is_replaced_kv(name, config)
         || (config.architecture.family().is_redundant)(name, config)
 }

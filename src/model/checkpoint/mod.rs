@@ -87,6 +87,15 @@ pub enum LoadError {
     /// The hyper-parameters.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The file has no head for multi-token prediction.
+    #[error(
+        "{file}: no head for multi-token prediction; GGUF files have one as a block behind the layers \
+         (`nextn_predict_layers`), Hugging Face folders as tensors `mtp.*`"
+    )]
+    NoMtp {
+        /// The file or folder.
+        file: String,
+    },
     /// A tensor that the architecture needs is missing.
     #[error("{file}: tensor `{tensor}` is missing")]
     MissingTensor {
@@ -217,6 +226,29 @@ impl Checkpoint {
     pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
         open::from_gguf(GgufFile::from_bytes(bytes, name)?)
+    }
+
+    /// Opens the head for multi-token prediction that a `.gguf` file or a Hugging Face folder has beside its model, or alone: a draft
+    /// model ([`Engine::set_draft_model`](crate::Engine::set_draft_model)) for this model, of one layer that reads the model's final
+    /// hidden states.
+    ///
+    /// In GGUF files it is the block behind the layers, counted by `nextn_predict_layers`, as llama.cpp's converter writes it; in
+    /// folders it is the tensors `mtp.*` of Qwen3.5. A file may leave embedding and output matrix out, which are those of the model.
+    ///
+    /// # Errors
+    /// [`LoadError::NoMtp`]; otherwise as [`Checkpoint::open`]. More than one such block is refused.
+    pub fn open_mtp(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        open::open_mtp(path.as_ref())
+    }
+
+    /// As [`Checkpoint::open_mtp`], of a GGUF file in memory; messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_mtp`].
+    pub fn mtp_from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        open::mtp_from_gguf(GgufFile::from_bytes(bytes, name)?)
     }
 
     /// Reads a packed model from memory; messages call it `name`.

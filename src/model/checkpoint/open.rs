@@ -7,36 +7,60 @@ use std::path::Path;
 
 use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
 use crate::kernels::BlockType;
-use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, place, slots};
-use crate::model::arch::{StoredFactors, config_from_gguf};
-use crate::model::config::ModelConfig;
+use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, mtp_place, place, slots};
+use crate::model::arch::{StoredFactors, config_from_gguf, n_mtp_blocks};
+use crate::model::config::{LayerPlan, Mixer, ModelConfig};
 use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+    match kind(path)? {
+        Kind::Graphs => from_graphs(GraphFolder::open(path)?),
+        Kind::Folder(folder) => from_folder(folder),
+        Kind::Gguf => from_gguf(GgufFile::open(path)?),
+        Kind::Packed => from_packed(PackedFile::open(path)?),
+    }
+}
+
+/// Opens the head for multi-token prediction in a file or folder.
+pub(super) fn open_mtp(path: &Path) -> Result<Checkpoint, LoadError> {
+    let no_mtp = || LoadError::NoMtp { file: path.display().to_string() };
+    match kind(path)? {
+        Kind::Gguf => mtp_from_gguf(GgufFile::open(path)?),
+        Kind::Folder(folder) => mtp_from_folder(folder),
+        Kind::Packed | Kind::Graphs => Err(no_mtp()),
+    }
+}
+
+/// The containers of models.
+enum Kind<'a> {
+    Gguf,
+    /// A Hugging Face folder.
+    Folder(&'a Path),
+    Packed,
+    Graphs,
+}
+
+fn kind(path: &Path) -> Result<Kind<'_>, LoadError> {
     let not_a_model = |reason| LoadError::NotAModel { path: path.display().to_string(), reason };
     if path.is_dir() {
-        return if path.join(ENDS).exists() {
-            from_graphs(GraphFolder::open(path)?)
-        } else {
-            from_folder(path)
-        };
+        return Ok(if path.join(ENDS).exists() { Kind::Graphs } else { Kind::Folder(path) });
     }
     if !path.exists() {
         return Err(not_a_model("no such file or folder"));
     }
     if is_kind(path, b"GGUF", "gguf") {
-        return from_gguf(GgufFile::open(path)?);
+        return Ok(Kind::Gguf);
     }
     if is_kind(path, &MAGIC, "refrain") {
-        return from_packed(PackedFile::open(path)?);
+        return Ok(Kind::Packed);
     }
     match path.parent() {
         Some(parent) if path.extension().is_some_and(|e| e == "safetensors" || e == "json") => {
             // The parent of a bare file name is the empty path, which names the current folder.
-            from_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+            Ok(Kind::Folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }))
         }
         _ => Err(not_a_model("neither a GGUF file, a packed file, nor part of a Hugging Face folder")),
     }
@@ -52,36 +76,91 @@ fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
 }
 
 pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
-    let factors = StoredFactors {
-        factors: rope_factors(&file, "rope_freqs.weight")?,
-        short: rope_factors(&file, "rope_factors_short.weight")?,
-        long: rope_factors(&file, "rope_factors_long.weight")?,
-    };
-    let config = config_from_gguf(&file, factors)?;
+    let config = gguf_config(&file)?;
     let mut weights = HashMap::new();
     for slot in slots(&config) {
         let place =
             there(place(&config, &slot, tensors::Container::Gguf), |name| file.tensor(name).is_some());
-        let info = check(&slot, place, |name| {
-            let Some(tensor) = file.tensor(&name) else {
-                return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
-            };
-            Ok(Found {
-                file: file.file_of(tensor),
-                name,
-                // GGUF lists columns first.
-                shape: tensor.dims.iter().rev().copied().collect(),
-                ty: tensor.ty.block_type(),
-                ty_name: tensor.ty.to_string(),
-            })
-        })?;
-        weights.insert(slot.id, info);
+        weights.insert(slot.id, check(&slot, place, |name| in_gguf(&file, name))?);
     }
-    refuse_unexpected(&config, &weights, file.tensors().iter().map(|t| (file.file_of(t), t.name.as_str())))?;
+    let (n_layers, n_mtp_blocks) = (config.n_layers(), n_mtp_blocks(&file, &config)?);
+    let of_model =
+        |name: &str| !block_of(name).is_some_and(|i| (n_layers..n_layers + n_mtp_blocks).contains(&i));
+    let stored = file.tensors().iter().filter(|tensor| of_model(&tensor.name));
+    refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
+    Ok(Checkpoint { name: gguf_name(&file), container: Container::Gguf(file), config, weights })
+}
+
+fn gguf_config(file: &GgufFile) -> Result<ModelConfig, LoadError> {
+    let factors = StoredFactors {
+        factors: rope_factors(file, "rope_freqs.weight")?,
+        short: rope_factors(file, "rope_factors_short.weight")?,
+        long: rope_factors(file, "rope_factors_long.weight")?,
+    };
+    Ok(config_from_gguf(file, factors)?)
+}
+
+/// The stated name of a model, or that of its file.
+fn gguf_name(file: &GgufFile) -> String {
     let stem = || Path::new(file.name()).file_stem().map(|s| s.to_string_lossy().into_owned());
     let name = file.get("general.name").and_then(GgufValue::as_str).map(str::to_owned);
-    let name = name.or_else(stem).unwrap_or_default();
-    Ok(Checkpoint { name, container: Container::Gguf(file), config, weights })
+    name.or_else(stem).unwrap_or_default()
+}
+
+fn in_gguf(file: &GgufFile, name: String) -> Result<Found<'_>, LoadError> {
+    let Some(tensor) = file.tensor(&name) else {
+        return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
+    };
+    Ok(Found {
+        file: file.file_of(tensor),
+        name,
+        // GGUF lists columns first.
+        shape: tensor.dims.iter().rev().copied().collect(),
+        ty: tensor.ty.block_type(),
+        ty_name: tensor.ty.to_string(),
+    })
+}
+
+/// The block that a tensor of a GGUF file belongs to.
+fn block_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+/// Opens the head for multi-token prediction in a GGUF file, whether the file has the model too or not.
+pub(super) fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
+    let model = gguf_config(&file)?;
+    let block = model.n_layers();
+    if n_mtp_blocks(&file, &model)? == 0 {
+        return Err(LoadError::NoMtp { file: file.name().to_owned() });
+    }
+    let (config, container) = (mtp_config(model, file.name())?, tensors::Container::Gguf);
+    let mut weights = HashMap::new();
+    for slot in slots(&config) {
+        let place = mtp_place(&config, &slot, container, block);
+        let place = there(place, |name| file.tensor(name).is_some());
+        if is_of_target(&slot) && file.tensor(&place.names[0]).is_none() {
+            continue;
+        }
+        weights.insert(slot.id, check(&slot, place, |name| in_gguf(&file, name))?);
+    }
+    let stored = file.tensors().iter().filter(|tensor| block_of(&tensor.name).is_some_and(|i| i >= block));
+    refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
+    Ok(Checkpoint { name: gguf_name(&file), container: Container::Gguf(file), config, weights })
+}
+
+/// The head for multi-token prediction of a model: one layer like the model's last one with attention.
+fn mtp_config(model: ModelConfig, file: &str) -> Result<ModelConfig, LoadError> {
+    let attends = |layer: &&LayerPlan| matches!(layer.mixer, Mixer::Attention(_));
+    let layer = model.layers.iter().rev().find(attends).cloned();
+    let layer = layer.ok_or_else(|| LoadError::NoMtp { file: file.to_owned() })?;
+    let config = ModelConfig { layers: vec![layer], mtp: true, ..model };
+    config.validate(file)?;
+    Ok(config)
+}
+
+/// Whether a head shares the tensor with its target, so that its file need not have it.
+fn is_of_target(slot: &Slot) -> bool {
+    matches!(slot.id, WeightId::Embedding | WeightId::Head)
 }
 
 /// Opening a packed file has checked its tensor table against the architecture.
@@ -151,37 +230,75 @@ fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, LoadErr
 
 fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let folder = HfFolder::open(path)?;
-    let config_file = path.join("config.json").display().to_string();
-    let Some(config_text) = folder.text("config.json")? else {
-        let folder = path.display().to_string();
-        return Err(HfError::MissingFile { folder, file: "config.json" }.into());
-    };
-    let config = parse_config(&config_text, &config_file)?;
+    let config = folder_config(&folder, path)?;
     let root = root_of(&config, &folder);
     let mut weights = HashMap::new();
     for slot in slots(&config) {
         let is_there = |name: &str| folder.tensor(&rooted(name, root)).is_some();
         let mut place = there(place(&config, &slot, tensors::Container::Json), is_there);
         place.names.iter_mut().chain(&mut place.scales).for_each(|name| *name = rooted(name, root));
-        let info = check(&slot, place, |name| {
-            let Some((shard, tensor)) = folder.tensor(&name) else {
-                return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
-            };
-            Ok(Found {
-                file: shard.name(),
-                name,
-                shape: tensor.shape.clone(),
-                ty: tensor.dtype.block_type(),
-                ty_name: tensor.dtype.name().to_owned(),
-            })
-        })?;
-        weights.insert(slot.id, info);
+        weights.insert(slot.id, check(&slot, place, |name| in_folder(&folder, path, name))?);
     }
-    let stored = folder.shards().iter().flat_map(|s| s.tensors().iter().map(|t| (s.name(), t.name.as_str())));
+    refuse_unexpected(&config, &weights, stored_in(&folder))?;
+    Ok(Checkpoint { name: folder_name(path), container: Container::Hf(folder), config, weights })
+}
+
+/// Opens the head for multi-token prediction of the model in a folder.
+fn mtp_from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
+    let folder = HfFolder::open(path)?;
+    let model = folder_config(&folder, path)?;
+    if !model.architecture.family().has_mtp() || !stored_in(&folder).any(|(_, name)| name.starts_with("mtp."))
+    {
+        return Err(LoadError::NoMtp { file: path.display().to_string() });
+    }
+    let root = root_of(&model, &folder);
+    let (config, container) = (mtp_config(model, &path.display().to_string())?, tensors::Container::Json);
+    let mut weights = HashMap::new();
+    for slot in slots(&config) {
+        let mut place = mtp_place(&config, &slot, container, 0);
+        if is_of_target(&slot) {
+            place.names.iter_mut().for_each(|name| *name = rooted(name, root));
+            if folder.tensor(&place.names[0]).is_none() {
+                continue;
+            }
+        }
+        weights.insert(slot.id, check(&slot, place, |name| in_folder(&folder, path, name))?);
+    }
+    let stored = stored_in(&folder).filter(|(_, name)| name.starts_with("mtp."));
     refuse_unexpected(&config, &weights, stored)?;
+    Ok(Checkpoint { name: folder_name(path), container: Container::Hf(folder), config, weights })
+}
+
+fn folder_config(folder: &HfFolder, path: &Path) -> Result<ModelConfig, LoadError> {
+    let config_file = path.join("config.json").display().to_string();
+    let Some(config_text) = folder.text("config.json")? else {
+        let folder = path.display().to_string();
+        return Err(HfError::MissingFile { folder, file: "config.json" }.into());
+    };
+    Ok(parse_config(&config_text, &config_file)?)
+}
+
+fn folder_name(path: &Path) -> String {
     let name = path.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
-    let name = name.unwrap_or_else(|| path.display().to_string());
-    Ok(Checkpoint { name, container: Container::Hf(folder), config, weights })
+    name.unwrap_or_else(|| path.display().to_string())
+}
+
+fn in_folder<'a>(folder: &'a HfFolder, path: &Path, name: String) -> Result<Found<'a>, LoadError> {
+    let Some((shard, tensor)) = folder.tensor(&name) else {
+        return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
+    };
+    Ok(Found {
+        file: shard.name(),
+        name,
+        shape: tensor.shape.clone(),
+        ty: tensor.dtype.block_type(),
+        ty_name: tensor.dtype.name().to_owned(),
+    })
+}
+
+/// The tensors of a folder, each with its file.
+fn stored_in(folder: &HfFolder) -> impl Iterator<Item = (&str, &str)> {
+    folder.shards().iter().flat_map(|s| s.tensors().iter().map(|t| (s.name(), t.name.as_str())))
 }
 
 /// The place, or its other one if only that has a tensor.

@@ -31,6 +31,7 @@ impl Part {
             WeightId::Embedding => Part::Embedding,
             WeightId::Layer(layer_idx, _) => Part::Layer(layer_idx),
             WeightId::OutputNorm | WeightId::Head => Part::Output,
+            WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm | WeightId::MtpInput => Part::Output,
             WeightId::PerLayerEmbedding | WeightId::PerLayerProjection | WeightId::PerLayerNorm => {
                 Part::PerLayer
             }

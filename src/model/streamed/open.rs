@@ -143,15 +143,17 @@ impl Opening<'_> {
         let (mut embedding, mut head) = (None, None);
         for section in self.file.sections().iter().filter(|section| self.is_pinned(section)) {
             match section.part {
-                Part::Embedding => embedding = Some(self.matrix(section, WeightId::Embedding, pinned)?),
-                Part::Output => head = Some(self.matrix(section, WeightId::Head, pinned)?),
+                Part::Embedding => {
+                    embedding = Some(Arc::new(self.matrix(section, WeightId::Embedding, pinned)?))
+                }
+                Part::Output => head = Some(Arc::new(self.matrix(section, WeightId::Head, pinned)?)),
                 Part::Layer(_) | Part::PerLayer | Part::Streams => {}
             }
         }
         let output_norm = self.file.vector(WeightId::OutputNorm)?;
         let per_layer = self.per_layer(pinned)?;
         let streams = self.streams(pinned)?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams })
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, mtp: None })
     }
 
     /// Reads the projections of residual streams.

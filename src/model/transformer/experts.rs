@@ -705,13 +705,21 @@ mod tests {
             logit_softcap: None,
             per_layer: None,
             streams: None,
+            mtp: false,
             ropes: Vec::new(),
             layers: vec![layer],
         };
         config.validate("test").unwrap();
         let (layers, output_norm) = (Vec::new(), Vec::new());
-        let weights =
-            Weights { embedding: None, layers, output_norm, head: None, per_layer: None, streams: None };
+        let weights = Weights {
+            embedding: None,
+            layers,
+            output_norm,
+            head: None,
+            per_layer: None,
+            streams: None,
+            mtp: None,
+        };
         Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
     }
 

@@ -113,7 +113,7 @@ impl Model {
 
     /// The output matrix, if it is in memory.
     fn head(&self) -> Option<&PackedMatrix> {
-        if self.config.tied_head { self.weights.embedding.as_ref() } else { self.weights.head.as_ref() }
+        if self.config.tied_head { self.weights.embedding.as_deref() } else { self.weights.head.as_deref() }
     }
 
     /// Projects the final hidden states of some rows of the last batch onto the tokens of a shortlist. The

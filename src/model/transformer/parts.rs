@@ -220,6 +220,7 @@ impl Model {
                 kernels::scale(compute.kernels, own, config.embedding_scale);
             }
         }
+        self.join_hidden(compute, ws);
         self.set_per_layer(compute, parts, ws)?;
         self.begin_streams(compute, ws);
         Ok(())

@@ -75,6 +75,14 @@ impl<P: Planner> Rule for Planned<P> {
         self.drafter.watch(cancel);
     }
 
+    fn reads_hidden(&self) -> bool {
+        self.drafter.reads_hidden()
+    }
+
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        self.drafter.read_hidden(committed, first, hidden);
+    }
+
     fn computed(&self) -> Option<Computed> {
         Some(self.drafter.computed())
     }
