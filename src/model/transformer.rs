@@ -140,7 +140,7 @@ pub enum ForwardError {
         /// Rows that the state was made for.
         n_rows_max: usize,
     },
-    /// An [`Interlude`] was given for a model of static graphs; nothing was read or written.
+    /// An [`Interlude`](crate::model::Interlude) was given for a model of static graphs; nothing was read or written.
     #[error("static graphs compute whole blocks of layers: rows cannot be looked at between them")]
     Undivided,
     /// The cancel flag was set.
