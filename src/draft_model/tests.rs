@@ -236,6 +236,25 @@ fn what_is_computed_ahead_costs_the_next_draft_nothing() {
 }
 
 #[test]
+fn nodes_that_stay_are_seen_by_nodes_below_them() {
+    let model = model();
+    let mut tree = tree(&model).keeping();
+    let mut text = vec![TokenId(5), TokenId(6)];
+    tree.follow(&text);
+    tree.compute_root().unwrap();
+    let path = [7, 8, 9].map(TokenId);
+    // A sibling before it, so that it moves.
+    let nodes = tree.compute(&[(ROOT, TokenId(3)), (ROOT, path[0])]).unwrap();
+    tree.compute(&[(nodes + 1, path[1])]).unwrap();
+    text.push(path[0]);
+    tree.follow(&text);
+    let kept = tree.child(ROOT, path[1]).expect("it stays");
+    let last = tree.compute(&[(kept, path[2])]).unwrap();
+    text.extend_from_slice(&path[1..]);
+    assert_eq!(tree.likely(last), from_scratch(&model, &text));
+}
+
+#[test]
 fn a_committed_path_is_not_computed_again() {
     let model = model();
     let mut tree = tree(&model);
