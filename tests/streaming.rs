@@ -204,6 +204,46 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
     assert!(n_drafted > 100 && n_pruned > 100, "{n_drafted} drafted, {n_pruned} pruned");
 }
 
+/// While a slow disk is read, the draft model drafts ahead; nothing that is read is dropped.
+#[test]
+fn drafts_are_made_while_weights_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    let source = Checkpoint::open(common::fixtures().join("target.gguf")).unwrap();
+    pack(&source, &path, LoadOptions::default()).unwrap();
+    let draft = Checkpoint::open(common::fixtures().join("draft.gguf")).unwrap();
+    let answer = |engine: &Engine, session: SessionOptions| {
+        let mut session = engine.session(SessionOptions { history: false, ..session }).unwrap();
+        let request = format!("Summarize the notes.\n\n{}", common::notes()[1]);
+        session.append_turn(refrain::Role::User, request).unwrap();
+        run_in(&mut session, GenerateOptions { max_tokens: 24, ..GenerateOptions::default() }, usize::MAX)
+    };
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap(), plain());
+    // Reading a layer takes 40 ms, a pass of the draft model a hundredth of that.
+    let slow = StreamOptions { bandwidth_max: Some(15_000_000), ..StreamOptions::new(Pinned::Layers(0)) };
+    let options = EngineOptions {
+        streaming: Some(slow),
+        cost_profile: Some(CostProfile::free_rows(1e5)),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&path, options).unwrap();
+    let cheap = DraftModelOptions {
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..DraftModelOptions::default()
+    };
+    engine.set_draft_model(&draft, cheap, None).unwrap();
+    let policy = DraftPolicy { rows: DraftRows::Fixed(9), ..DraftPolicy::default() };
+    let drafted = SessionOptions { policy, calibration: Calibration::Off, ..SessionOptions::default() };
+    for (session, drafts) in [(plain(), false), (drafted, true)] {
+        let run = answer(&engine, session);
+        run.assert_equal(&expected, &format!("drafts: {drafts}"));
+        let computed = run.stats.sources.iter().filter_map(|source| source.computed.as_ref());
+        assert_eq!(computed.map(|computed| computed.ahead).sum::<usize>() > 0, drafts);
+        let streaming = run.stats.streaming.unwrap();
+        assert_eq!(streaming.prefill.dropped_bytes + streaming.decode.dropped_bytes, 0, "drafts: {drafts}");
+    }
+}
+
 #[test]
 fn several_turns_a_cancellation_and_a_fork() {
     let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 4, ..Tiny::default() };

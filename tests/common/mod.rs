@@ -322,6 +322,12 @@ pub fn plain() -> SessionOptions {
     SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() }
 }
 
+/// `n` random tokens below 256.
+pub fn random_prompt(seed: u64, n: usize) -> Vec<TokenId> {
+    let mut rng = Rng(seed);
+    (0..n).map(|_| TokenId(rng.below(256) as u32)).collect()
+}
+
 /// A prompt of `n` random byte tokens with repeats.
 pub fn prompt(seed: u64, n: usize) -> Vec<TokenId> {
     let mut rng = Rng(seed);
@@ -374,6 +380,27 @@ pub fn assert_turns_agree(
             let found = run_in(session, options(), usize::MAX);
             found.assert_equal(&expected, &format!("{case} after {n_tokens} tokens"));
         }
+    }
+}
+
+/// Cuts of different lengths, each followed by other tokens: `session` gives the same output as `reference`. Calls `check` with each run of
+/// `session`.
+pub fn assert_cuts_agree(
+    session: &mut Session,
+    reference: &mut Session,
+    options: impl Fn() -> GenerateOptions,
+    check: impl Fn(&Run),
+) {
+    let len = session.tokens().len();
+    for cut in [1, 3, 20, len / 2] {
+        for session in [&mut *session, &mut *reference] {
+            session.truncate(session.tokens().len() - cut).unwrap();
+            session.append_tokens(&random_prompt(cut as u64, 5)).unwrap();
+        }
+        let expected = run_in(reference, options(), usize::MAX);
+        let found = run_in(session, options(), usize::MAX);
+        found.assert_equal(&expected, &format!("{cut} less"));
+        check(&found);
     }
 }
 

@@ -15,10 +15,9 @@ use refrain::internals::model::gguf::GgufFile;
 
 use super::record::{Record, TOP};
 use super::text::Passage;
-use super::{indices, kl_sum, matrix, rate_share};
+use super::{Draws, grouped, indices, kl_sum, matrix, rate_share};
 use crate::batch::MicroBatch;
 use crate::model::{Llama, ModelShape, Positions};
-use crate::rng::Rng;
 use crate::tokens::Row;
 use crate::train::{Trainer, log_likelihood};
 use crate::{Error, export, gguf};
@@ -112,19 +111,9 @@ pub fn distil(
     }
     let device = Device::default();
     let mut trainer = Trainer::new(&recipe.shape, recipe.seed, &device);
-    let mut order: Vec<usize> = (0..learnt.len()).collect();
-    let (mut rng, mut next) = (Rng::new(recipe.seed, 3), order.len());
+    let mut draws = Draws::new(learnt.len(), recipe.seed);
     for step in 0..recipe.steps {
-        let mut some = Vec::with_capacity(recipe.passages);
-        for _ in 0..recipe.passages {
-            if next == order.len() {
-                rng.shuffle(&mut order);
-                next = 0;
-            }
-            some.push(learnt[order[next]]);
-            next += 1;
-        }
-        let batches = batches(some, record, recipe.shape.vocab);
+        let batches = batches(draws.take(&learnt, recipe.passages), record, recipe.shape.vocab);
         let total = batches.iter().map(|batch| batch.top.len() / TOP).sum();
         let rate = recipe.rate * rate_share(step, recipe.steps);
         let loss = trainer
@@ -178,17 +167,12 @@ pub(super) fn held_out<T>(lessons: Vec<T>) -> (Vec<T>, Vec<T>) {
 }
 
 /// Batches of lessons of similar length, as large as memory allows.
-fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
-    lessons.sort_by_key(Lesson::len);
+fn batches(lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
     let tokens_max = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS_MAX);
-    let mut batches: Vec<Vec<Lesson<'_>>> = Vec::new();
-    for lesson in lessons {
-        match batches.last_mut() {
-            Some(batch) if (batch.len() + 1) * lesson.len() <= tokens_max => batch.push(lesson),
-            _ => batches.push(vec![lesson]),
-        }
-    }
-    batches.into_iter().map(|lessons| SoftBatch::new(&lessons, record)).collect()
+    grouped(lessons, Lesson::len, tokens_max)
+        .into_iter()
+        .map(|lessons| SoftBatch::new(&lessons, record))
+        .collect()
 }
 
 impl SoftBatch {

@@ -24,9 +24,8 @@ use refrain::internals::model::gguf::GgufFile;
 use super::draft::{DraftHeldOut, held_out};
 use super::record::{Record, TOP};
 use super::text::Passage;
-use super::{indices, kl_sum, matrix, rate_share};
+use super::{Draws, grouped, indices, kl_sum, matrix, rate_share};
 use crate::model::{ModelShape, MtpHead, Positions};
-use crate::rng::Rng;
 use crate::train::{Trainer, optimizer};
 use crate::{Error, gguf};
 
@@ -172,19 +171,9 @@ pub fn train(
     let autodiff = device.clone().autodiff();
     let head = MtpHead::init(&target.shape, target.norm.clone(), recipe.seed, &autodiff);
     let mut trainer = Trainer::from_parts(head, optimizer(), &device);
-    let mut order: Vec<usize> = (0..learnt.len()).collect();
-    let (mut rng, mut next) = (Rng::new(recipe.seed, 3), order.len());
+    let mut draws = Draws::new(learnt.len(), recipe.seed);
     for step in 0..recipe.steps {
-        let mut some = Vec::with_capacity(recipe.passages);
-        for _ in 0..recipe.passages {
-            if next == order.len() {
-                rng.shuffle(&mut order);
-                next = 0;
-            }
-            some.push(learnt[order[next]]);
-            next += 1;
-        }
-        let batches = batches(some, record);
+        let batches = batches(draws.take(&learnt, recipe.passages), record);
         let total = DEPTHS * batches.iter().map(|batch| batch.at.len()).sum::<usize>();
         let rate = recipe.rate * rate_share(step, recipe.steps);
         let loss = trainer.step_by(&batches, rate, total, |head, batch, device| {
@@ -217,16 +206,11 @@ fn lessons<'a>(passages: &'a [Passage], record: &Record) -> Vec<Lesson<'a>> {
 }
 
 /// Batches of lessons of similar length, as large as memory allows.
-fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record) -> Vec<HeadBatch> {
-    lessons.sort_by_key(Lesson::n_rows);
-    let mut batches: Vec<Vec<Lesson<'_>>> = Vec::new();
-    for lesson in lessons {
-        match batches.last_mut() {
-            Some(batch) if (batch.len() + 1) * lesson.n_rows() <= MICRO_TOKENS_MAX => batch.push(lesson),
-            _ => batches.push(vec![lesson]),
-        }
-    }
-    batches.into_iter().map(|lessons| HeadBatch::new(&lessons, record)).collect()
+fn batches(lessons: Vec<Lesson<'_>>, record: &Record) -> Vec<HeadBatch> {
+    grouped(lessons, Lesson::n_rows, MICRO_TOKENS_MAX)
+        .into_iter()
+        .map(|lessons| HeadBatch::new(&lessons, record))
+        .collect()
 }
 
 impl HeadBatch {

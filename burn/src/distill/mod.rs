@@ -21,12 +21,55 @@ pub use text::Passage;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::rng::Rng;
+
 /// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over
 /// the last half.
 pub(crate) fn rate_share(step: usize, n_steps: usize) -> f64 {
     let rise = (step + 1) as f64 / (n_steps / 20).max(1) as f64;
     let fall = (n_steps - step) as f64 / (n_steps / 2).max(1) as f64;
     rise.min(1.0) * fall.clamp(0.02, 1.0)
+}
+
+/// Draws lessons, each once before any is drawn again, in an order of the seed.
+struct Draws {
+    order: Vec<usize>,
+    next: usize,
+    rng: Rng,
+}
+
+impl Draws {
+    /// Draws of `n_lessons` lessons.
+    fn new(n_lessons: usize, seed: u64) -> Self {
+        Self { order: (0..n_lessons).collect(), next: n_lessons, rng: Rng::new(seed, 3) }
+    }
+
+    /// The next `n` of `lessons`.
+    fn take<T: Copy>(&mut self, lessons: &[T], n: usize) -> Vec<T> {
+        let mut taken = Vec::with_capacity(n);
+        for _ in 0..n {
+            if self.next == self.order.len() {
+                self.rng.shuffle(&mut self.order);
+                self.next = 0;
+            }
+            taken.push(lessons[self.order[self.next]]);
+            self.next += 1;
+        }
+        taken
+    }
+}
+
+/// Groups lessons of similar length, of at most `tokens_max` tokens with padding, or one lesson.
+fn grouped<T>(mut lessons: Vec<T>, len: impl Fn(&T) -> usize, tokens_max: usize) -> Vec<Vec<T>> {
+    lessons.sort_by_key(&len);
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for lesson in lessons {
+        match groups.last_mut() {
+            Some(group) if (group.len() + 1) * len(&lesson) <= tokens_max => group.push(lesson),
+            _ => groups.push(vec![lesson]),
+        }
+    }
+    groups
 }
 
 /// `values` as a matrix.
