@@ -93,8 +93,7 @@ fn bench_matmul(c: &mut Criterion) {
         for k in Kernels::available() {
             let rows: &[usize] = match k.isa() {
                 IsaKind::Scalar => &[1],
-                IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Neon => &[1, 4, 8, 16, 32, 64],
-                _ => &[1, 2, 4, 8, 16, 32, 64, 256],
+                _ => &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
             };
             for &n_rows in rows {
                 group.throughput(Throughput::Bytes(copies[0].size_bytes() as u64));
@@ -144,23 +143,79 @@ mod peak {
     }
     peak!(avx2, "avx2,fma", 8, _mm256_set1_ps, _mm256_fmadd_ps, |sum| _mm256_cvtss_f32(sum));
     peak!(avx512, "avx512f", 16, _mm512_set1_ps, _mm512_fmadd_ps, |sum| _mm512_cvtss_f32(sum));
+
+    /// Products of bytes of which `N_PAIRS` pairs are added in 16 bits before they are widened: eight of codes of 4 bits, one
+    /// of codes of 8 bits. `n` multiply-adds.
+    ///
+    /// # Safety
+    ///
+    /// The machine has the instructions.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn bytes_avx2<const N_PAIRS: usize>(n: usize) -> f32 {
+        /// With two vectors per sum, the factors and the ones, sixteen registers.
+        const N_SUMS: usize = 6;
+        let (a, b) = (std::hint::black_box(_mm256_set1_epi8(3)), std::hint::black_box(_mm256_set1_epi8(5)));
+        let ones = _mm256_set1_epi16(1);
+        let mut sums = [_mm256_setzero_si256(); N_SUMS];
+        for _ in 0..n / (32 * N_PAIRS * N_SUMS) {
+            let mut pairs = [_mm256_setzero_si256(); N_SUMS];
+            for _ in 0..N_PAIRS {
+                for pair in &mut pairs {
+                    let product: __m256i;
+                    // SAFETY: registers only. An intrinsic of constant factors would be computed once, before the loop.
+                    unsafe {
+                        std::arch::asm!("vpmaddubsw {0}, {1}, {2}", out(ymm_reg) product, in(ymm_reg) a, in(ymm_reg) b,
+                            options(nomem, nostack, preserves_flags));
+                    }
+                    *pair = _mm256_add_epi16(*pair, product);
+                }
+            }
+            for (sum, pair) in sums.iter_mut().zip(pairs) {
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pair, ones));
+            }
+        }
+        let sum = sums.into_iter().reduce(|sum, next| _mm256_add_epi32(sum, next));
+        _mm256_cvtss_f32(_mm256_castsi256_ps(sum.expect("there are sums")))
+    }
+
+    /// Products of bytes, `n` multiply-adds.
+    ///
+    /// # Safety
+    ///
+    /// The machine has the instructions.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) unsafe fn bytes_avx512(n: usize) -> f32 {
+        let (a, b) = (std::hint::black_box(_mm512_set1_epi8(3)), std::hint::black_box(_mm512_set1_epi8(5)));
+        let mut sums = [_mm512_setzero_si512(); N_CHAINS];
+        for _ in 0..n / (64 * N_CHAINS) {
+            sums.iter_mut().for_each(|sum| *sum = _mm512_dpbusd_epi32(*sum, a, b));
+        }
+        let sum = sums.into_iter().reduce(|sum, next| _mm512_add_epi32(sum, next));
+        _mm512_cvtss_f32(_mm512_castsi512_ps(sum.expect("there are sums")))
+    }
 }
 
-/// What the registers give, all threads.
+/// What the registers give, all threads: multiply-adds of f32, and of bytes.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "instructions that the program is not compiled for")]
-fn bench_fma(c: &mut Criterion) {
+fn bench_peaks(c: &mut Criterion) {
     const N: usize = 1 << 22;
     let pool = Pool::new(n_threads());
-    let mut group = c.benchmark_group("fma");
-    group.throughput(Throughput::Elements((64 * N) as u64));
-    for k in Kernels::available() {
-        let peak: unsafe fn(usize) -> f32 = match k.isa() {
-            IsaKind::Avx2 => peak::avx2,
-            IsaKind::Avx512 => peak::avx512,
-            _ => continue,
-        };
-        group.bench_function(k.isa().name(), |b| {
+    let has = |isa| Kernels::available().into_iter().any(|k| k.isa() == isa);
+    let peaks: [(&str, &str, IsaKind, unsafe fn(usize) -> f32); 5] = [
+        ("fma", "avx2", IsaKind::Avx2, peak::avx2),
+        ("fma", "avx512", IsaKind::Avx512, peak::avx512),
+        ("int8", "avx2, 4 bits", IsaKind::Avx2, peak::bytes_avx2::<8>),
+        ("int8", "avx2, 8 bits", IsaKind::Avx2, peak::bytes_avx2::<1>),
+        ("int8", "avx512", IsaKind::Avx512, peak::bytes_avx512),
+    ];
+    for (what, name, isa, peak) in peaks {
+        if !has(isa) {
+            continue;
+        }
+        let mut group = c.benchmark_group(what);
+        group.throughput(Throughput::Elements((64 * N) as u64));
+        group.bench_function(name, |b| {
             b.iter(|| {
                 pool.run(64, &|_, items| {
                     for _ in items {
@@ -174,7 +229,7 @@ fn bench_fma(c: &mut Criterion) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn bench_fma(_: &mut Criterion) {}
+fn bench_peaks(_: &mut Criterion) {}
 
 /// The attention of Qwen2-1.5B: 12 heads over 2 KV heads of 128. One decoding row, trees, and a prefill chunk; behind a long
 /// context also with a window of 512 positions, and with a softcap.
@@ -286,6 +341,6 @@ criterion_group! {
         .warm_up_time(std::time::Duration::from_millis(300))
         .measurement_time(std::time::Duration::from_millis(1500))
         .without_plots();
-    targets = bench_memory, bench_fma, bench_matmul, bench_attention, bench_rows, bench_likeliest
+    targets = bench_memory, bench_peaks, bench_matmul, bench_attention, bench_rows, bench_likeliest
 }
 criterion_main!(benches);

@@ -5,9 +5,10 @@
 //! After each section, workers spin for a bounded time ([`Pool::set_spin_time`]) and then park, so an idle engine uses
 //! no CPU time. Each worker owns a contiguous part of the items, as large as its [measured speed](Speeds) suggests:
 //! the same in every step on equal cores, so its part of the weights stays in its cache. It computes its own part in
-//! chunks, and then chunks of other workers' parts. Chunks shrink towards the end of a part. A slow or preempted core
-//! therefore delays a section by at most one small chunk, and a section does not wait for a worker that has not
-//! entered it. Results do not depend on the worker that computes them.
+//! chunks, and then chunks of other workers' parts. Chunks shrink towards the end of a part, so a slow core delays a
+//! section by about one small chunk. A section does not wait for a worker that has not entered it, but it waits for one
+//! that the system preempts inside a chunk, however small the chunk, until that worker has run again: some milliseconds
+//! beside a busy neighbour. Results do not depend on the worker that computes them.
 //!
 //! A section too small to share runs on the caller; if the caller's core is much slower than another worker's, on that
 //! worker.
