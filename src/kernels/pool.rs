@@ -8,7 +8,8 @@
 //! chunks, and then chunks of other workers' parts. Chunks shrink towards the end of a part, so a slow core delays a
 //! section by about one small chunk. A section does not wait for a worker that has not entered it, but it waits for one
 //! that the system preempts inside a chunk, however small the chunk, until that worker has run again: some milliseconds
-//! beside a busy neighbour. Results do not depend on the worker that computes them.
+//! beside a busy neighbour. A worker that thereby costs more time than it saves rests for some time, and is tried again.
+//! Results do not depend on the worker that computes them.
 //!
 //! A section too small to share runs on the caller; if the caller's core is much slower than another worker's, on that
 //! worker.
@@ -67,6 +68,8 @@ struct Shared {
     parts: Vec<Part>,
     /// What each worker did in the section. Written by the worker before it leaves, and read after the section.
     worked: Vec<Worked>,
+    /// Workers that take no part because they delay sections.
+    rests: Vec<AtomicBool>,
     /// The worker that computes small sections instead of the caller; 0 if none is much faster.
     faster: AtomicUsize,
     spin_ns: AtomicU64,
@@ -150,6 +153,7 @@ impl Pool {
             job: Mutex::new(Job { tile: 1, start: Instant::now(), only: None, section: &|_, _| {} }),
             parts: (0..n_threads).map(|_| Part::default()).collect(),
             worked: (0..n_threads).map(|_| Worked::default()).collect(),
+            rests: (0..n_threads).map(|_| AtomicBool::new(false)).collect(),
             faster: AtomicUsize::new(0),
             spin_ns: AtomicU64::new(SPIN_TIME_DEFAULT.as_nanos() as u64),
             caller_sleeps: AtomicBool::new(false),
@@ -228,10 +232,12 @@ impl Pool {
         let job = self.shared.publish(tile, None, f);
         let own = self.shared.take_part(job, 0);
         self.shared.close();
-        let worked = self.shared.worked.iter();
-        let faster = speeds
-            .observe(n_active, worked.map(|worked| (worked.n_items.load(Relaxed), worked.ns.load(Relaxed))));
+        let ns = job.start.elapsed().as_nanos() as u64;
+        let worked =
+            self.shared.worked.iter().map(|worked| (worked.n_items.load(Relaxed), worked.ns.load(Relaxed)));
+        let faster = speeds.observe(n_active, ns, worked);
         self.shared.faster.store(faster, Relaxed);
+        self.shared.set_rests(&speeds);
         let theirs = lock(&self.shared.panic).take();
         drop(speeds);
         if let Some(panic) = own.err().or(theirs) {
@@ -391,9 +397,8 @@ impl Shared {
         while let Some(number) = self.enter(worker, seen) {
             seen = number;
             let job = *lock(&self.job);
-            // The limit may have been lowered while this worker was entering.
-            let taken =
-                if worker < self.n_active.load(Relaxed) { self.take_part(job, worker) } else { Ok(()) };
+            // The limit may have been lowered, or the worker's rest begun, while it was entering.
+            let taken = if self.is_off(worker) { Ok(()) } else { self.take_part(job, worker) };
             if let Err(panic) = taken {
                 let mut first = lock(&self.panic);
                 match &mut *first {
@@ -411,7 +416,7 @@ impl Shared {
     fn enter(&self, worker: usize, seen: u64) -> Option<u64> {
         let mut spin = Spin::new(self.spin_ns.load(Relaxed));
         loop {
-            if worker >= self.n_active.load(Relaxed) {
+            if self.is_off(worker) {
                 self.rest(worker);
             }
             let state = self.state.load(Acquire);
@@ -443,10 +448,29 @@ impl Shared {
         self.sleepers.fetch_sub(1, SeqCst);
     }
 
-    /// Sleeps while the worker's number is at or above the limit. The other workers compute its part.
+    /// Whether the worker's number is at or above the limit, or it rests because it delays sections.
+    fn is_off(&self, worker: usize) -> bool {
+        worker >= self.n_active.load(SeqCst) || self.rests[worker].load(SeqCst)
+    }
+
+    /// Lets the workers rest that delay sections, and wakes those that are tried again.
+    fn set_rests(&self, speeds: &Speeds) {
+        let mut wakes = false;
+        for (worker, rests) in self.rests.iter().enumerate() {
+            if rests.load(Relaxed) != speeds.rests(worker) {
+                wakes |= rests.swap(speeds.rests(worker), SeqCst);
+            }
+        }
+        if wakes {
+            drop(lock(&self.sleep_lock));
+            self.limit_changed.notify_all();
+        }
+    }
+
+    /// Sleeps while the worker is off. The other workers compute its part.
     fn rest(&self, worker: usize) {
         let mut guard = lock(&self.sleep_lock);
-        while worker >= self.n_active.load(SeqCst) && !self.stop.load(SeqCst) {
+        while self.is_off(worker) && !self.stop.load(SeqCst) {
             guard = self.limit_changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
     }

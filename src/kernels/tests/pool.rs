@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use crate::kernels::Pool;
 
@@ -46,6 +46,35 @@ fn a_worker_that_stands_still_is_not_waited_for() {
         });
         assert_eq!(done.load(SeqCst), 100);
     }
+}
+
+#[test]
+fn a_worker_that_delays_sections_rests_and_is_tried_again() {
+    let pool = Pool::new(2);
+    let came = AtomicBool::new(false);
+    // The worker stands still in each chunk, as if another program had its core. The caller waits until it has come.
+    let comes = || {
+        came.store(false, SeqCst);
+        let hits: [AtomicUsize; 8] = Default::default();
+        pool.run(8, &|worker, range| {
+            let is_first = range.start == 0;
+            range.for_each(|item| _ = hits[item].fetch_add(1, SeqCst));
+            if worker == 1 {
+                came.store(true, SeqCst);
+                std::thread::sleep(Duration::from_millis(15));
+            }
+            let start = Instant::now();
+            while is_first && !came.load(SeqCst) && start.elapsed() < Duration::from_millis(50) {
+                std::thread::yield_now();
+            }
+        });
+        assert!(hits.iter().all(|hit| hit.load(SeqCst) == 1));
+        came.load(SeqCst)
+    };
+    let sections: Vec<bool> = (0..40).map(|_| comes()).collect();
+    let rested = sections.iter().skip_while(|&&comes| !comes).position(|&comes| !comes);
+    let rested = rested.expect("the worker is left out");
+    assert!(sections[rested..].contains(&true), "{sections:?}");
 }
 
 #[test]
