@@ -195,6 +195,10 @@ mod peak {
     }
 }
 
+/// Computes as many multiply-adds. The machine has the instructions.
+#[cfg(target_arch = "x86_64")]
+type Peak = unsafe fn(usize) -> f32;
+
 /// What the registers give, all threads: multiply-adds of f32, and of bytes.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "instructions that the program is not compiled for")]
@@ -202,7 +206,7 @@ fn bench_peaks(c: &mut Criterion) {
     const N: usize = 1 << 22;
     let pool = Pool::new(n_threads());
     let has = |isa| Kernels::available().into_iter().any(|k| k.isa() == isa);
-    let peaks: [(&str, &str, IsaKind, unsafe fn(usize) -> f32); 5] = [
+    let peaks: [(&str, &str, IsaKind, Peak); 5] = [
         ("fma", "avx2", IsaKind::Avx2, peak::avx2),
         ("fma", "avx512", IsaKind::Avx512, peak::avx512),
         ("int8", "avx2, 4 bits", IsaKind::Avx2, peak::bytes_avx2::<8>),
