@@ -54,8 +54,9 @@ mod verify;
 pub use cancel::CancelToken;
 pub use draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource, DraftTree,
-    EchoConfig, EchoList, EchoStore, EvidenceClass, HistoryStore, Learned, LearnedError, NodeIdx, Rejections,
-    ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
+    EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, HistoryStore, Learned, LearnedError,
+    NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
+    VERIFY_ROWS_MAX,
 };
 pub use energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
 #[cfg(feature = "stream")]
@@ -91,9 +92,9 @@ pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, Sampling
 /// What the layers of a model compute: the types inside [`ModelConfig`].
 pub mod architecture {
     pub use crate::model::config::{
-        Activation, Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer,
-        Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing, ShortConv, Streams,
-        Widths,
+        Activation, Attention, DeltaNet, Dense, DraftHead, Eagle3, Experts, FeedForward, KvSource, LayerPlan,
+        Mamba2, Mixer, Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing,
+        ShortConv, Streams, Widths,
     };
 }
 

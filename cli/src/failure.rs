@@ -139,7 +139,9 @@ impl From<EngineError> for Failure {
             EngineError::DraftVocabulary { .. } => {
                 Self::input(error, "name a draft model with the target's vocabulary")
             }
-            EngineError::MtpWidth { .. } => Self::input(error, "name the head that belongs to the model"),
+            EngineError::HeadWidth { .. } | EngineError::HeadLayer { .. } => {
+                Self::input(error, "name the head that belongs to the model")
+            }
             EngineError::Load(LoadError::NoMtp { .. }) => Self::input(
                 error,
                 "name the file that the model was packed from, or one with its head: --draft mtp:FILE",
@@ -147,7 +149,8 @@ impl From<EngineError> for Failure {
             EngineError::Load(_)
             | EngineError::Weights(_)
             | EngineError::Tokenizer(_)
-            | EngineError::DraftGraphs { .. } => {
+            | EngineError::DraftGraphs { .. }
+            | EngineError::NoTaps { .. } => {
                 Self::input(error, "`refrain inspect` shows the model's contents")
             }
             EngineError::Isa { .. } => Self::usage(error, "omit --isa"),

@@ -65,7 +65,9 @@ pub(crate) fn failure(error: WritePackedError) -> Failure {
             Failure::new(Exit::Failed, format!("{error} (check the folder and the disk)"))
         }
         WritePackedError::OutOfRange { .. } => Failure::usage(error, "choose a value in the range"),
-        WritePackedError::AlreadyPacked { .. } => Failure::new(Exit::Input, error.to_string()),
+        WritePackedError::AlreadyPacked { .. } | WritePackedError::DraftHead { .. } => {
+            Failure::new(Exit::Input, error.to_string())
+        }
         _ => Failure::input(error, "`refrain inspect` shows what the model holds"),
     }
 }

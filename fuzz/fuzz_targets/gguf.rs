@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = tokenizer.encode("a b\n 123 <|im_end|> \u{e9}\u{1f980}", SpecialTokens::Parse);
     }
     if let Ok(head) = Checkpoint::mtp_from_gguf_bytes(bytes.to_vec().into(), "fuzz.gguf") {
-        head.read(WeightId::MtpInput).unwrap();
+        head.read(WeightId::DraftInput).unwrap();
     }
     if let Ok(checkpoint) = Checkpoint::from_gguf_bytes(bytes.to_vec().into(), "fuzz.gguf") {
         let embedding = checkpoint.tensor(WeightId::Embedding).unwrap();

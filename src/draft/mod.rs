@@ -75,7 +75,7 @@ pub use reliability::{ReliabilityTable, SourceSlot};
 pub use resume::ResumeSource;
 pub use reuse::{ReuseConfig, ReuseSource};
 pub use source::{
-    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, StepOutcome,
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, HiddenStates, StepOutcome,
     TargetListener, most_frequent,
 };
 pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};

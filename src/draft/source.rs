@@ -210,6 +210,31 @@ pub trait DraftSource: Send {
     fn fork(&self) -> Box<dyn DraftSource>;
 }
 
+/// Hidden states of the target that a source reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HiddenStates {
+    /// The final ones, `[n, hidden_dim]`. Prefill computes them, which takes about the time of one layer for each row of a prompt.
+    Final,
+    /// The residual streams before three layers, counted from 0, `[n, 3, hidden_dim]`; behind the last layer, that before the last norm.
+    /// NaN if there is no such layer, or the layers are static graphs.
+    Before([usize; 3]),
+}
+
+impl HiddenStates {
+    /// The layers before which the residual stream is read.
+    pub(crate) fn taps(self) -> Option<[usize; 3]> {
+        match self {
+            Self::Final => None,
+            Self::Before(layers) => Some(layers),
+        }
+    }
+
+    /// Numbers of a position.
+    pub(crate) fn row_len(self, hidden_dim: usize) -> usize {
+        if self == Self::Final { hidden_dim } else { 3 * hidden_dim }
+    }
+}
+
 /// A source that runs a model to expand cursors, such as a draft model.
 pub trait ComputingSource {
     /// The cursor after a token that another source proposed and this one did not. `None` (the default): the
@@ -247,14 +272,13 @@ pub trait ComputingSource {
         false
     }
 
-    /// Whether the source reads the target's final hidden states ([`read_hidden`](Self::read_hidden)): `false` by default.
-    /// If it does, prefill computes them, which takes about the time of one layer for each row of a prompt.
-    fn reads_hidden(&self) -> bool {
-        false
+    /// The target's hidden states that the source reads ([`read_hidden`](Self::read_hidden)): none by default.
+    fn reads_hidden(&self) -> Option<HiddenStates> {
+        None
     }
 
-    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of the committed text.
-    /// Positions may be missing: those that were restored, or computed while the source was not asked.
+    /// Receives the target's hidden states, those of [`reads_hidden`](Self::reads_hidden), at the positions from `first` on of the
+    /// committed text. Positions may be missing: those that were restored, or computed while the source was not asked.
     fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
         let _ = (committed, first, hidden);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::DraftModel;
 use super::kv_tree::{CHUNK, KvTree};
-use crate::draft::Computed;
+use crate::draft::{Computed, HiddenStates};
 use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::token::TokenId;
@@ -81,12 +81,12 @@ impl Drafter {
         }
     }
 
-    /// Whether the model reads the target's final hidden states.
-    pub fn reads_hidden(&self) -> bool {
-        self.failed.is_none() && self.tree.as_ref().is_some_and(KvTree::reads_hidden)
+    /// The target's hidden states that the model reads.
+    pub fn reads_hidden(&self) -> Option<HiddenStates> {
+        self.tree.as_ref().filter(|_| self.failed.is_none()).and_then(KvTree::reads_hidden)
     }
 
-    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of `committed`.
+    /// Receives the target's hidden states at the positions from `first` on of `committed`.
     pub fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
         let Some(tree) = self.tree.as_mut().filter(|_| self.failed.is_none()) else { return };
         match tree.read_hidden(committed, first, hidden) {

@@ -17,7 +17,7 @@
 //! text before the root, and every pass over nodes computes the root and all nodes of the text again, as one tree: few rows of a small
 //! model cost little more than one. A commit keeps the path of the newest pass, without the new root.
 //!
-//! **A head for multi-token prediction** reads the target's final hidden states beside the tokens of the text ([`HiddenRows`]), and its
+//! **A head** reads the target's hidden states beside the tokens of the text ([`HiddenRows`]), and its
 //! own below it. Rows of nodes are not those of text: when tokens are committed, all nodes are rolled back and the tokens are computed
 //! with the next root, from the hidden states that the target has computed meanwhile. A node needs the hidden state of its parent, so
 //! a pass computes children of computed nodes only.
@@ -29,8 +29,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::DraftModel;
-use super::mtp::HiddenRows;
-use crate::draft::{Computed, VERIFY_ROWS_MAX};
+use super::hidden_rows::HiddenRows;
+use crate::draft::{Computed, HiddenStates, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
 use crate::model::kv_cache::{CacheSize, KvCacheError};
 use crate::model::transformer::{ForwardError, PassEnd};
@@ -76,13 +76,13 @@ pub struct KvTree {
     kv: KvCache,
     workspace: Workspace,
     batch: Batch,
-    /// `[rows, vocab_size]`
+    /// `[rows, n_logits]`
     logits: Vec<f32>,
     /// The committed text.
     text: Vec<TokenId>,
     /// Tokens of the text in the cache.
     n_read: usize,
-    /// `None` unless the model is a head for multi-token prediction.
+    /// `None` unless the model is a head.
     hidden: Option<HiddenRows>,
     nodes: Vec<Node>,
     /// Whether a path of the nodes can be committed from the newest pass of recurrent layers.
@@ -120,7 +120,7 @@ impl KvTree {
             logits: Vec::new(),
             text: Vec::new(),
             n_read: 0,
-            hidden: config.mtp.then(|| HiddenRows::new(config.hidden_dim)),
+            hidden: config.draft_head.map(|_| HiddenRows::new(config)),
             nodes: Vec::new(),
             has_pass: false,
             likely: Vec::new(),
@@ -135,7 +135,7 @@ impl KvTree {
     }
 
     /// The tree, which keeps nodes below a committed path from now on. Those of recurrent layers cannot stay, since every pass computes
-    /// them again, and those of a head for multi-token prediction neither, since its rows of text have other inputs.
+    /// them again, and those of a head neither, since its rows of text have other inputs.
     pub fn keeping(self) -> Self {
         Self { keeps: !self.kv.is_recurrent() && self.hidden.is_none(), ..self }
     }
@@ -144,9 +144,10 @@ impl KvTree {
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
         let size = cache_size(context_len.min(config.context_len), n_nodes_max);
         let row_bytes = |dim: usize| (dim as u64).saturating_mul(size_of::<f32>() as u64);
-        let logits = row_bytes(config.vocab_size).saturating_mul(n_nodes_max.min(PASS_NODES_MAX) as u64);
-        let n_hidden = if config.mtp { 2 * CHUNK + n_nodes_max } else { 0 };
-        let hidden = row_bytes(config.hidden_dim).saturating_mul(n_hidden as u64);
+        let logits = row_bytes(config.n_logits()).saturating_mul(n_nodes_max.min(PASS_NODES_MAX) as u64);
+        let n_own = if config.draft_head.is_some() { n_nodes_max as u64 } else { 0 };
+        let states = row_bytes(config.target_state_dim()).saturating_mul(2 * CHUNK as u64);
+        let hidden = row_bytes(config.hidden_dim).saturating_mul(n_own).saturating_add(states);
         KvCache::bytes(config, size)
             .saturating_add(Workspace::bytes(config, CHUNK, size.n_slots))
             .saturating_add(logits)
@@ -172,12 +173,17 @@ impl KvTree {
         self.cancel = Arc::clone(cancel);
     }
 
-    /// Whether the model is a head that reads the target's hidden states.
-    pub(super) fn reads_hidden(&self) -> bool {
-        self.hidden.is_some()
+    #[cfg(test)]
+    pub(super) fn model(&self) -> &DraftModel {
+        &self.model
     }
 
-    /// Receives the target's final hidden states, `[n, hidden_dim]`, at the positions from `first` on of `committed`. Rows of text are
+    /// The target's hidden states that the model reads, if it is a head.
+    pub(super) fn reads_hidden(&self) -> Option<HiddenStates> {
+        self.model.reads
+    }
+
+    /// Receives these states, `[n, target_state_dim]`, at the positions from `first` on of `committed`. Rows of text are
     /// computed as soon as there are more than a pass takes.
     ///
     /// # Errors
@@ -188,7 +194,7 @@ impl KvTree {
         first: usize,
         hidden: &[f32],
     ) -> Result<(), ForwardError> {
-        let chunk_len = CHUNK * self.model.config().hidden_dim;
+        let chunk_len = CHUNK * self.model.config().target_state_dim().max(1);
         for (i, chunk) in hidden.chunks(chunk_len).enumerate() {
             let Some(rows) = &mut self.hidden else { return Ok(()) };
             let n_kept = rows.push(first + i * CHUNK, chunk);
@@ -204,7 +210,7 @@ impl KvTree {
         Ok(())
     }
 
-    /// Whether the root can be computed. That of a head for multi-token prediction needs the hidden state of the token before.
+    /// Whether the root can be computed. That of a head needs the hidden state of the token before.
     pub(super) fn has_root(&self) -> bool {
         let of_rows = |rows: &HiddenRows| rows.has_root(self.text.len(), !self.nodes.is_empty());
         self.hidden.as_ref().is_none_or(of_rows)
@@ -250,7 +256,7 @@ impl KvTree {
         }
         self.workspace = Workspace::new(self.model.config());
         (self.logits, self.likely) = (Vec::new(), Vec::new());
-        self.hidden = self.hidden.is_some().then(|| HiddenRows::new(self.model.config().hidden_dim));
+        self.hidden = self.hidden.as_ref().map(|_| HiddenRows::new(self.model.config()));
     }
 
     /// Removes the text from position `len` on, and all nodes.
@@ -443,8 +449,8 @@ impl KvTree {
         Ok(())
     }
 
-    /// Computes nodes, each given by its parent and its token, in as few passes as possible: one, but for a head for multi-token
-    /// prediction. Returns the number of the first; the others follow consecutively. A parent is a computed node or an earlier entry of
+    /// Computes nodes, each given by its parent and its token, in as few passes as possible: one, but for a head. Returns the number of
+    /// the first; the others follow consecutively. A parent is a computed node or an earlier entry of
     /// `wanted`.
     ///
     /// # Errors
@@ -504,8 +510,7 @@ impl KvTree {
             slots[start..].reverse();
         });
         if let Some(rows) = &self.hidden {
-            let inputs = self.workspace.inputs();
-            inputs.clear();
+            let inputs = self.workspace.inputs(true);
             wanted.iter().for_each(|&(parent, _)| inputs.extend_from_slice(rows.of_node(parent)));
         }
         self.run_nodes(wanted)?;
@@ -516,8 +521,7 @@ impl KvTree {
     /// Gives a head the hidden states for a batch of text.
     fn set_text_inputs(&mut self) {
         if let Some(rows) = &self.hidden {
-            let inputs = self.workspace.inputs();
-            inputs.clear();
+            let inputs = self.workspace.inputs(false);
             inputs.extend_from_slice(rows.rows(self.n_read, self.batch.len()));
         }
     }
@@ -619,9 +623,8 @@ impl KvTree {
         model.model.logits(model.compute(), workspace, &rows, logits)?;
         self.push_nodes(nodes);
         if let Some(own) = &mut self.hidden {
-            let hidden_dim = self.model.config().hidden_dim;
-            let hidden = rows.iter().flat_map(|&row| self.workspace.hidden_row(row as usize, hidden_dim));
-            own.of_nodes.extend(hidden);
+            let (workspace, config) = (&self.workspace, self.model.config());
+            own.of_nodes.extend(rows.iter().flat_map(|&row| workspace.own_state(row as usize, config)));
         }
         let us = started.elapsed().as_secs_f64() * 1e6;
         if n_rows <= VERIFY_ROWS_MAX {
@@ -633,10 +636,14 @@ impl KvTree {
 
     /// Appends nodes from the newest logits.
     fn push_nodes(&mut self, nodes: &[(u32, TokenId)]) {
-        let vocab_size = self.model.config().vocab_size;
-        for (&(parent, token), logits) in nodes.iter().zip(self.logits.chunks_exact(vocab_size)) {
+        let n_logits = self.model.config().n_logits();
+        for (&(parent, token), logits) in nodes.iter().zip(self.logits.chunks_exact(n_logits)) {
             let start = self.likely.len() as u32;
             push_likely(self.model.kernels, logits, self.n_likely, &mut self.likely);
+            if let Some(tokens) = &self.model.tokens {
+                let new = &mut self.likely[start as usize..];
+                new.iter_mut().for_each(|likely| likely.token = tokens[likely.token.index()]);
+            }
             self.nodes.push(Node { token, parent, likely: (start, self.likely.len() as u32) });
         }
     }

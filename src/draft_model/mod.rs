@@ -6,8 +6,8 @@
 //!                     DraftModelSource (cursors)   published rules (crate `refrain-bench`)
 //! ```
 //!
-//! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch), or a head for multi-token prediction, which
-//!   reads the target's final hidden states ([`ModelConfig::mtp`]).
+//! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch), or a head, which
+//!   reads the target's hidden states ([`ModelConfig::draft_head`]).
 //! - The source competes in the tree builder with the sources that look up. The cost of a pass is measured,
 //!   and the builder runs a pass if it pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
 //! - [`Drafter`] and [`KvTree`] are also the building blocks of published methods with a draft model, for
@@ -18,10 +18,10 @@
 //! an error it stops drafting and reports the reason ([`Computed::off`](crate::draft::Computed::off)).
 
 mod drafter;
-mod kv_tree;
-mod mtp;
 #[cfg(test)]
-mod mtp_tests;
+mod head_tests;
+mod hidden_rows;
+mod kv_tree;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -29,10 +29,12 @@ pub(crate) mod vocabulary;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::draft::CostProfile;
+use crate::draft::{CostProfile, HiddenStates};
 use crate::kernels::{Kernels, Pool};
+use crate::model::config::DraftHead;
 use crate::model::transformer::Compute;
 use crate::model::{Model, ModelConfig};
+use crate::token::TokenId;
 
 pub use drafter::Drafter;
 pub use kv_tree::{KvTree, Likely, ROOT};
@@ -47,6 +49,10 @@ pub struct DraftModel {
     pool: Arc<Pool>,
     /// Cost of a pass by its rows, corrected after each pass.
     costs: Mutex<CostProfile>,
+    /// What a head reads of its target.
+    reads: Option<HiddenStates>,
+    /// The tokens of its vocabulary, `[n_logits]`; `None` if they are those of the target.
+    tokens: Option<Arc<[TokenId]>>,
 }
 
 impl DraftModel {
@@ -57,7 +63,13 @@ impl DraftModel {
         pool: Arc<Pool>,
         costs: CostProfile,
     ) -> Self {
-        Self { name: name.to_owned(), model, kernels, pool, costs: Mutex::new(costs) }
+        let reads = matches!(model.config().draft_head, Some(DraftHead::Mtp)).then_some(HiddenStates::Final);
+        Self { name: name.to_owned(), model, kernels, pool, costs: Mutex::new(costs), reads, tokens: None }
+    }
+
+    /// The EAGLE-3 head, which reads the residual streams before the layers `taps` and drafts `tokens`.
+    pub(crate) fn eagle3(self, taps: [usize; 3], tokens: Option<Arc<[TokenId]>>) -> Self {
+        Self { reads: Some(HiddenStates::Before(taps)), tokens, ..self }
     }
 
     /// The checkpoint's name.

@@ -8,7 +8,7 @@ use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use crate::draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
-    StepOutcome, VERIFY_ROWS_MAX,
+    HiddenStates, StepOutcome, VERIFY_ROWS_MAX,
 };
 use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
@@ -163,7 +163,7 @@ impl ComputingSource for DraftModelSource {
         self.drafter.compute_ahead(budget_us)
     }
 
-    fn reads_hidden(&self) -> bool {
+    fn reads_hidden(&self) -> Option<HiddenStates> {
         self.drafter.reads_hidden()
     }
 

@@ -72,13 +72,12 @@ pub enum EngineError {
         /// The folder.
         name: String,
     },
-    /// A head for multi-token prediction reads hidden states of another width than the target has, or its vocabulary has another
-    /// size.
+    /// A draft head reads hidden states of another width than the target has, or its vocabulary has another size.
     #[error(
         "`{name}` is the head of a model with hidden states of {hidden_dim} and {vocab_size} tokens; this one has \
          {target_hidden_dim} and {target_vocab_size}"
     )]
-    MtpWidth {
+    HeadWidth {
         /// The checkpoint.
         name: String,
         /// Width of the hidden states that the head reads.
@@ -89,6 +88,24 @@ pub enum EngineError {
         target_hidden_dim: usize,
         /// Rows of the target's vocabulary.
         target_vocab_size: usize,
+    },
+    /// An EAGLE-3 head reads the residual stream before a layer that the target does not have.
+    #[error("`{name}` reads the input of layer {layer_idx}, and this model has {n_layers} layers")]
+    HeadLayer {
+        /// The checkpoint.
+        name: String,
+        /// The layer, counted from 0.
+        layer_idx: usize,
+        /// The target's layers; a head may read the output of the last one.
+        n_layers: usize,
+    },
+    /// An EAGLE-3 head reads the residual stream between layers, of which the target has none or several.
+    #[error("`{name}` reads hidden states between layers; {target} give none")]
+    NoTaps {
+        /// The checkpoint.
+        name: String,
+        /// What the target is.
+        target: &'static str,
     },
 }
 

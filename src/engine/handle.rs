@@ -19,6 +19,7 @@ use crate::engine::session::Session;
 use crate::engine::shared::Shared;
 use crate::face::internals;
 use crate::kernels::{IsaKind, Kernels, KernelsNotice, Pool};
+use crate::model::config::Eagle3;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
 use crate::model::streamed::Streamed;
@@ -75,6 +76,8 @@ impl Engine {
         if n_threads == 0 || n_threads > THREADS_MAX {
             return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
         }
+        // Published heads have no tokenizer: what is missing is the model.
+        Model::refuse_head(checkpoint)?;
         let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
@@ -169,12 +172,14 @@ impl Engine {
     ///
     /// A [head for multi-token prediction](Checkpoint::open_mtp) is a draft model of one layer that shares embedding and output
     /// matrix with the target. It reads the target's final hidden states, so prompts compute the target's last layer for every row.
+    /// An EAGLE-3 head reads the target's hidden states before three layers and has an output matrix of its own. Published ones have no
+    /// tokenizer: that their vocabulary is the target's is checked by its size alone.
     ///
     /// It is one draft source among others: the builder runs it only if it pays. It never changes the output.
     ///
     /// # Errors
-    /// [`EngineError`], except for options of the engine itself; [`EngineError::MtpWidth`]: the head is that of another model.
-    /// Existing sessions are unchanged.
+    /// [`EngineError`], except for options of the engine itself; [`EngineError::HeadWidth`], [`EngineError::HeadLayer`]: the head is that
+    /// of another model; [`EngineError::NoTaps`]: this model has no layers that an EAGLE-3 head could read between. Existing sessions are unchanged.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,
@@ -187,21 +192,26 @@ impl Engine {
             return Err(EngineError::DraftGraphs { name: name.to_owned() });
         }
         let [target, config] = [self.config(), checkpoint.config()];
-        if config.mtp && (config.hidden_dim, config.vocab_size) != (target.hidden_dim, target.vocab_size) {
-            return Err(EngineError::MtpWidth {
+        let hidden_dim = config.eagle3().map_or(config.hidden_dim, |eagle3| eagle3.target_hidden_dim);
+        let is_head = config.draft_head.is_some();
+        if is_head && (hidden_dim, config.vocab_size) != (target.hidden_dim, target.vocab_size) {
+            return Err(EngineError::HeadWidth {
                 name: name.to_owned(),
-                hidden_dim: config.hidden_dim,
+                hidden_dim,
                 vocab_size: config.vocab_size,
                 target_hidden_dim: target.hidden_dim,
                 target_vocab_size: target.vocab_size,
             });
         }
-        vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
-            .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
+        let taps = config.eagle3().map(|eagle3| self.check_taps(name, eagle3)).transpose()?;
+        if taps.is_none() {
+            vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
+                .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
+        }
         let n_threads = Some(self.shared.pool.n_threads());
         let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
-        let model = match config.mtp {
-            true => Model::load_mtp(checkpoint, &self.shared.model, load)?,
+        let model = match is_head {
+            true => Model::load_head(checkpoint, &self.shared.model, load)?,
             false => Model::load(checkpoint, load)?,
         };
         let costs = match cost_profile {
@@ -209,8 +219,31 @@ impl Engine {
             None => measure_load(&model, self.shared.compute(), MEASURE_TIME_DEFAULT)?.costs,
         };
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
-        *self.shared.draft_model_slot() = Some(Arc::new(DraftModel::new(name, model, kernels, pool, costs)));
+        let model = DraftModel::new(name, model, kernels, pool, costs);
+        let model = match taps {
+            Some(taps) => model.eagle3(taps, checkpoint.draft_tokens().cloned()),
+            None => model,
+        };
+        *self.shared.draft_model_slot() = Some(Arc::new(model));
         Ok(())
+    }
+
+    /// The layers of the model before which an EAGLE-3 head reads its residual stream.
+    fn check_taps(&self, name: &str, eagle3: &Eagle3) -> Result<[usize; 3], EngineError> {
+        let (config, name) = (self.config(), name.to_owned());
+        let undivided = match (self.shared.model.graphs(), &config.streams) {
+            (Some(_), _) => Some("static graphs"),
+            (_, Some(_)) => Some("several residual streams"),
+            (None, None) => None,
+        };
+        if let Some(target) = undivided {
+            return Err(EngineError::NoTaps { name, target });
+        }
+        let (n_layers, taps) = (config.n_layers(), eagle3.taps_of(config.n_layers()));
+        match taps.into_iter().find(|&layer_idx| layer_idx > n_layers) {
+            Some(layer_idx) => Err(EngineError::HeadLayer { name, layer_idx, n_layers }),
+            None => Ok(taps),
+        }
     }
 
     internals! {

@@ -287,11 +287,8 @@ impl<'a> LayerProbe<'a> {
     fn pass(&mut self, context: usize, n_rows: usize) -> Result<PassTimes, EngineError> {
         self.kv.assume_len(context);
         self.batch.set_chain(context, &self.tokens.draw(n_rows));
-        if self.model.config().mtp {
-            let inputs = self.workspace.inputs();
-            inputs.clear();
-            inputs.resize(n_rows * self.model.config().hidden_dim, 0.5);
-        }
+        let state_dim = self.model.config().target_state_dim();
+        self.workspace.inputs(false).resize(n_rows * state_dim, 0.5);
         let Self { model, compute, batch, kv, workspace, layers, times, .. } = self;
         let begin = model.time_layers(*compute, batch, kv, workspace, layers, times)?;
         Ok(PassTimes { begin, layers: layers.iter().copied().zip(times.iter().copied()).collect() })

@@ -66,15 +66,47 @@ pub struct ModelConfig {
     /// Several residual streams in place of one.
     #[serde(default, skip_serializing_if = "is_default")]
     pub streams: Option<Streams>,
-    /// The model is a head for multi-token prediction: it predicts the token behind the next one of another model, its target
-    /// (Gloeckle et al. 2024; DeepSeek-V3, 2024). Its residual stream begins as `input · [norm(e); norm(h)]`: `e` is the embedding
-    /// of a token, and `h` the target's final hidden state at the token before. Embedding and output matrix are the target's.
+    /// The model is a layer that drafts for another model, its target, from the target's hidden states.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub mtp: bool,
+    pub draft_head: Option<DraftHead>,
     /// The rotary position embeddings that layers name by index.
     pub ropes: Vec<RopeConfig>,
     /// The layers, in order.
     pub layers: Vec<LayerPlan>,
+}
+
+/// A layer that predicts the token behind the next one of its target. Below, `e` is the embedding of a token, and `h` a hidden state at
+/// the token before: the target's, or where the target has not been yet, the head's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum DraftHead {
+    /// A head for multi-token prediction (Gloeckle et al. 2024; DeepSeek-V3, 2024). Its residual stream begins as
+    /// `input · [norm(e); norm(h)]` with the target's final hidden state. Embedding and output matrix are the target's.
+    Mtp,
+    /// An EAGLE-3 head.
+    Eagle3(Eagle3),
+}
+
+/// An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840). Its residual stream begins as `h`: `input · [a; b; c]` with the target's residual
+/// streams `a`, `b`, `c` before three of its layers, or the head's own stream behind its layer. Queries, keys and values of
+/// the layer are those of `[norm(e); norm(h)]`. The output matrix has the tokens of a smaller vocabulary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eagle3 {
+    /// Width of the target's residual stream.
+    pub target_hidden_dim: usize,
+    /// The layers before which the head reads it, counted from 0; `None`: 2, n / 2 and n − 3 of n.
+    pub taps: Option<[usize; 3]>,
+    /// Tokens that the head can draft.
+    pub draft_vocab_size: usize,
+    /// Its residual stream begins as `norm(h)`.
+    pub normed_residual: bool,
+}
+
+impl Eagle3 {
+    /// The layers of a target with `n_layers` layers before which the head reads the residual stream. They may not be there.
+    pub(crate) fn taps_of(&self, n_layers: usize) -> [usize; 3] {
+        self.taps.unwrap_or([2, n_layers / 2, n_layers.saturating_sub(3)])
+    }
 }
 
 /// Inputs of each layer beside the residual stream (Gemma 3n and 4). With `x` the scaled embedding of a token and `e` its
@@ -684,6 +716,28 @@ impl ModelConfig {
         self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
     }
 
+    /// The EAGLE-3 head that the model is.
+    pub(crate) fn eagle3(&self) -> Option<&Eagle3> {
+        match &self.draft_head {
+            Some(DraftHead::Eagle3(eagle3)) => Some(eagle3),
+            _ => None,
+        }
+    }
+
+    /// Numbers of the target that a draft head reads for a row.
+    pub(crate) fn target_state_dim(&self) -> usize {
+        match &self.draft_head {
+            None => 0,
+            Some(DraftHead::Mtp) => self.hidden_dim,
+            Some(DraftHead::Eagle3(eagle3)) => 3 * eagle3.target_hidden_dim,
+        }
+    }
+
+    /// Logits of a row.
+    pub(crate) fn n_logits(&self) -> usize {
+        self.eagle3().map_or(self.vocab_size, |eagle3| eagle3.draft_vocab_size)
+    }
+
     /// Whether a layer keeps a state that cannot be cut back to any position.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
@@ -725,8 +779,12 @@ impl ModelConfig {
                 return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
             }
         }
-        if self.mtp && self.is_recurrent() {
-            return Err(check.inconsistent(("multi-token prediction", "a head"), ("layers", "recurrent")));
+        if self.draft_head.is_some() && self.is_recurrent() {
+            return Err(check.inconsistent(("draft head", "a layer"), ("layers", "recurrent")));
+        }
+        if let Some(eagle3) = self.eagle3() {
+            check.count("target hidden_dim", eagle3.target_hidden_dim, HIDDEN_DIM_MAX)?;
+            check.count("draft vocab_size", eagle3.draft_vocab_size, self.vocab_size)?;
         }
         self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
         // Behind the layers: a rotation of no dimensions follows from heads without any.

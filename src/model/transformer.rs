@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! x = embedding[token] · embedding_scale                      [hidden_dim]
-//!     (of a head for multi-token prediction: x = input · [norm(x); norm(hidden state of the target)], `mtp.rs`)
+//!     (of a draft head: made from x and a hidden state of the target, `draft_head.rs`)
 //! per layer:  x += residual_scale · post_norm(mix(pre_norm(x)))
 //!             x += residual_scale · post_norm(feed(pre_norm(x)))
 //!             x += post_norm(out · (activation(gate·x) ∘ own inputs of the layer));  x *= output scale
@@ -24,10 +24,10 @@
 //! projections set the default [environment](kernels::FloatEnv) of floating-point arithmetic, so the caller's rounding
 //! mode and flush-to-zero setting do not affect them either.
 
+mod draft_head;
 mod experts;
 mod feed;
 mod head;
-mod mtp;
 mod parts;
 mod per_layer;
 mod recurrent;
@@ -161,7 +161,17 @@ pub struct Workspace {
     /// The rows of the batch, as recurrent layers walk them.
     rows: TreeRows,
     states: StateScratch,
+    taps: Taps,
     buffers: Buffers,
+}
+
+/// Residual streams before some layers, which a pass keeps for who reads them.
+#[derive(Default)]
+struct Taps {
+    /// The layers, counted from 0; behind the last one, that of the final hidden state before its norm.
+    layers: Option<[usize; 3]>,
+    /// `[n_rows, 3, hidden_dim]`; NaN where a row or a layer was not computed.
+    rows: Vec<f32>,
 }
 
 /// The buffers of a pass's rows. In a pass of several parts, those of the first part hold the rows of all.
@@ -178,8 +188,10 @@ struct Buffers {
     residual: Vec<f32>,
     /// `[n_rows, hidden_dim]`
     normed: Vec<f32>,
-    /// Hidden states of the target, for each row of the next pass of a head for multi-token prediction: `[n_rows, hidden_dim]`.
+    /// Hidden states for each row of the next pass of a draft head: the target's, `[n_rows, target_state_dim]`, or the head's own,
+    /// `[n_rows, hidden_dim]`.
     inputs: Vec<f32>,
+    inputs_are_own: bool,
     /// They behind the embeddings, both normed: `[n_rows, 2 * hidden_dim]`.
     joined: Vec<f32>,
     /// The layers' own inputs, `[n_rows, n_layers * dim]`; empty if there are none.
@@ -226,6 +238,7 @@ impl Workspace {
             attention: AttentionScratch::new(),
             rows: TreeRows::new(),
             states: StateScratch::new(),
+            taps: Taps::default(),
             buffers: Buffers::default(),
         }
     }
@@ -237,10 +250,30 @@ impl Workspace {
         self.buffers.x.resize(n_rows * config.hidden_dim, 0.5);
     }
 
-    /// The target's hidden states for the rows of the next pass, if the model is a head for multi-token prediction
-    /// ([`ModelConfig::mtp`]). To be filled before each pass: `[n_rows, hidden_dim]`.
-    pub(crate) fn inputs(&mut self) -> &mut Vec<f32> {
+    /// The hidden states for the rows of the next pass, if the model is a draft head ([`ModelConfig::draft_head`]). To be filled before
+    /// each pass: with the target's, `[n_rows, target_state_dim]`, or with the [head's own](Self::own_state), `[n_rows, hidden_dim]`.
+    pub(crate) fn inputs(&mut self, are_own: bool) -> &mut Vec<f32> {
+        self.buffers.inputs.clear();
+        self.buffers.inputs_are_own = are_own;
         &mut self.buffers.inputs
+    }
+
+    /// What a draft head reads of a row below it, after a pass to [`PassEnd::Hidden`]: the final hidden state, or that of EAGLE-3 before
+    /// its norm. `[hidden_dim]`
+    pub(crate) fn own_state(&self, row: usize, config: &ModelConfig) -> &[f32] {
+        // The last norm has left the residual stream in the buffer of normed rows.
+        let rows = if config.eagle3().is_some() { &self.buffers.normed } else { &self.buffers.x };
+        &rows[row * config.hidden_dim..][..config.hidden_dim]
+    }
+
+    /// Makes the next passes keep the residual streams before three layers, or none. Passes of static graphs keep none.
+    pub(crate) fn tap(&mut self, layers: Option<[usize; 3]>) {
+        self.taps.layers = layers;
+    }
+
+    /// What the newest pass kept. `[n_rows, 3, hidden_dim]`
+    pub(crate) fn tapped_rows(&self) -> &[f32] {
+        &self.taps.rows
     }
 
     /// The final hidden states of all rows, after a pass to [`PassEnd::Hidden`]. `[n_rows, hidden_dim]`
@@ -270,7 +303,11 @@ impl Workspace {
         let branch_rank = config.layers.iter().filter_map(|layer| layer.branch_rank).max().unwrap_or(0);
         let per_layer = config.per_layer_dims();
         let mixed_dim = recurrent_dim.max(branch_rank).max(per_layer);
-        let values = (4 + n_streams + if config.mtp { 3 } else { 0 }) * config.hidden_dim
+        // The embedding and the hidden state of a draft head.
+        let joined_dim = if config.draft_head.is_some() { 2 * config.hidden_dim } else { 0 };
+        let values = (4 + n_streams) * config.hidden_dim
+            + joined_dim
+            + config.target_state_dim()
             + 2 * q_dim
             + 2 * kv_dim
             + ffn_dim
@@ -279,7 +316,7 @@ impl Workspace {
             + mixed_dim
             + per_layer;
         // Four bytes as f32, and two as blocks of 64 bytes for 32 values.
-        let input_dim = if config.mtp { 2 * config.hidden_dim } else { config.hidden_dim };
+        let input_dim = config.hidden_dim.max(joined_dim).max(config.target_state_dim());
         let prepared = 6 * ffn_dim.max(input_dim).max(q_dim);
         let rows_bytes = ((4 * values + prepared) as u64).saturating_mul(n_rows as u64);
         // With the ones that rows are multiplied with.
@@ -351,9 +388,7 @@ impl Model {
         if let Some(folder) = checkpoint.graphs() {
             return Ok(Self::load_graphs(folder, options)?);
         }
-        if checkpoint.config().mtp {
-            return Err(WeightsError::NoTarget { name: checkpoint.name().to_owned() });
-        }
+        Self::refuse_head(checkpoint)?;
         let weights = Weights::load(checkpoint, checkpoint.config(), options, None)?;
         let identity = OnceLock::new();
         // The header states the identity of the packed weights, not of weights widened to f32.
@@ -363,18 +398,28 @@ impl Model {
         Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, streamed: None, identity })
     }
 
-    /// Loads a head for multi-token prediction ([`ModelConfig::mtp`]) of `target`: its own weights, and embedding and output matrix
+    /// # Errors
+    /// [`WeightsError::NoTarget`]: the checkpoint is a draft head, not a model.
+    pub(crate) fn refuse_head(checkpoint: &Checkpoint) -> Result<(), WeightsError> {
+        match checkpoint.config().draft_head {
+            None => Ok(()),
+            Some(_) => Err(WeightsError::NoTarget { name: checkpoint.name().to_owned() }),
+        }
+    }
+
+    /// Loads a draft head ([`ModelConfig::draft_head`]) of `target`: its own weights, and embedding and output matrix
     /// only if the target does not have them in memory.
     ///
     /// # Errors
     /// [`WeightsError`]; [`WeightsError::Missing`] if the target streams a matrix that the file of the head does not have.
-    pub(crate) fn load_mtp(
+    pub(crate) fn load_head(
         checkpoint: &Checkpoint,
         target: &Model,
         options: LoadOptions<'_>,
     ) -> Result<Self, WeightsError> {
         // The file of a head may leave the output matrix out, as if it were the embedding.
-        let config = ModelConfig { tied_head: target.config.tied_head, ..checkpoint.config().clone() };
+        let own = checkpoint.config().clone();
+        let config = ModelConfig { tied_head: own.eagle3().is_none() && target.config.tied_head, ..own };
         let weights = Weights::load(checkpoint, &config, options, Some(&target.weights))?;
         Ok(Self { config, weights, graphs: None, streamed: None, identity: OnceLock::new() })
     }
@@ -611,8 +656,12 @@ impl Model {
         }
         let q = MatMul { w: layer.matrix(LayerWeight::Q), out: &mut ws.q };
         let matrix = |weight: LayerWeight| layer.matrix(weight);
-        let mut project = |jobs: &mut [MatMul<'_>]| {
-            self.project_input(at, LayerWeight::AttnNorm, &ws.x, &mut ws.normed, &mut ws.activations, jobs);
+        let mut project = |jobs: &mut [MatMul<'_>]| match config.eagle3() {
+            Some(_) => project(compute, &mut ws.activations, &ws.joined, 2 * config.hidden_dim, jobs),
+            None => {
+                let (normed, activations) = (&mut ws.normed, &mut ws.activations);
+                self.project_input(at, LayerWeight::AttnNorm, &ws.x, normed, activations, jobs);
+            }
         };
         match attention.kv {
             KvSource::Own => project(&mut [

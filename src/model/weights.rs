@@ -143,8 +143,8 @@ pub enum WeightsError {
         /// The missing tensor.
         id: WeightId,
     },
-    /// A head for multi-token prediction was loaded as a model of its own.
-    #[error("{name} is a head for multi-token prediction, which needs the model that it belongs to")]
+    /// A draft head was loaded as a model of its own.
+    #[error("{name} is a draft head, which needs the model that it belongs to")]
     NoTarget {
         /// The checkpoint's name.
         name: String,
@@ -248,7 +248,7 @@ impl Layer {
 
 /// All weights of a model that are in memory.
 pub struct Weights {
-    /// `[vocab_size, hidden_dim]`; `None` if it is streamed. A head for multi-token prediction shares it with its target.
+    /// `[vocab_size, hidden_dim]`; `None` if it is streamed. A draft head shares it with its target.
     pub(crate) embedding: Option<Arc<PackedMatrix>>,
     /// Empty if the layers are static graphs or streamed.
     pub(crate) layers: Vec<Layer>,
@@ -260,29 +260,29 @@ pub struct Weights {
     pub(crate) per_layer: Option<PerLayerWeights>,
     /// `None` if there is one residual stream.
     pub(crate) streams: Option<StreamWeights>,
-    /// `None` unless the model is a head for multi-token prediction.
-    pub(crate) mtp: Option<MtpWeights>,
+    /// `None` unless the model is a draft head.
+    pub(crate) draft_head: Option<DraftHeadWeights>,
 }
 
-/// The weights before the layer of a head for multi-token prediction ([`ModelConfig::mtp`]).
-pub(crate) struct MtpWeights {
+/// The weights before the layer of a draft head ([`ModelConfig::draft_head`]).
+pub(crate) struct DraftHeadWeights {
     /// `[hidden_dim]`
     pub(crate) embedding_norm: Vec<f32>,
     /// `[hidden_dim]`
     pub(crate) hidden_norm: Vec<f32>,
-    /// `[hidden_dim, 2 · hidden_dim]`
+    /// `[hidden_dim, 2 · hidden_dim]`; of EAGLE-3, `[hidden_dim, 3 · hidden_dim of the target]`
     pub(crate) input: PackedMatrix,
 }
 
-impl MtpWeights {
+impl DraftHeadWeights {
     /// Those that the configuration names.
     fn build<S: TensorSource>(config: &ModelConfig, source: &mut S) -> Result<Option<Self>, S::Error> {
-        if !config.mtp {
+        if config.draft_head.is_none() {
             return Ok(None);
         }
-        let embedding_norm = source.vector(WeightId::MtpEmbeddingNorm)?;
-        let hidden_norm = source.vector(WeightId::MtpHiddenNorm)?;
-        Ok(Some(Self { embedding_norm, hidden_norm, input: source.matrix(WeightId::MtpInput)? }))
+        let embedding_norm = source.vector(WeightId::DraftEmbeddingNorm)?;
+        let hidden_norm = source.vector(WeightId::DraftHiddenNorm)?;
+        Ok(Some(Self { embedding_norm, hidden_norm, input: source.matrix(WeightId::DraftInput)? }))
     }
 }
 
@@ -343,8 +343,8 @@ impl PerLayerWeights {
 }
 
 impl Weights {
-    /// Reads and packs every tensor of `checkpoint`, on [`LoadOptions::n_threads`] threads, in the layout of `config`. A head for
-    /// multi-token prediction shares embedding and output matrix of its target, if the target has them in memory.
+    /// Reads and packs every tensor of `checkpoint`, on [`LoadOptions::n_threads`] threads, in the layout of `config`. A draft
+    /// head shares embedding and output matrix of its target where it has none of its own, if the target has them in memory.
     ///
     /// Beside the packed weights, memory holds a part of a matrix in its file form for each thread: a quarter of a
     /// mebibyte, or 16 rows (a head of Q or K) if they are longer, and a converted row.
@@ -375,7 +375,7 @@ impl Weights {
             }),
         };
         let streams = StreamWeights::read(folder.config(), |id| file.matrix(id, None))?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, mtp: None })
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, draft_head: None })
     }
 
     /// The tensor of a role; `None` if the model has none.
@@ -393,11 +393,13 @@ impl Weights {
             WeightId::PerLayerNorm => self.per_layer.as_ref().map(|own| StoredTensor::Vector(&own.norm)),
             WeightId::StreamIn(i) => self.streams.as_ref()?.into.get(i).map(StoredTensor::Matrix),
             WeightId::StreamOut(i) => self.streams.as_ref()?.out.get(i).map(StoredTensor::Matrix),
-            WeightId::MtpEmbeddingNorm => {
-                self.mtp.as_ref().map(|mtp| StoredTensor::Vector(&mtp.embedding_norm))
+            WeightId::DraftEmbeddingNorm => {
+                self.draft_head.as_ref().map(|head| StoredTensor::Vector(&head.embedding_norm))
             }
-            WeightId::MtpHiddenNorm => self.mtp.as_ref().map(|mtp| StoredTensor::Vector(&mtp.hidden_norm)),
-            WeightId::MtpInput => self.mtp.as_ref().map(|mtp| StoredTensor::Matrix(&mtp.input)),
+            WeightId::DraftHiddenNorm => {
+                self.draft_head.as_ref().map(|head| StoredTensor::Vector(&head.hidden_norm))
+            }
+            WeightId::DraftInput => self.draft_head.as_ref().map(|head| StoredTensor::Matrix(&head.input)),
             WeightId::Layer(layer_idx, weight) => self.layers.get(layer_idx)?.tensor(weight),
         }
     }
@@ -406,7 +408,7 @@ impl Weights {
     pub fn memory_usage(&self) -> usize {
         self.embedding.as_deref().map_or(0, PackedMatrix::size_bytes)
             + self.head.as_deref().map_or(0, PackedMatrix::size_bytes)
-            + self.mtp.as_ref().map_or(0, |mtp| mtp.input.size_bytes())
+            + self.draft_head.as_ref().map_or(0, |head| head.input.size_bytes())
             + self.per_layer.as_ref().map_or(0, PerLayerWeights::size_bytes)
             + self.streams.as_ref().map_or(0, StreamWeights::size_bytes)
             + self.layers.iter().map(Layer::matrices_bytes).sum::<usize>()
@@ -459,22 +461,24 @@ impl<'a> Loader<'a> {
 
     fn load(mut self, target: Option<&Weights>) -> Result<Weights, WeightsError> {
         let config = self.config;
-        let mut of_vocabulary = |held: Option<&Option<Arc<PackedMatrix>>>, id: WeightId| match held {
-            Some(Some(matrix)) => Ok(Arc::clone(matrix)),
+        let mut of_vocabulary = |held: Option<&Arc<PackedMatrix>>, id: WeightId| match held {
+            Some(matrix) if matrix.n_cols() == config.hidden_dim => Ok(Arc::clone(matrix)),
             _ => self.matrix(id).map(Arc::new),
         };
-        let embedding = Some(of_vocabulary(target.map(|target| &target.embedding), WeightId::Embedding)?);
+        let held = target.and_then(|target| target.embedding.as_ref());
+        let embedding = Some(of_vocabulary(held, WeightId::Embedding)?);
+        let held = target.filter(|_| config.eagle3().is_none()).and_then(|target| target.head.as_ref());
         let head = match config.tied_head {
             true => None,
-            false => Some(of_vocabulary(target.map(|target| &target.head), WeightId::Head)?),
+            false => Some(of_vocabulary(held, WeightId::Head)?),
         };
         let layers =
             (0..config.n_layers()).map(|i| Layer::build(config, i, &mut self)).collect::<Result<_, _>>()?;
         let output_norm = self.vector(WeightId::OutputNorm)?;
         let per_layer = PerLayerWeights::build(config, &mut self)?;
         let streams = StreamWeights::read(config, |id| self.matrix(id))?;
-        let mtp = MtpWeights::build(config, &mut self)?;
-        Ok(Weights { embedding, layers, output_norm, head, per_layer, streams, mtp })
+        let draft_head = DraftHeadWeights::build(config, &mut self)?;
+        Ok(Weights { embedding, layers, output_norm, head, per_layer, streams, draft_head })
     }
 
     fn info(&self, id: WeightId) -> Result<&'a TensorInfo, WeightsError> {

@@ -6,11 +6,12 @@ use std::path::Path;
 use refrain::internals::model::hf::parse_config;
 use serde_json::{Map, Value, json};
 
-/// The configurations by name: those of all golden models, and one for each further model type that is read.
+/// The configurations by name: those of all golden models and of the golden EAGLE-3 head, and one for each further model type that is read.
 pub fn configs() -> Vec<(String, Value)> {
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let folders = fs::read_dir(goldens).expect("the golden models").map(|entry| entry.unwrap().path());
     let mut configs: Vec<(String, Value)> = folders
+        .flat_map(|folder| [folder.join("eagle3"), folder])
         .filter_map(|folder| {
             let text = fs::read_to_string(folder.join("config.json")).ok()?;
             let name = folder.file_name().unwrap().to_str().expect("a name in ASCII").to_owned();

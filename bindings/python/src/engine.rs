@@ -28,7 +28,7 @@ use crate::tokenizer::Tokenizer;
 ///     quantize: block format of the weights in memory: ``"keep"``, ``"f32"``, ``"q8_0"`` or ``"q4_0"``. The only argument that changes
 ///         the output.
 ///     draft_model: a smaller model of the same vocabulary, which drafts where text does not; ``"mtp"``: the head for multi-token prediction
-///         in the model's own file.
+///         in the model's own file. A folder may hold an EAGLE-3 head for the model.
 ///     measure_time: seconds for measuring step costs while loading. 0 measures nothing; steps correct the costs later.
 ///     history_tokens_max: the bound on tokens of earlier outputs per namespace, which later outputs draft from.
 ///

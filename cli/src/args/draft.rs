@@ -13,7 +13,7 @@ use crate::failure::Failure;
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftArgs {
     /// Drafting: `auto` (from text, whenever it saves time), `off` (plain decoding), or the path of an
-    /// additional draft model with the same vocabulary; `fixture` is the draft model for the model inside
+    /// additional draft model with the same vocabulary, or of an EAGLE-3 head for the model; `fixture` is the draft model for the model inside
     /// this program. `mtp` is the head for multi-token prediction in the model's own file, and `mtp:PATH` that in another
     /// file. Never changes the output.
     #[arg(long, value_name = "auto|off|fixture|mtp|mtp:PATH|PATH", default_value = "auto")]

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use refrain::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
-    StepOutcome, TokenId,
+    HiddenStates, StepOutcome, TokenId,
 };
 
 /// A rule, for use by a [`RuleSource`].
@@ -45,8 +45,8 @@ pub(crate) trait Rule: Clone + Send + 'static {
     }
 
     /// As [`ComputingSource::reads_hidden`].
-    fn reads_hidden(&self) -> bool {
-        false
+    fn reads_hidden(&self) -> Option<HiddenStates> {
+        None
     }
 
     /// As [`ComputingSource::read_hidden`].
@@ -178,7 +178,7 @@ impl<R: Rule> ComputingSource for RuleSource<R> {
         self.rule.watch(cancel);
     }
 
-    fn reads_hidden(&self) -> bool {
+    fn reads_hidden(&self) -> Option<HiddenStates> {
         self.rule.reads_hidden()
     }
 

@@ -1,7 +1,9 @@
 //! The drafting part of a session: its sources, the tree builder, and the policy of the running generation.
 
 use crate::cancel::CancelToken;
-use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, SOURCES_MAX, TreeBuilder};
+use crate::draft::{
+    BuilderConfig, CostProfile, DraftSource, DraftTree, HiddenStates, SOURCES_MAX, TreeBuilder,
+};
 use crate::engine::error::SessionError;
 use crate::engine::policy::Policy;
 use crate::token::TokenId;
@@ -163,17 +165,25 @@ impl DraftingState {
         }
     }
 
-    /// Whether a source reads the target's final hidden states.
-    pub(in crate::engine) fn reads_hidden(&mut self) -> bool {
-        let mut computing = self.sources.iter_mut().filter_map(|source| source.computing());
-        computing.any(|source| source.reads_hidden())
+    /// The hidden states of the target that sources read: the final ones, and those before layers, of which there is one choice.
+    pub(in crate::engine) fn reads_hidden(&mut self) -> [Option<HiddenStates>; 2] {
+        let mut read = [None; 2];
+        for states in self.sources.iter_mut().filter_map(|source| source.computing()?.reads_hidden()) {
+            read[usize::from(states != HiddenStates::Final)].get_or_insert(states);
+        }
+        read
     }
 
-    /// Passes final hidden states of the target, those of the positions from `first` on, to the sources that read them.
-    pub(in crate::engine) fn read_hidden(&mut self, tokens: &[TokenId], first: usize, hidden: &[f32]) {
+    /// Passes hidden states of the target, those of the positions from `first` on, to the sources that read them.
+    pub(in crate::engine) fn read_hidden(
+        &mut self,
+        tokens: &[TokenId],
+        first: usize,
+        (states, hidden): (HiddenStates, &[f32]),
+    ) {
         self.guarded(|drafting| {
             let computing = drafting.sources.iter_mut().filter_map(|source| source.computing());
-            let reading = computing.filter(|source| source.reads_hidden());
+            let reading = computing.filter(|source| source.reads_hidden() == Some(states));
             reading.for_each(|source| source.read_hidden(tokens, first, hidden));
         });
     }

@@ -2,6 +2,7 @@
 
 use super::Session;
 use crate::cancel::CancelToken;
+use crate::draft::HiddenStates;
 use crate::engine::error::GenerateError;
 use crate::engine::stats::Stopwatch;
 use crate::model::state::Purpose;
@@ -77,9 +78,13 @@ impl Session {
             reader.extend(&shared.model, tokens);
             drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
         }
+        let [last, before] = drafting.reads_hidden();
+        target.taps = before.and_then(HiddenStates::taps);
+        let n_layers = shared.model.config().last_stateful_layer() + 1;
+        let is_behind = |taps: &[usize; 3]| taps.iter().any(|&layer_idx| layer_idx >= n_layers);
         let pass_end = match &target.reader {
             Some(reader) if reader.reads_prefill() => reader.prefill_end(),
-            _ if drafting.reads_hidden() => PassEnd::Unprojected,
+            _ if last.is_some() || target.taps.as_ref().is_some_and(is_behind) => PassEnd::Unprojected,
             _ => PassEnd::KeysAndValues,
         };
         if let Some(graphs) = shared.model.graphs() {
@@ -108,8 +113,8 @@ impl Session {
             self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
             self.to_remember = None;
         }
+        self.read_hidden(done, pass_end);
         if pass_end != PassEnd::KeysAndValues {
-            self.read_hidden(done);
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;
             watch.lap(calibrate_us);
@@ -117,11 +122,16 @@ impl Session {
         Ok(())
     }
 
-    /// Passes the final hidden states of the chunk at position `first` to the sources that read them.
-    fn read_hidden(&mut self, first: usize) {
-        if !self.is_dormant() {
-            let Self { conversation, target, drafting, .. } = self;
-            drafting.read_hidden(&conversation.tokens, first, target.workspace.hidden_rows());
+    /// Passes the hidden states of the chunk at position `first` to the sources that read them.
+    fn read_hidden(&mut self, first: usize, pass_end: PassEnd) {
+        if self.is_dormant() {
+            return;
+        }
+        let Self { conversation, target, drafting, .. } = self;
+        for states in drafting.reads_hidden().into_iter().flatten() {
+            if states != HiddenStates::Final || pass_end != PassEnd::KeysAndValues {
+                drafting.read_hidden(&conversation.tokens, first, (states, target.hidden_rows(states)));
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The target part of a session: its KV cache, and the forward passes that extend it.
 
 use crate::cancel::CancelToken;
-use crate::draft::{DraftTree, NodeSet};
+use crate::draft::{DraftTree, HiddenStates, NodeSet};
 use crate::engine::error::SessionError;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
@@ -20,6 +20,8 @@ pub(in crate::engine) struct TargetState {
     pruner: Option<Pruner>,
     /// Projects the target's rows for calibration, echo and reuse.
     pub(in crate::engine) reader: Option<Reader>,
+    /// The layers before which a source reads the residual stream.
+    pub(super) taps: Option<[usize; 3]>,
 }
 
 /// A verification batch after its pass.
@@ -45,7 +47,15 @@ impl TargetState {
     ) -> Result<Self, SessionError> {
         let config = shared.model.config();
         let kv = KvCache::sized(config, size)?.with_context(context_len);
-        Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader })
+        Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader, taps: None })
+    }
+
+    /// Hidden states of the rows of the newest pass.
+    pub(in crate::engine) fn hidden_rows(&self, states: HiddenStates) -> &[f32] {
+        match states {
+            HiddenStates::Final => self.workspace.hidden_rows(),
+            HiddenStates::Before(_) => self.workspace.tapped_rows(),
+        }
     }
 
     /// Whether verification batches are pruned.
@@ -64,6 +74,7 @@ impl TargetState {
         cancel: &CancelToken,
     ) -> Result<(), ForwardError> {
         let Self { kv, workspace, batch, .. } = self;
+        workspace.tap(self.taps);
         batch.set_chain(kv.len(), tokens);
         let part = Part::new(batch, kv, workspace, cancel.flag());
         shared.model.forward_through(shared.compute(), part, end, Hooks { interlude, meanwhile: None })
@@ -79,6 +90,7 @@ impl TargetState {
         tree: &DraftTree,
         n_rows: usize,
     ) -> Result<(), ForwardError> {
+        self.workspace.tap(self.taps);
         self.batch.set_tree(self.kv.len(), tree.tokens(), tree.parents(), n_rows);
         shared.model.check(&self.batch, &self.kv)
     }
@@ -103,6 +115,7 @@ impl TargetState {
         cancel: &CancelToken,
     ) -> Result<Verified, ForwardError> {
         let Self { kv, workspace, batch, pruner, .. } = self;
+        workspace.tap(self.taps);
         batch.set_tree(kv.len(), tree.tokens(), tree.parents(), n_rows);
         let mut pass = pruner.as_mut().and_then(|pruner| pruner.pass(tree, batch_lens));
         let interlude = pass.as_mut().map(|pass| pass as &mut dyn Interlude);

@@ -28,12 +28,13 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     let is_dormant = session.is_dormant();
     let Session { shared, conversation, target, drafting, .. } = session;
     let (tokens, walk) = (&conversation.tokens, &run.scratch.walk);
-    if !is_dormant && drafting.reads_hidden() {
+    for states in drafting.reads_hidden().into_iter().flatten().filter(|_| !is_dormant) {
         // The root was the newest token before the step.
         let (path, first) = (walk.path(), tokens.len() - walk.path().len() - 1);
-        let hidden_dim = shared.model.config().hidden_dim;
-        let rows = path.iter().flat_map(|node| target.workspace.hidden_row(node.index(), hidden_dim));
-        drafting.read_hidden(tokens, first, &rows.copied().collect::<Vec<f32>>());
+        let row_len = states.row_len(shared.model.config().hidden_dim);
+        let rows = target.hidden_rows(states);
+        let of_path = path.iter().flat_map(|node| &rows[node.index() * row_len..][..row_len]);
+        drafting.read_hidden(tokens, first, (states, &of_path.copied().collect::<Vec<f32>>()));
     }
     let confidence = target.reader.as_ref().map_or(&[][..], Reader::confidence);
     drafting.guarded(|drafting| {

@@ -6,6 +6,7 @@
 //!
 //! A new family is a file here, a line in `FAMILIES`, and its golden model.
 
+pub(in crate::model) mod eagle3;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
@@ -242,11 +243,15 @@ pub(in crate::model) fn n_mtp_blocks(file: &GgufFile, config: &ModelConfig) -> R
 ///
 /// # Errors
 /// [`ConfigError`]; it names any field that would change the computation and is not implemented.
+///
+/// The configuration of an EAGLE-3 head, which has a `draft_vocab_size`, is read as one.
 pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> {
     let not_json = |reason: String| ConfigError::NotJson { file: file.to_owned(), reason };
     let value: Value = serde_json::from_str(text).map_err(|e| not_json(e.to_string()))?;
     let Value::Object(map) = value else { return Err(not_json("not an object".to_owned())) };
-    let object = Object::new(file, "", &map);
+    let whole = Object::new(file, "", &map);
+    let is_eagle3 = eagle3::is_head(&whole);
+    let object = if is_eagle3 { eagle3::layer(whole)? } else { whole };
     let name = object.required_text("model_type")?;
     let Some(architecture) = Architecture::of_json(name) else {
         return Err(Architecture::unknown(file, name));
@@ -256,7 +261,13 @@ pub fn parse_config(text: &str, file: &str) -> Result<ModelConfig, ConfigError> 
         [_] => object,
         _ => object.object("text_config")?.unwrap_or(object),
     };
-    finish(Keys::of_json(object, name), architecture)
+    let config = finish(Keys::of_json(object, name), architecture)?;
+    if !is_eagle3 {
+        return Ok(config);
+    }
+    let config = eagle3::read(whole, config)?;
+    config.validate(file)?;
+    Ok(config)
 }
 
 fn finish(keys: Keys<'_>, architecture: Architecture) -> Result<ModelConfig, ConfigError> {

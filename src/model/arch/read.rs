@@ -76,7 +76,7 @@ pub(super) fn base(
         logit_softcap: None,
         per_layer: None,
         streams: None,
-        mtp: false,
+        draft_head: None,
         ropes: Vec::new(),
         layers: Vec::new(),
     })

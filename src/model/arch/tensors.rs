@@ -1,8 +1,9 @@
 //! The tensors of a model: their roles, their shapes by the plan of each layer, and where containers store them.
 
+use super::eagle3;
 use crate::model::config::{
-    Attention, DeltaNet, Dense, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer, ModelConfig,
-    QkNorm, Routing, ShortConv,
+    Attention, DeltaNet, Dense, DraftHead, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer,
+    ModelConfig, QkNorm, Routing, ShortConv,
 };
 
 /// The role of a tensor in the model.
@@ -12,7 +13,8 @@ pub enum WeightId {
     Embedding,
     /// Norm before the head, `[hidden_dim]`.
     OutputNorm,
-    /// Output matrix, `[vocab_size, hidden_dim]`; absent if [`ModelConfig::tied_head`] is set.
+    /// Output matrix, `[vocab_size, hidden_dim]`, of an EAGLE-3 head `[draft_vocab_size, hidden_dim]`; absent if [`ModelConfig::tied_head`]
+    /// is set.
     Head,
     /// Second token embedding, for all layers, `[per-layer vocab_size, n_layers · dim]`
     /// ([`PerLayerInputs`](crate::model::config::PerLayerInputs)).
@@ -26,12 +28,13 @@ pub enum WeightId {
     StreamIn(usize),
     /// Projection of residual stream 1, 2, … to the final hidden state, `[hidden_dim, hidden_dim]`, counted from 0.
     StreamOut(usize),
-    /// Norm of the embedding before a head for multi-token prediction ([`ModelConfig::mtp`]), `[hidden_dim]`.
-    MtpEmbeddingNorm,
-    /// Norm of the target's hidden state before it, `[hidden_dim]`.
-    MtpHiddenNorm,
-    /// Projection of both to its residual stream, `[hidden_dim, 2 · hidden_dim]`; the embedding comes first.
-    MtpInput,
+    /// Norm of the embedding before a draft head ([`ModelConfig::draft_head`]), `[hidden_dim]`.
+    DraftEmbeddingNorm,
+    /// Norm of the hidden state before it, `[hidden_dim]`.
+    DraftHiddenNorm,
+    /// Projection of both to its residual stream, `[hidden_dim, 2 · hidden_dim]`; the embedding comes first. Of EAGLE-3, that of the
+    /// target's hidden states, `[hidden_dim, 3 · hidden_dim of the target]`.
+    DraftInput,
     /// A tensor of one layer.
     Layer(usize, LayerWeight),
 }
@@ -373,9 +376,9 @@ impl Slot {
                 WeightId::PerLayerNorm => "model.per_layer_projection_norm.weight".to_owned(),
                 WeightId::StreamIn(i) => format!("model.altup_projections.{i}.weight"),
                 WeightId::StreamOut(i) => format!("model.altup_unembed_projections.{i}.weight"),
-                WeightId::MtpEmbeddingNorm => "mtp.pre_fc_norm_embedding.weight".to_owned(),
-                WeightId::MtpHiddenNorm => "mtp.pre_fc_norm_hidden.weight".to_owned(),
-                WeightId::MtpInput => "mtp.fc.weight".to_owned(),
+                WeightId::DraftEmbeddingNorm => "mtp.pre_fc_norm_embedding.weight".to_owned(),
+                WeightId::DraftHiddenNorm => "mtp.pre_fc_norm_hidden.weight".to_owned(),
+                WeightId::DraftInput => "mtp.fc.weight".to_owned(),
                 WeightId::Layer(layer_idx, weight) => format!("model.layers.{layer_idx}.{}", weight.json()),
             },
         };
@@ -471,9 +474,9 @@ pub(in crate::model) fn standard_name(id: WeightId) -> String {
         WeightId::PerLayerNorm => "per_layer_proj_norm.weight".to_owned(),
         WeightId::StreamIn(i) => format!("altup_proj.{i}.weight"),
         WeightId::StreamOut(i) => format!("altup_unembd_proj.{i}.weight"),
-        WeightId::MtpEmbeddingNorm => "nextn.enorm.weight".to_owned(),
-        WeightId::MtpHiddenNorm => "nextn.hnorm.weight".to_owned(),
-        WeightId::MtpInput => "nextn.eh_proj.weight".to_owned(),
+        WeightId::DraftEmbeddingNorm => "nextn.enorm.weight".to_owned(),
+        WeightId::DraftHiddenNorm => "nextn.hnorm.weight".to_owned(),
+        WeightId::DraftInput => "nextn.eh_proj.weight".to_owned(),
         WeightId::Layer(layer_idx, weight) => format!("blk.{layer_idx}.{}", weight.gguf()),
     }
 }
@@ -486,7 +489,7 @@ pub fn slots(config: &ModelConfig) -> Vec<Slot> {
         Slot { id: WeightId::OutputNorm, shape: vec![hidden] },
     ];
     if !config.tied_head {
-        slots.push(Slot { id: WeightId::Head, shape: vec![vocab, hidden] });
+        slots.push(Slot { id: WeightId::Head, shape: vec![config.n_logits() as u64, hidden] });
     }
     if let Some(per_layer) = config.per_layer {
         let (dims, rows) = (config.per_layer_dims() as u64, per_layer.vocab_size as u64);
@@ -498,10 +501,14 @@ pub fn slots(config: &ModelConfig) -> Vec<Slot> {
         let ids = (1..streams.n).flat_map(|i| [WeightId::StreamIn(i - 1), WeightId::StreamOut(i - 1)]);
         slots.extend(ids.map(|id| Slot { id, shape: vec![hidden, hidden] }));
     }
-    if config.mtp {
-        slots.push(Slot { id: WeightId::MtpEmbeddingNorm, shape: vec![hidden] });
-        slots.push(Slot { id: WeightId::MtpHiddenNorm, shape: vec![hidden] });
-        slots.push(Slot { id: WeightId::MtpInput, shape: vec![hidden, 2 * hidden] });
+    if let Some(head) = &config.draft_head {
+        let input_dim = match head {
+            DraftHead::Mtp => 2 * hidden,
+            DraftHead::Eagle3(_) => config.target_state_dim() as u64,
+        };
+        slots.push(Slot { id: WeightId::DraftEmbeddingNorm, shape: vec![hidden] });
+        slots.push(Slot { id: WeightId::DraftHiddenNorm, shape: vec![hidden] });
+        slots.push(Slot { id: WeightId::DraftInput, shape: vec![hidden, input_dim] });
     }
     for (layer_idx, layer) in config.layers.iter().enumerate() {
         let of_layer = layer_slots(config, layer).into_iter();
@@ -516,11 +523,13 @@ pub(in crate::model) fn layer_slots(config: &ModelConfig, layer: &LayerPlan) -> 
     let hidden_dim = config.hidden_dim;
     let hidden = hidden_dim as u64;
     let mut slots = Slots::default();
-    if layer.norms.has_pre() {
+    // The layer of an EAGLE-3 head reads embeddings and hidden states, normed each by itself.
+    let input_dim = if config.eagle3().is_some() { 2 * hidden_dim } else { hidden_dim };
+    if layer.norms.has_pre() && input_dim == hidden_dim {
         slots.vector(AttnNorm, hidden_dim);
     }
     match &layer.mixer {
-        Mixer::Attention(attention) => slots.attention(hidden_dim, attention),
+        Mixer::Attention(attention) => slots.attention(input_dim, hidden_dim, attention),
         Mixer::ShortConv(conv) => slots.short_conv(hidden_dim, conv),
         Mixer::DeltaNet(delta) => slots.delta_net(hidden_dim, delta),
         Mixer::Mamba2(mamba) => slots.mamba2(hidden_dim, mamba),
@@ -584,19 +593,19 @@ impl Slots {
         self.0.push((weight, vec![len as u64]));
     }
 
-    fn attention(&mut self, hidden_dim: usize, attention: &Attention) {
+    fn attention(&mut self, input_dim: usize, hidden_dim: usize, attention: &Attention) {
         use LayerWeight::*;
         let (q_dim, kv_dim) = (attention.q_dim(), attention.kv_dim());
         let (has_k, has_v) = (attention.kv_layer().is_none(), attention.kv == KvSource::Own);
-        self.matrix(Q, q_dim, hidden_dim);
+        self.matrix(Q, q_dim, input_dim);
         if has_k {
-            self.matrix(K, kv_dim, hidden_dim);
+            self.matrix(K, kv_dim, input_dim);
         }
         if has_v {
-            self.matrix(V, kv_dim, hidden_dim);
+            self.matrix(V, kv_dim, input_dim);
         }
         if attention.gated {
-            self.matrix(AttnGate, q_dim, hidden_dim);
+            self.matrix(AttnGate, q_dim, input_dim);
         }
         self.matrix(O, hidden_dim, q_dim);
     }
@@ -730,12 +739,12 @@ pub(in crate::model) fn mtp_place(
 ) -> Place {
     let own_block = |rest: &str| format!("blk.{block}.{rest}");
     let mut place = match slot.id {
-        WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm | WeightId::MtpInput => {
+        WeightId::DraftEmbeddingNorm | WeightId::DraftHiddenNorm | WeightId::DraftInput => {
             slot.standard(config, container)
         }
         _ => place(config, slot, container),
     };
-    let is_norm = matches!(slot.id, WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm);
+    let is_norm = matches!(slot.id, WeightId::DraftEmbeddingNorm | WeightId::DraftHiddenNorm);
     if container == Container::Json && is_norm {
         // As the family stores its other norms.
         let output_norm = Slot { id: WeightId::OutputNorm, shape: slot.shape.clone() };
@@ -768,7 +777,8 @@ pub(in crate::model) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
         || name.ends_with("rotary_emb.inv_freq")
         || name.ends_with("attn_rot_embd.weight")
         || (config.tied_head && name == "lm_head.weight")
-        || (config.architecture.family().has_mtp() && !config.mtp && name.starts_with("mtp."))
+        || (config.architecture.family().has_mtp() && config.draft_head.is_none() && name.starts_with("mtp."))
+        || (config.eagle3().is_some() && eagle3::is_of_vocabulary(name))
         || is_replaced_kv(name, config)
         || (config.architecture.family().is_redundant)(name, config)
 }

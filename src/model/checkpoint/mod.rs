@@ -7,6 +7,7 @@ mod open;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -19,6 +20,7 @@ use crate::model::gguf::{GgufError, GgufFile};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
+use crate::token::TokenId;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.
@@ -95,6 +97,20 @@ pub enum LoadError {
     NoMtp {
         /// The file or folder.
         file: String,
+    },
+    /// An entry of `d2t` of an EAGLE-3 head names a token that does not exist, or one that an earlier entry names.
+    #[error(
+        "{file}: tensor `d2t`: entry {index} is token {token}; each has to be another one of the {vocab_size} in the vocabulary"
+    )]
+    DraftToken {
+        /// The file.
+        file: String,
+        /// The entry.
+        index: usize,
+        /// Its token: the entry's number and the distance there.
+        token: i64,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
     },
     /// A tensor that the architecture needs is missing.
     #[error("{file}: tensor `{tensor}` is missing")]
@@ -194,6 +210,8 @@ pub struct Checkpoint {
     name: String,
     config: ModelConfig,
     weights: HashMap<WeightId, TensorInfo>,
+    /// The tokens of an EAGLE-3 head's vocabulary, `[n_logits]`; `None` if they are those of the target.
+    draft_tokens: Option<Arc<[TokenId]>>,
 }
 
 #[derive(Debug)]
@@ -210,6 +228,9 @@ impl Checkpoint {
     ///
     /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type,
     /// and is inside its file. Tensors that the architecture does not have are refused.
+    ///
+    /// A folder with an EAGLE-3 head is opened as a draft model of the head's target
+    /// ([`Engine::set_draft_model`](crate::Engine::set_draft_model)). It may leave the embedding out, which is that of the target.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays open.
@@ -276,6 +297,10 @@ impl Checkpoint {
                 _ => None,
             }
         }
+    }
+
+    pub(crate) fn draft_tokens(&self) -> Option<&Arc<[TokenId]>> {
+        self.draft_tokens.as_ref()
     }
 
     pub(in crate::model) fn container(&self) -> &Container {

@@ -4,16 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
 use crate::kernels::BlockType;
 use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, mtp_place, place, slots};
-use crate::model::arch::{StoredFactors, config_from_gguf, n_mtp_blocks};
-use crate::model::config::{LayerPlan, Mixer, ModelConfig};
+use crate::model::arch::{StoredFactors, config_from_gguf, eagle3, n_mtp_blocks};
+use crate::model::config::{DraftHead, LayerPlan, Mixer, ModelConfig};
 use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
+use crate::token::TokenId;
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     match kind(path)? {
@@ -88,7 +90,8 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
         |name: &str| !block_of(name).is_some_and(|i| (n_layers..n_layers + n_mtp_blocks).contains(&i));
     let stored = file.tensors().iter().filter(|tensor| of_model(&tensor.name));
     refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
-    Ok(Checkpoint { name: gguf_name(&file), container: Container::Gguf(file), config, weights })
+    let (name, container, draft_tokens) = (gguf_name(&file), Container::Gguf(file), None);
+    Ok(Checkpoint { name, container, config, weights, draft_tokens })
 }
 
 fn gguf_config(file: &GgufFile) -> Result<ModelConfig, LoadError> {
@@ -145,7 +148,8 @@ pub(super) fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     }
     let stored = file.tensors().iter().filter(|tensor| block_of(&tensor.name).is_some_and(|i| i >= block));
     refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
-    Ok(Checkpoint { name: gguf_name(&file), container: Container::Gguf(file), config, weights })
+    let (name, container, draft_tokens) = (gguf_name(&file), Container::Gguf(file), None);
+    Ok(Checkpoint { name, container, config, weights, draft_tokens })
 }
 
 /// The head for multi-token prediction of a model: one layer like the model's last one with attention.
@@ -153,7 +157,7 @@ fn mtp_config(model: ModelConfig, file: &str) -> Result<ModelConfig, LoadError> 
     let attends = |layer: &&LayerPlan| matches!(layer.mixer, Mixer::Attention(_));
     let layer = model.layers.iter().rev().find(attends).cloned();
     let layer = layer.ok_or_else(|| LoadError::NoMtp { file: file.to_owned() })?;
-    let config = ModelConfig { layers: vec![layer], mtp: true, ..model };
+    let config = ModelConfig { layers: vec![layer], draft_head: Some(DraftHead::Mtp), ..model };
     config.validate(file)?;
     Ok(config)
 }
@@ -175,6 +179,7 @@ pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
         weights: packed_tensors(&file).collect(),
         container: Container::Packed(file),
         config,
+        draft_tokens: None,
     })
 }
 
@@ -182,7 +187,7 @@ fn from_graphs(folder: GraphFolder) -> Result<Checkpoint, LoadError> {
     let (config, name) = (folder.config().clone(), folder.ends().name().to_owned());
     // Both graphs of a block have the same tensors.
     let weights = folder.files().flat_map(packed_tensors).collect();
-    Ok(Checkpoint { name, weights, container: Container::Graphs(folder), config })
+    Ok(Checkpoint { name, weights, container: Container::Graphs(folder), config, draft_tokens: None })
 }
 
 fn packed_tensors(file: &PackedFile) -> impl Iterator<Item = (WeightId, TensorInfo)> {
@@ -231,6 +236,9 @@ fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, LoadErr
 fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let folder = HfFolder::open(path)?;
     let config = folder_config(&folder, path)?;
+    if config.eagle3().is_some() {
+        return eagle3_from_folder(folder, config, path);
+    }
     let root = root_of(&config, &folder);
     let mut weights = HashMap::new();
     for slot in slots(&config) {
@@ -240,7 +248,62 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
         weights.insert(slot.id, check(&slot, place, |name| in_folder(&folder, path, name))?);
     }
     refuse_unexpected(&config, &weights, stored_in(&folder))?;
-    Ok(Checkpoint { name: folder_name(path), container: Container::Hf(folder), config, weights })
+    let (name, container, draft_tokens) = (folder_name(path), Container::Hf(folder), None);
+    Ok(Checkpoint { name, container, config, weights, draft_tokens })
+}
+
+/// Opens the EAGLE-3 head in a folder, which may leave the embedding to the target.
+fn eagle3_from_folder(folder: HfFolder, config: ModelConfig, path: &Path) -> Result<Checkpoint, LoadError> {
+    let mut weights = HashMap::new();
+    for slot in slots(&config) {
+        let is_there = |name: &str| folder.tensor(name).is_some();
+        let place = there(eagle3::place(&config, &slot), is_there);
+        if slot.id == WeightId::Embedding && !is_there(&place.names[0]) {
+            continue;
+        }
+        weights.insert(slot.id, check(&slot, place, |name| in_folder(&folder, path, name))?);
+    }
+    refuse_unexpected(&config, &weights, stored_in(&folder))?;
+    let draft_tokens = draft_tokens(&folder, &config, path)?;
+    Ok(Checkpoint {
+        name: folder_name(path),
+        container: Container::Hf(folder),
+        config,
+        weights,
+        draft_tokens,
+    })
+}
+
+/// The tokens of a draft vocabulary; `None` if they are those of the target. The tensor is small, so it is read immediately.
+fn draft_tokens(
+    folder: &HfFolder,
+    config: &ModelConfig,
+    path: &Path,
+) -> Result<Option<Arc<[TokenId]>>, LoadError> {
+    let (n_tokens, vocab_size) = (config.n_logits(), config.vocab_size);
+    if n_tokens == vocab_size {
+        return Ok(None);
+    }
+    let tensor = eagle3::DRAFT_TO_TARGET;
+    let Found { shape, ty_name, file, .. } = in_folder(folder, path, tensor.to_owned())?;
+    let (file, expected) = (file.to_owned(), vec![n_tokens as u64]);
+    if shape != expected {
+        return Err(LoadError::WrongShape { file, tensor: tensor.to_owned(), expected, found: shape });
+    }
+    if ty_name != "I64" {
+        return Err(LoadError::UnsupportedType { file, tensor: tensor.to_owned(), ty: ty_name });
+    }
+    let bytes = folder.tensor(tensor).map_or(Ok(Vec::new()), |(shard, tensor)| shard.read(tensor))?;
+    let mut seen = HashSet::with_capacity(n_tokens);
+    let tokens = bytes.as_chunks::<8>().0.iter().zip(0i64..).map(|(distance, index)| {
+        let token = index.saturating_add(i64::from_le_bytes(*distance));
+        let known = u32::try_from(token).ok().filter(|&token| (token as usize) < vocab_size);
+        known.filter(|&token| seen.insert(token)).map(TokenId).ok_or_else(|| {
+            let (file, index) = (file.clone(), index as usize);
+            LoadError::DraftToken { file, index, token, vocab_size }
+        })
+    });
+    tokens.collect::<Result<_, _>>().map(Some)
 }
 
 /// Opens the head for multi-token prediction of the model in a folder.
@@ -266,7 +329,8 @@ fn mtp_from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     }
     let stored = stored_in(&folder).filter(|(_, name)| name.starts_with("mtp."));
     refuse_unexpected(&config, &weights, stored)?;
-    Ok(Checkpoint { name: folder_name(path), container: Container::Hf(folder), config, weights })
+    let (name, container, draft_tokens) = (folder_name(path), Container::Hf(folder), None);
+    Ok(Checkpoint { name, container, config, weights, draft_tokens })
 }
 
 fn folder_config(folder: &HfFolder, path: &Path) -> Result<ModelConfig, LoadError> {

@@ -31,7 +31,7 @@ impl Part {
             WeightId::Embedding => Part::Embedding,
             WeightId::Layer(layer_idx, _) => Part::Layer(layer_idx),
             WeightId::OutputNorm | WeightId::Head => Part::Output,
-            WeightId::MtpEmbeddingNorm | WeightId::MtpHiddenNorm | WeightId::MtpInput => Part::Output,
+            WeightId::DraftEmbeddingNorm | WeightId::DraftHiddenNorm | WeightId::DraftInput => Part::Output,
             WeightId::PerLayerEmbedding | WeightId::PerLayerProjection | WeightId::PerLayerNorm => {
                 Part::PerLayer
             }

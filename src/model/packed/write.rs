@@ -26,6 +26,12 @@ pub enum WritePackedError {
         /// The file.
         file: String,
     },
+    /// A draft head has no packed form.
+    #[error("{file}: a draft head is not packed; a model drafts with it as it is")]
+    DraftHead {
+        /// The file or folder.
+        file: String,
+    },
     /// A number is outside its range.
     #[error("{option}: {given} is outside 1..={max}")]
     OutOfRange {
@@ -144,6 +150,9 @@ impl<'a> Packing<'a> {
         }
         if let Some(file) = checkpoint.packed() {
             return Err(WritePackedError::AlreadyPacked { file: file.file().to_owned() });
+        }
+        if checkpoint.config().draft_head.is_some() {
+            return Err(WritePackedError::DraftHead { file: checkpoint.name().to_owned() });
         }
         let tokenizer = tokenizer_files(checkpoint)?;
         let loader = Loader::new(checkpoint, options)?;

@@ -153,7 +153,7 @@ impl Opening<'_> {
         let output_norm = self.file.vector(WeightId::OutputNorm)?;
         let per_layer = self.per_layer(pinned)?;
         let streams = self.streams(pinned)?;
-        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, mtp: None })
+        Ok(Weights { embedding, layers: Vec::new(), output_norm, head, per_layer, streams, draft_head: None })
     }
 
     /// Reads the projections of residual streams.

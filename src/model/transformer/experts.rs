@@ -705,7 +705,7 @@ mod tests {
             logit_softcap: None,
             per_layer: None,
             streams: None,
-            mtp: false,
+            draft_head: None,
             ropes: Vec::new(),
             layers: vec![layer],
         };
@@ -718,7 +718,7 @@ mod tests {
             head: None,
             per_layer: None,
             streams: None,
-            mtp: None,
+            draft_head: None,
         };
         Model { config, weights, graphs: None, streamed: None, identity: OnceLock::new() }
     }

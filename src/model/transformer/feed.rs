@@ -40,8 +40,12 @@ impl Model {
                 self.keep_streams(active.kept(), ws);
                 ws.resize(&self.config, active.len());
             }
+            Part::tap(parts, layer_idx, active, &ws.x, self.config.hidden_dim);
             let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;
             self.run_layers(compute, layer_idx, layer.as_ref(), &active.rows(), parts, ws, end)?;
+        }
+        if end != PassEnd::KeysAndValues {
+            Part::tap(parts, self.config.n_layers(), active, &ws.x, self.config.hidden_dim);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Workspace};
+use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Taps, Workspace};
 use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, StateScratch, resize_exact};
 use crate::model::batch::{Batch, Form};
 use crate::model::kv_cache::KvCache;
@@ -113,8 +113,13 @@ impl<'a> Part<'a> {
     }
 
     /// Begins a pass over the rows of the batch.
-    fn begin(&mut self) -> Result<(), ForwardError> {
+    fn begin(&mut self, hidden_dim: usize) -> Result<(), ForwardError> {
         self.kv.note_written(self.batch.len());
+        let Taps { layers, rows } = &mut self.workspace.taps;
+        rows.clear();
+        if layers.is_some() {
+            rows.resize(3 * self.batch.len() * hidden_dim, f32::NAN);
+        }
         if !self.kv.is_recurrent() {
             return Ok(());
         }
@@ -136,6 +141,28 @@ impl<'a> Part<'a> {
     pub(super) fn keep(&mut self, kept: &[u32]) {
         if self.kv.is_recurrent() {
             self.workspace.rows.keep(kept);
+        }
+    }
+
+    /// Keeps the residual stream `x` before a layer for the parts that read it.
+    pub(super) fn tap(
+        parts: &mut [Part<'_>],
+        layer_idx: usize,
+        active: &ActiveRows<'_>,
+        x: &[f32],
+        hidden_dim: usize,
+    ) {
+        for (part, (range, _)) in parts.iter_mut().zip(active.rows().by_part()) {
+            let Taps { layers, rows } = &mut part.workspace.taps;
+            let places = layers.iter().flatten().enumerate().filter(|(_, tapped)| **tapped == layer_idx);
+            for (place, _) in places {
+                for i in range.clone() {
+                    // Rows are dropped only where there is one part.
+                    let row = active.kept()[i] as usize - range.start;
+                    let to = &mut rows[(3 * row + place) * hidden_dim..][..hidden_dim];
+                    to.copy_from_slice(&x[i * hidden_dim..][..hidden_dim]);
+                }
+            }
         }
     }
 
@@ -196,7 +223,7 @@ impl Model {
     /// [`ForwardError`]: a batch does not fit; nothing was read or written.
     pub(super) fn begin_parts(&self, parts: &mut [Part<'_>]) -> Result<(), ForwardError> {
         parts.iter().try_for_each(|part| self.check(part.batch, part.kv))?;
-        parts.iter_mut().try_for_each(Part::begin)
+        parts.iter_mut().try_for_each(|part| part.begin(self.config.hidden_dim))
     }
 
     /// Writes the residual streams before the first layer, and layers' own inputs.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use refrain::internals::draft_model::{Drafter, KvTree};
-use refrain::{Computed, DraftSource, EvidenceClass, ForwardError, StepOutcome, TokenId};
+use refrain::{Computed, DraftSource, EvidenceClass, ForwardError, HiddenStates, StepOutcome, TokenId};
 
 use crate::rules::source::{Plan, Rule, RuleSource};
 
@@ -75,7 +75,7 @@ impl<P: Planner> Rule for Planned<P> {
         self.drafter.watch(cancel);
     }
 
-    fn reads_hidden(&self) -> bool {
+    fn reads_hidden(&self) -> Option<HiddenStates> {
         self.drafter.reads_hidden()
     }
 

@@ -1,4 +1,4 @@
-//! Heads for multi-token prediction: their arithmetic against the reference of `tools/make-goldens`, and their tree of keys and values
+//! Draft heads: their arithmetic against the reference of `tools/make-goldens`, and their tree of keys and values
 //! against plain passes, with hidden states that depend on all tokens before them.
 
 use std::collections::HashMap;
@@ -10,29 +10,48 @@ use safetensors::SafeTensors;
 
 use super::kv_tree::{CHUNK, KvTree, Likely, ROOT};
 use super::*;
-use crate::draft::{Candidates, ComputingSource, DraftSource};
+use crate::draft::{Candidates, ComputingSource, DraftSource, HiddenStates};
 use crate::model::Checkpoint;
 use crate::model::weights::{LoadOptions, Quantize};
 use crate::token::TokenId;
 
-const HIDDEN_DIM: usize = 48;
 const N_LIKELY: usize = 4;
 const N_NODES_MAX: usize = 12;
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/qwen3_5")
+fn golden(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(path)
 }
 
-/// The golden head, in a folder without its target.
-fn head(quantize: Quantize) -> Arc<DraftModel> {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::copy(golden().join("config.json"), folder.path().join("config.json")).unwrap();
-    std::fs::copy(golden().join("mtp.safetensors"), folder.path().join("model.safetensors")).unwrap();
+/// The kinds of heads.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    Mtp,
+    Eagle3,
+}
+
+/// A golden head.
+fn head(kind: Kind, quantize: Quantize) -> Arc<DraftModel> {
     let options = LoadOptions { quantize, ..LoadOptions::default() };
-    let target = Model::load(&Checkpoint::open(golden()).unwrap(), options).unwrap();
-    let model = Model::load_mtp(&Checkpoint::open_mtp(folder.path()).unwrap(), &target, options).unwrap();
-    let costs = CostProfile::from_measurements(&[(1, 11.0), (64, 74.0)]);
-    Arc::new(DraftModel::new("head", model, Kernels::detect(), Arc::new(Pool::new(1)), costs))
+    let load = |target: &str, head: &Checkpoint| {
+        let target = Model::load(&Checkpoint::open(golden(target)).unwrap(), options).unwrap();
+        let model = Model::load_head(head, &target, options).unwrap();
+        let costs = CostProfile::from_measurements(&[(1, 11.0), (64, 74.0)]);
+        DraftModel::new("head", model, Kernels::detect(), Arc::new(Pool::new(1)), costs)
+    };
+    Arc::new(match kind {
+        Kind::Mtp => {
+            // In a folder without its target.
+            let folder = tempfile::tempdir().unwrap();
+            for (from, to) in [("config.json", "config.json"), ("mtp.safetensors", "model.safetensors")] {
+                std::fs::copy(golden("qwen3_5").join(from), folder.path().join(to)).unwrap();
+            }
+            load("qwen3_5", &Checkpoint::open_mtp(folder.path()).unwrap())
+        }
+        Kind::Eagle3 => {
+            let head = Checkpoint::open(golden("llama/eagle3")).unwrap();
+            load("llama", &head).eagle3([0, 2, 3], head.draft_tokens().cloned())
+        }
+    })
 }
 
 fn tree(model: &Arc<DraftModel>) -> KvTree {
@@ -40,8 +59,13 @@ fn tree(model: &Arc<DraftModel>) -> KvTree {
 }
 
 #[test]
-fn a_head_computes_what_the_reference_does() {
-    let bytes = std::fs::read(golden().join("mtp.safetensors")).unwrap();
+fn heads_compute_what_the_references_do() {
+    computes_the_golden(Kind::Mtp, "qwen3_5/mtp.safetensors");
+    computes_the_golden(Kind::Eagle3, "llama/eagle3/golden.safetensors");
+}
+
+fn computes_the_golden(kind: Kind, file: &str) {
+    let bytes = std::fs::read(golden(file)).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let words = |name: &str| {
         let data = tensors.tensor(name).unwrap().data().to_vec();
@@ -52,29 +76,34 @@ fn a_head_computes_what_the_reference_does() {
         words(name).into_iter().map(|word| TokenId(u32::from_le_bytes(word))).collect::<Vec<_>>()
     };
     let (prompt, drafted) = (tokens("prompt"), tokens("drafted"));
-    let model = head(Quantize::F32);
-    let vocab_size = model.config().vocab_size;
-    let mut tree = KvTree::new(model, 64, vocab_size, N_NODES_MAX).unwrap();
+    let model = head(kind, Quantize::F32);
+    let (n_logits, state_dim) = (model.config().n_logits(), model.config().target_state_dim());
+    // The number of a token in the head's vocabulary.
+    let number = |token: TokenId| {
+        let of_head = |tokens: &Arc<[TokenId]>| tokens.iter().position(|&own| own == token).unwrap();
+        model.tokens.as_ref().map_or(token.index(), of_head)
+    };
+    let mut tree = KvTree::new(Arc::clone(&model), 64, n_logits, N_NODES_MAX).unwrap();
     // The newest token has no state yet.
-    let states = &floats("states")[..(prompt.len() - 1) * HIDDEN_DIM];
+    let states = &floats("states")[..(prompt.len() - 1) * state_dim];
     tree.read_hidden(&prompt, 0, states).unwrap();
     tree.compute_root().unwrap();
     let mut node = ROOT;
-    for (i, logits) in floats("logits").chunks_exact(vocab_size).enumerate() {
-        assert_eq!(tree.likely(node)[0].token, drafted[i], "draft {i}");
+    for (i, logits) in floats("logits").chunks_exact(n_logits).enumerate() {
+        assert_eq!(tree.likely(node)[0].token, drafted[i], "{kind:?}, draft {i}");
         let total: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
         for likely in tree.likely(node) {
-            let expected = f64::from(logits[likely.token.index()]) - total.ln();
+            let expected = f64::from(logits[number(likely.token)]) - total.ln();
             let found = f64::from(likely.probability).ln();
             // Keys and values are kept in 16 bits.
-            assert!((found - expected).abs() < 3e-3, "draft {i}, {:?}: {found} {expected}", likely.token);
+            assert!((found - expected).abs() < 3e-3, "{kind:?}, {i}, {:?}: {found} {expected}", likely.token);
         }
         node = tree.compute(&[(node, drafted[i])]).unwrap();
     }
 }
 
 /// A hidden state for the last position of `text`: numbers that follow from all of its tokens.
-fn state(text: &[TokenId]) -> Vec<f32> {
+fn state(state_dim: usize, text: &[TokenId]) -> Vec<f32> {
     let mut hash = text.iter().fold(0xCBF2_9CE4_8422_2325u64, |hash, token| {
         (hash ^ u64::from(token.0)).wrapping_mul(0x0000_0100_0000_01B3)
     });
@@ -82,12 +111,13 @@ fn state(text: &[TokenId]) -> Vec<f32> {
         hash = hash.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (hash >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     };
-    (0..HIDDEN_DIM).map(|_| next()).collect()
+    (0..state_dim).map(|_| next()).collect()
 }
 
 /// Gives the tree the states at `positions` of `text`.
 fn compute(tree: &mut KvTree, text: &[TokenId], positions: std::ops::Range<usize>) {
-    let (first, states) = (positions.start, positions.flat_map(|position| state(&text[..=position])));
+    let (first, dim) = (positions.start, tree.model().config().target_state_dim());
+    let states = positions.flat_map(|position| state(dim, &text[..=position]));
     tree.read_hidden(text, first, &states.collect::<Vec<_>>()).unwrap();
 }
 
@@ -128,11 +158,14 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn nodes_and_roots_are_those_of_plain_passes(ops in prop::collection::vec(op(), 1..14)) {
-        let model = head(Quantize::Q8_0);
+    fn nodes_and_roots_are_those_of_plain_passes(
+        kind in prop_oneof![Just(Kind::Mtp), Just(Kind::Eagle3)],
+        ops in prop::collection::vec(op(), 1..14),
+    ) {
+        let model = head(kind, Quantize::Q8_0);
         let mut known: HashMap<(Vec<TokenId>, Vec<TokenId>), Vec<Likely>> = HashMap::new();
         let mut expected = |text: &[TokenId], path: &[TokenId]| {
             let key = (text.to_vec(), path.to_vec());
@@ -212,7 +245,7 @@ proptest! {
 
 #[test]
 fn positions_without_states_are_left_out() {
-    let model = head(Quantize::Q8_0);
+    let model = head(Kind::Mtp, Quantize::Q8_0);
     let text: Vec<TokenId> = (0..20).map(|i| TokenId(i * 7 % 300)).collect();
     let mut tree = tree(&model);
     // The states of a restored beginning never come.
@@ -236,7 +269,7 @@ fn positions_without_states_are_left_out() {
 
 #[test]
 fn long_texts_are_read_as_their_states_come() {
-    let model = head(Quantize::Q8_0);
+    let model = head(Kind::Eagle3, Quantize::Q8_0);
     let n = 3 * CHUNK;
     let text: Vec<TokenId> = (0..n as u32).map(|i| TokenId(i * 7 % 300)).collect();
     let mut tree = KvTree::new(Arc::clone(&model), n, N_LIKELY, N_NODES_MAX).unwrap();
@@ -244,11 +277,13 @@ fn long_texts_are_read_as_their_states_come() {
     assert!((1..=CHUNK).contains(&tree.n_owed()), "{}", tree.n_owed());
     assert!(tree.memory_usage() < KvTree::bytes(model.config(), n, N_NODES_MAX) as usize);
     let mut source = DraftModelSource::new(&model, n).unwrap();
-    assert!(source.reads_hidden());
+    assert_eq!(source.reads_hidden(), Some(HiddenStates::Before([0, 2, 3])));
     let (mut anchors, mut candidates) = (Vec::new(), Candidates::with_limit(100));
     source.anchors(&text, &mut anchors);
     assert!(anchors.is_empty(), "no state has come");
-    let states: Vec<f32> = (0..n - 1).flat_map(|position| state(&text[..=position])).collect();
+    let states: Vec<f32> = (0..n - 1)
+        .flat_map(|position| state(tree.model().config().target_state_dim(), &text[..=position]))
+        .collect();
     source.read_hidden(&text, 0, &states);
     source.anchors(&text, &mut anchors);
     source.expand(&[anchors[0].cursor], &mut candidates);

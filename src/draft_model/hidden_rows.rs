@@ -1,4 +1,4 @@
-//! What a head for multi-token prediction reads of its target: final hidden states.
+//! What a draft head reads of its target: hidden states.
 //!
 //! ```text
 //! target   position   0    1    2    3    4       tokens a b c d e, of which the target has computed a b c d
@@ -10,6 +10,7 @@
 //! are left out of the head's text: rotations depend on distances alone, so drafts lose a little of their context and nothing else.
 //! Below the text, a node reads the head's own hidden state of its parent.
 
+use crate::model::ModelConfig;
 use crate::token::TokenId;
 
 /// The hidden states that one session's head has to read.
@@ -20,12 +21,15 @@ use crate::token::TokenId;
 /// - the rows before `n_taken` are in the head's cache.
 #[derive(Clone, Default)]
 pub(super) struct HiddenRows {
+    /// Numbers of a position.
+    state_dim: usize,
+    /// The head's own hidden states have so many.
     hidden_dim: usize,
     /// The target's position of each row. Rows behind the head's text wait for their tokens.
     positions: Vec<u32>,
     /// Rows whose hidden states are no longer kept.
     n_taken: usize,
-    /// `[n, hidden_dim]`
+    /// `[n, state_dim]`
     hidden: Vec<f32>,
     /// Tokens of the session's text.
     n_committed: usize,
@@ -34,8 +38,9 @@ pub(super) struct HiddenRows {
 }
 
 impl HiddenRows {
-    pub(super) fn new(hidden_dim: usize) -> Self {
-        Self { hidden_dim, ..Self::default() }
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        let (state_dim, hidden_dim) = (config.target_state_dim(), config.hidden_dim);
+        Self { state_dim, hidden_dim, ..Self::default() }
     }
 
     /// Adds states of the target at the positions from `first` on. They replace those at the same and later positions; returns the
@@ -43,8 +48,7 @@ impl HiddenRows {
     pub(super) fn push(&mut self, first: usize, hidden: &[f32]) -> usize {
         let n_before = self.n_before(first);
         self.keep(n_before, n_before);
-        self.positions
-            .extend((first..first + hidden.len() / self.hidden_dim).map(|position| position as u32));
+        self.positions.extend((first..first + hidden.len() / self.state_dim).map(|position| position as u32));
         self.hidden.extend_from_slice(hidden);
         n_before
     }
@@ -60,7 +64,7 @@ impl HiddenRows {
         let n_states = if n_rows < self.n_taken { n_rows } else { n_states };
         self.n_taken = self.n_taken.min(n_rows);
         self.positions.truncate(n_states);
-        self.hidden.truncate((n_states - self.n_taken) * self.hidden_dim);
+        self.hidden.truncate((n_states - self.n_taken) * self.state_dim);
     }
 
     /// Updates `text`, the head's, to that of the session, `committed`. Returns the rows that stay: their tokens are those of
@@ -95,14 +99,14 @@ impl HiddenRows {
         self.positions[newest] as usize + 2 == self.n_committed && (is_computed || newest >= self.n_taken)
     }
 
-    /// The states of `n` rows from row `first` on. `[n, hidden_dim]`
+    /// The states of `n` rows from row `first` on. `[n, state_dim]`
     ///
     /// # Panics
     /// If they are not kept.
     pub(super) fn rows(&self, first: usize, n: usize) -> &[f32] {
         let start =
             first.checked_sub(self.n_taken).expect("the state of a row is kept until the row is read");
-        &self.hidden[start * self.hidden_dim..][..n * self.hidden_dim]
+        &self.hidden[start * self.state_dim..][..n * self.state_dim]
     }
 
     /// The head's own state of a node. `[hidden_dim]`
@@ -113,7 +117,7 @@ impl HiddenRows {
     /// Forgets the states of the first `n_read` rows, which are in the cache.
     pub(super) fn take(&mut self, n_read: usize) {
         let n = n_read.saturating_sub(self.n_taken);
-        self.hidden.drain(..n * self.hidden_dim);
+        self.hidden.drain(..n * self.state_dim);
         self.n_taken += n;
     }
 
