@@ -100,7 +100,7 @@ pub mod architecture {
 
 /// Details of errors: the types inside the variants of the errors at the root.
 pub mod error {
-    pub use crate::draft_model::VocabularyMismatch;
+    pub use crate::draft_model::{SelfDraftError, VocabularyMismatch};
     pub use crate::kernels::{AllocError, BlockType, PackError};
     pub use crate::model::checkpoint::{LayerWeight, WeightId};
     pub use crate::model::config::ConfigError;

@@ -19,7 +19,7 @@ use crate::args::{
     TuneArgs, needs_draft_model,
 };
 use crate::failure::{Exit, Failure};
-use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
+use crate::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
 use crate::progress::Progress;
 use crate::setup;
 
@@ -144,15 +144,15 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(needs_draft_model(strategy));
     }
     let checkpoint = load::checkpoint(Some(path))?;
-    let streaming = args.streaming.stream_options();
+    let draft = args.draft.as_ref().map(|model| Drafts::open(model, Some(path))).transpose()?;
+    let mut streaming = args.streaming.stream_options();
+    if let (Some(draft), Some(streaming)) = (&draft, &mut streaming) {
+        draft.pin(streaming);
+    }
     let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
     let engine = load::engine(&checkpoint, options)?;
-    if let Some(model) = &args.draft {
-        load::draft_model(
-            &engine,
-            &load::draft_checkpoint(model, Some(path))?,
-            DraftModelOptions::default(),
-        )?;
+    if let Some(draft) = draft {
+        draft.load(&engine, DraftModelOptions::default())?;
     }
     let given = args.rows_args.tokenizer.as_deref().map(|path| open_tokenizer(Some(path))).transpose()?;
     let (tokenizer, tokenizer_name) =
@@ -234,18 +234,23 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     let mut options = setup::engine_options(&args.model);
+    let target = args.model.model.as_deref();
+    let draft = args.draft.as_ref().map(|model| Drafts::open(model, target)).transpose()?;
+    if let (Some(draft), Some(streaming)) = (&draft, &mut options.streaming) {
+        draft.pin(streaming);
+    }
     if args.free_rows {
         options.cost_profile = Some(CostProfile::free_rows(1.0));
     }
     let engine = load::engine(&checkpoint, options)?;
     let mut arms = Arm::TEXT.to_vec();
-    if let Some(model) = &args.draft {
+    if let Some(draft) = draft {
         let mut options = load::draft_model_options(&args.model.compute);
         if args.free_rows {
             // A hundredth of a target step, which takes 1 µs.
             options.cost_profile = Some(CostProfile::free_rows(0.01));
         }
-        load::draft_model(&engine, &load::draft_checkpoint(model, args.model.model.as_deref())?, options)?;
+        draft.load(&engine, options)?;
         arms = Arm::DRAFT_MODEL.to_vec();
     }
     if let Some(predictor) = &args.pruning {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
+use refrain::error::SelfDraftError;
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
@@ -169,6 +170,21 @@ impl From<PredictorError> for Failure {
             }
             PredictorError::Memory { .. } => Self::new(Exit::Failed, error.to_string()),
             _ => Self::input(error, "train a predictor for this model with `refrain train predictor`"),
+        }
+    }
+}
+
+impl From<SelfDraftError> for Failure {
+    fn from(error: SelfDraftError) -> Self {
+        match error {
+            SelfDraftError::Predictor(error) => error.into(),
+            SelfDraftError::NotStreamed => Self::usage(error, "stream it with --memory or --pinned-layers"),
+            SelfDraftError::NotPinned { .. } => {
+                Self::usage(error, "raise --memory or --pinned-layers, or name a predictor of fewer layers")
+            }
+            SelfDraftError::Unsupported { .. } => Self::usage(error, "choose another --draft"),
+            SelfDraftError::Forward(_) => Self::input(error, DISK_ADVICE),
+            _ => Self::new(Exit::Failed, error.to_string()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor, Tokenizer};
+use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor, StreamOptions, Tokenizer};
 
 use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
@@ -50,6 +50,49 @@ pub(crate) fn note_kernels(engine: &Engine) {
     }
 }
 
+/// What drafts beside texts.
+pub(crate) enum Drafts {
+    Model(Box<Checkpoint>),
+    /// The first layers of the streamed model, with this exit behind them.
+    OwnLayers(Predictor),
+}
+
+impl Drafts {
+    /// Opens the draft model of a target at `target`; without a path, of the embedded one.
+    pub(crate) fn open(model: &DraftModelArg, target: Option<&Path>) -> Result<Self, Failure> {
+        Ok(match model {
+            DraftModelArg::Fixture => Self::Model(Box::new(embedded_draft_model()?)),
+            DraftModelArg::Path(path) => Self::Model(Box::new(checkpoint(Some(path))?)),
+            DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
+                Some(path) => {
+                    let opened = Checkpoint::open_mtp(&models::located(path)?);
+                    Self::Model(Box::new(opened.map_err(refrain::EngineError::from)?))
+                }
+                None => {
+                    let problem = "the model inside this program has no head for multi-token prediction";
+                    return Err(Failure::usage(problem, "name a file with --draft mtp:PATH"));
+                }
+            },
+            DraftModelArg::OwnLayers(exit) => Self::OwnLayers(predictor(exit)?),
+        })
+    }
+
+    /// Pins the layers of a streamed target that draft.
+    pub(crate) fn pin(&self, streaming: &mut StreamOptions) {
+        if let Self::OwnLayers(predictor) = self {
+            streaming.pinned_first = predictor.layer_idx();
+        }
+    }
+
+    /// Gives the drafts to the engine, with progress.
+    pub(crate) fn load(self, engine: &Engine, options: DraftModelOptions) -> Result<(), Failure> {
+        match self {
+            Self::Model(checkpoint) => draft_model(engine, &checkpoint, options),
+            Self::OwnLayers(predictor) => Ok(engine.set_self_draft(predictor)?),
+        }
+    }
+}
+
 /// Loads the draft model of the engine, with progress.
 pub(crate) fn draft_model(
     engine: &Engine,
@@ -77,22 +120,6 @@ fn embedded_predictor() -> Result<Predictor, Failure> {
 #[cfg(not(feature = "embedded-model"))]
 fn embedded_predictor() -> Result<Predictor, Failure> {
     Err(Failure::usage("this program was built without an embedded model", "name a predictor by its path"))
-}
-
-/// Opens a draft model for the model at `target`; without a path, for the embedded one.
-pub(crate) fn draft_checkpoint(model: &DraftModelArg, target: Option<&Path>) -> Result<Checkpoint, Failure> {
-    match model {
-        DraftModelArg::Fixture => embedded_draft_model(),
-        DraftModelArg::Path(path) => checkpoint(Some(path)),
-        DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
-            Some(path) => Checkpoint::open_mtp(&models::located(path)?)
-                .map_err(|error| refrain::EngineError::from(error).into()),
-            None => {
-                let problem = "the model inside this program has no head for multi-token prediction";
-                Err(Failure::usage(problem, "name a file with --draft mtp:PATH"))
-            }
-        },
-    }
 }
 
 /// The options of a draft model, from those of its target.

@@ -5,6 +5,7 @@ use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
 use crate::args::{ModelArgs, SessionArgs};
 use crate::failure::Failure;
 use crate::learned::LearnedFile;
+use crate::load::Drafts;
 use crate::{load, profile};
 
 /// A loaded model with its checkpoint.
@@ -20,12 +21,12 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Fa
     let draft_model = session.drafts.model()?;
     let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
-    let draft = draft_model.map(|draft| load::draft_checkpoint(draft, model.model.as_deref())).transpose()?;
+    let draft = draft_model.map(|draft| Drafts::open(draft, model.model.as_deref())).transpose()?;
     let predictor = session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
     let options = options_beside(model, session, checkpoint.config(), draft.as_ref());
     let engine = load::engine(&checkpoint, options)?;
     if let Some(draft) = draft {
-        load::draft_model(&engine, &draft, load::draft_model_options(&model.compute))?;
+        draft.load(&engine, load::draft_model_options(&model.compute))?;
     }
     if let Some(predictor) = predictor {
         engine.set_predictor(predictor)?;
@@ -46,16 +47,23 @@ fn options_beside(
     model: &ModelArgs,
     args: &SessionArgs,
     config: &ModelConfig,
-    draft: Option<&Checkpoint>,
+    draft: Option<&Drafts>,
 ) -> EngineOptions {
     let mut options = engine_options(model);
     if let Some(streaming) = &mut options.streaming {
         let session = args.session_options("");
-        let draft_bytes = |draft: &Checkpoint| {
-            let rule_bytes = args.drafts.strategy.rule_bytes(draft.config(), &session);
-            let model_bytes = load::draft_model_options(&model.compute).memory_bytes(draft, &session);
-            model_bytes.saturating_add(rule_bytes)
+        let draft_bytes = |draft: &Drafts| match draft {
+            Drafts::Model(draft) => {
+                let rule_bytes = args.drafts.strategy.rule_bytes(draft.config(), &session);
+                let model_bytes = load::draft_model_options(&model.compute).memory_bytes(draft, &session);
+                model_bytes.saturating_add(rule_bytes)
+            }
+            Drafts::OwnLayers(predictor) => {
+                let session_bytes = session.self_draft_bytes(config, predictor);
+                session_bytes.saturating_add(args.drafts.strategy.rule_bytes(config, &session))
+            }
         };
+        draft.iter().for_each(|draft| draft.pin(streaming));
         streaming.reserved_bytes = session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));
     }
     options

@@ -118,12 +118,13 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
     let (rows, off, time) = (&stats.rows, &stats.drafting_off, &stats.time_us);
     writeln!(
         out,
-        "rows      {} valid{}, {} wasted, {} padded; {} projected",
+        "rows      {} valid{}, {} wasted, {} padded; {} projected{}",
         rows.valid,
         percent(rows.valid, rows.total()),
         rows.wasted,
         rows.padded,
-        rows.projected
+        rows.projected,
+        if rows.kept > 0 { format!("; {} kept from drafts", rows.kept) } else { String::new() }
     )?;
     stats.pruning.as_ref().map_or(Ok(()), |pruning| write_pruning(out, pruning, stats.steps))?;
     write_rejections(out, &stats.rejections)?;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use refrain_bench::pressure::{self, PressureBench, PressureBenchError};
 use refrain_bench::stream::{self, StreamBench, StreamBenchError};
-use refrain_bench::sweep::{self, Sweep, SweepError};
+use refrain_bench::sweep::{self, Sweep, SweepDraft, SweepError};
 use refrain_bench::{Strategy, rows};
 
 use crate::args::{BenchPressureArgs, BenchStreamArgs, needs_draft_model};
 use crate::failure::{Exit, Failure};
-use crate::load::{self, check_vocabulary, n_threads, open_tokenizer};
+use crate::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
 
@@ -57,8 +57,11 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
         (_, Some(_)) => Strategy::streamed(),
     };
     let checkpoint = load::checkpoint(Some(&args.model))?;
-    let draft =
-        args.draft.as_ref().map(|draft| load::draft_checkpoint(draft, Some(&args.model))).transpose()?;
+    let draft = args.draft.as_ref().map(|draft| Drafts::open(draft, Some(&args.model))).transpose()?;
+    let sweep_draft = draft.as_ref().map(|draft| match draft {
+        Drafts::Model(checkpoint) => SweepDraft::Model(checkpoint),
+        Drafts::OwnLayers(predictor) => SweepDraft::OwnLayers(predictor),
+    });
     let (tokenizer, tokenizer_name) = match &args.tokenizer {
         Some(path) => open_tokenizer(Some(path))?,
         None => (checkpoint.tokenizer().map_err(refrain::EngineError::from)?, "the model's".to_owned()),
@@ -80,14 +83,22 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     let cells = {
         let progress = Progress::steps("replaying");
         let report = |done, total| progress.set(done as u64, total as u64);
-        sweep::measure(&args.model, draft.as_ref(), &rows, &sweep, report)?
+        sweep::measure(&args.model, sweep_draft.as_ref(), &rows, &sweep, report)?
     };
     let mut conditions = vec![
         format!("model: {}, streamed; the walk follows the recorded tokens", checkpoint.name()),
         format!("tokenizer: {tokenizer_name}"),
         format!("{} rows a batch at most; plain decoding of each row in the same run", args.rows),
     ];
-    conditions.extend(draft.map(|draft| format!("draft model: {}", draft.name())));
+    conditions.extend(draft.map(|draft| match draft {
+        Drafts::Model(draft) => format!("draft model: {}", draft.name()),
+        Drafts::OwnLayers(exit) => {
+            format!(
+                "draft model: the model's first {} layers, which are pinned before others",
+                exit.layer_idx()
+            )
+        }
+    }));
     if let Some(bytes) = args.flash_bandwidth {
         conditions.push(format!("a slowed reader models a disk of {:.0} MB/s", bytes as f64 / 1e6));
     }
@@ -130,6 +141,7 @@ impl From<SweepError> for Failure {
         match error {
             SweepError::Engine(error) => error.into(),
             SweepError::Generate(error) => error.into(),
+            SweepError::SelfDraft(error) => error.into(),
             SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
             _ => Self::input(error, "check the rows"),
         }

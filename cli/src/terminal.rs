@@ -95,7 +95,7 @@ fn source_color(name: &str) -> AnsiColor {
         "passages" => AnsiColor::Cyan,
         "calibration" | "echo" => AnsiColor::Magenta,
         "reuse" => AnsiColor::Yellow,
-        "draft_model" => AnsiColor::BrightMagenta,
+        "draft_model" | "self_draft" => AnsiColor::BrightMagenta,
         "resume" => AnsiColor::BrightGreen,
         "grammar" => AnsiColor::BrightCyan,
         _ => AnsiColor::BrightYellow,

@@ -203,7 +203,7 @@ impl Passes<'_> {
             *compute,
             Part::new(batch, kv, workspace, &never),
             PassEnd::Hidden,
-            Hooks { interlude: through, meanwhile: None },
+            Hooks { interlude: through, ..Hooks::default() },
         )?;
         let times = (start.elapsed().as_secs_f64() * 1e3, cut.predictor_ms);
         self.scratch = scratch;
@@ -218,7 +218,7 @@ impl Passes<'_> {
             *compute,
             Part::new(batch, kv, workspace, &never),
             PassEnd::Hidden,
-            Hooks { interlude, meanwhile: None },
+            Hooks { interlude, ..Hooks::default() },
         )?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }

@@ -9,9 +9,10 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use refrain::error::SelfDraftError;
 use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, Pinned, SessionOptions,
-    StreamOptions,
+    Checkpoint, DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, Pinned, Predictor,
+    SessionOptions, StreamOptions,
 };
 use serde::Serialize;
 use thiserror::Error;
@@ -63,6 +64,14 @@ pub struct SweepCell {
     pub speed_up: f64,
 }
 
+/// What drafts beside texts.
+pub enum SweepDraft<'a> {
+    /// A draft model.
+    Model(&'a Checkpoint),
+    /// The first layers of the model itself, with this exit behind them. They are pinned before others.
+    OwnLayers(&'a Predictor),
+}
+
 /// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -73,6 +82,9 @@ pub enum SweepError {
     /// The replay failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// The model cannot draft with its own layers at a share.
+    #[error(transparent)]
+    SelfDraft(#[from] SelfDraftError),
     /// A strategy drafts with a model, but there is no draft model.
     #[error("{0} requires a draft model")]
     NoDraftModel(Strategy),
@@ -84,7 +96,7 @@ pub enum SweepError {
 /// [`SweepError`].
 pub fn measure(
     path: &Path,
-    draft: Option<&Checkpoint>,
+    draft: Option<&SweepDraft<'_>>,
     rows: &[TokenRow],
     sweep: &Sweep,
     mut progress: impl FnMut(usize, usize),
@@ -113,18 +125,32 @@ pub fn measure(
 
 fn load(
     checkpoint: &Checkpoint,
-    draft: Option<&Checkpoint>,
+    draft: Option<&SweepDraft<'_>>,
     sweep: &Sweep,
     percent: u32,
 ) -> Result<Engine, SweepError> {
     let n_pinned = (checkpoint.config().n_layers() * percent as usize).div_ceil(100);
-    let streaming =
-        StreamOptions { bandwidth_max: sweep.bandwidth_max, ..StreamOptions::new(Pinned::Layers(n_pinned)) };
+    let pinned_first = match draft {
+        Some(SweepDraft::OwnLayers(predictor)) => predictor.layer_idx(),
+        _ => 0,
+    };
+    let streaming = StreamOptions {
+        pinned_first,
+        bandwidth_max: sweep.bandwidth_max,
+        ..StreamOptions::new(Pinned::Layers(n_pinned))
+    };
     let options =
         EngineOptions { n_threads: sweep.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
     let engine = Engine::load(checkpoint, options, None)?;
-    if let Some(draft) = draft {
-        engine.set_draft_model(draft, DraftModelOptions::default(), None)?;
+    match draft {
+        None => {}
+        Some(SweepDraft::Model(draft)) => {
+            engine.set_draft_model(draft, DraftModelOptions::default(), None)?
+        }
+        Some(SweepDraft::OwnLayers(predictor)) => {
+            let copy = Predictor::new(predictor.parts().clone()).map_err(SelfDraftError::from)?;
+            engine.set_self_draft(copy)?;
+        }
     }
     Ok(engine)
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicBool;
 
 use super::DraftModel;
 use super::kv_tree::{CHUNK, KvTree};
-use crate::draft::{Computed, HiddenStates};
-use crate::model::kv_cache::KvCacheError;
+use crate::draft::{Computed, DraftTree, HiddenStates};
+use crate::kernels::KvType;
+use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::ForwardError;
 use crate::token::TokenId;
 
@@ -47,6 +48,18 @@ impl Drafter {
         Ok(Self { tree: Some(tree), failed: None, was_asked: false })
     }
 
+    /// As [`new`](Self::new), with keys and values of another type.
+    pub(super) fn with_kv_type(
+        model: &Arc<DraftModel>,
+        context_len: usize,
+        n_likely: usize,
+        n_nodes_max: usize,
+        kv_type: KvType,
+    ) -> Result<Self, KvCacheError> {
+        let tree = KvTree::with_kv_type(Arc::clone(model), context_len, n_likely, n_nodes_max, kv_type)?;
+        Ok(Self { tree: Some(tree), failed: None, was_asked: false })
+    }
+
     /// The drafter with a tree that [keeps](KvTree::keeping) nodes.
     pub fn keeping(self) -> Self {
         Self { tree: self.tree.map(KvTree::keeping), ..self }
@@ -61,9 +74,12 @@ impl Drafter {
             && self.with(|tree| tree.compute_likeliest(AHEAD_ROWS, AHEAD_REACH_MIN)) == Some(true)
     }
 
-    /// The tree, if it is usable: no error has occurred, its text is not empty and fits, and its root can be computed.
+    /// The tree, if it is usable: no error has occurred, its text is not empty and fits, its root can be computed, and the model is in
+    /// memory.
     pub fn tree(&self) -> Option<&KvTree> {
-        let fits = |tree: &&KvTree| (1..=tree.text_len_max()).contains(&tree.text_len()) && tree.has_root();
+        let fits = |tree: &&KvTree| {
+            (1..=tree.text_len_max()).contains(&tree.text_len()) && tree.has_root() && tree.has_weights()
+        };
         self.tree.as_ref().filter(|_| self.failed.is_none()).filter(fits)
     }
 
@@ -81,6 +97,11 @@ impl Drafter {
         }
     }
 
+    /// Whether the model is the target's own first layers.
+    pub(super) fn is_copied(&self) -> bool {
+        self.tree.as_ref().is_some_and(KvTree::is_copied)
+    }
+
     /// The target's hidden states that the model reads.
     pub fn reads_hidden(&self) -> Option<HiddenStates> {
         self.tree.as_ref().filter(|_| self.failed.is_none()).and_then(KvTree::reads_hidden)
@@ -93,6 +114,26 @@ impl Drafter {
             Ok(()) | Err(ForwardError::Cancelled) => {}
             Err(error) => self.failed = Some(error.to_string()),
         }
+    }
+
+    /// Copies what the target has computed of the text: see [`KvTree::copy_text`].
+    pub(super) fn copy_text(&mut self, committed: &[TokenId], kv: &KvCache) {
+        if let Some(tree) = self.tree.as_mut().filter(|_| self.failed.is_none()) {
+            tree.copy_text(committed, kv);
+        }
+    }
+
+    /// Hands the rows of `tree` that are computed over to the target: see [`KvTree::hand_over`].
+    pub(super) fn hand_over(
+        &self,
+        committed: &[TokenId],
+        tree: &DraftTree,
+        kv: &mut KvCache,
+        rows: &mut Vec<u32>,
+        hidden: &mut Vec<f32>,
+    ) -> Option<usize> {
+        let own = self.tree.as_ref().filter(|_| self.failed.is_none())?;
+        own.hand_over(committed, tree, kv, rows, hidden)
     }
 
     /// Updates the committed text without computing.
@@ -116,6 +157,10 @@ impl Drafter {
 
     fn read(&mut self, committed: &[TokenId], n_owed_max: usize) {
         self.follow(committed);
+        // Keys and values of the target's own layers are copied before the next draft.
+        if self.is_copied() {
+            return;
+        }
         if self.tree().is_some_and(|tree| tree.n_owed() > n_owed_max) && self.with(KvTree::read).is_some() {
             self.was_asked = false;
         }

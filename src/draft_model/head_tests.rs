@@ -11,6 +11,7 @@ use safetensors::SafeTensors;
 use super::kv_tree::{CHUNK, KvTree, Likely, ROOT};
 use super::*;
 use crate::draft::{Candidates, ComputingSource, DraftSource, HiddenStates};
+use crate::kernels::KvType;
 use crate::model::Checkpoint;
 use crate::model::weights::{LoadOptions, Quantize};
 use crate::token::TokenId;
@@ -276,7 +277,7 @@ fn long_texts_are_read_as_their_states_come() {
     compute(&mut tree, &text, 0..n - 1);
     assert!((1..=CHUNK).contains(&tree.n_owed()), "{}", tree.n_owed());
     assert!(tree.memory_usage() < KvTree::bytes(model.config(), n, N_NODES_MAX) as usize);
-    let mut source = DraftModelSource::new(&model, n).unwrap();
+    let mut source = DraftModelSource::new(&model, n, KvType::F16).unwrap();
     assert_eq!(source.reads_hidden(), Some(HiddenStates::Before([0, 2, 3])));
     let (mut anchors, mut candidates) = (Vec::new(), Candidates::with_limit(100));
     source.anchors(&text, &mut anchors);

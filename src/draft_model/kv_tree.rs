@@ -21,6 +21,9 @@
 //! own below it. Rows of nodes are not those of text: when tokens are committed, all nodes are rolled back and the tokens are computed
 //! with the next root, from the hidden states that the target has computed meanwhile. A node needs the hidden state of its parent, so
 //! a pass computes children of computed nodes only.
+//!
+//! **The target's own first layers** ([`own_layers`](super::own_layers)) keep the residual stream of each node, and their text is
+//! copied from the target's cache.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -30,11 +33,12 @@ use std::time::Instant;
 
 use super::DraftModel;
 use super::hidden_rows::HiddenRows;
-use crate::draft::{Computed, HiddenStates, VERIFY_ROWS_MAX};
+use crate::draft::{Computed, DraftTree, HiddenStates, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
 use crate::model::kv_cache::{CacheSize, KvCacheError};
-use crate::model::transformer::{ForwardError, PassEnd};
+use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, KvCache, ModelConfig, Workspace};
+use crate::pruning::PredictorScratch;
 use crate::token::TokenId;
 
 /// Maximum text tokens of one pass.
@@ -84,6 +88,9 @@ pub struct KvTree {
     n_read: usize,
     /// `None` unless the model is a head.
     hidden: Option<HiddenRows>,
+    /// Residual streams behind the target's own layers, `[nodes.len(), hidden_dim]`; empty with other models.
+    kept: Vec<f32>,
+    scratch: PredictorScratch,
     nodes: Vec<Node>,
     /// Whether a path of the nodes can be committed from the newest pass of recurrent layers.
     has_pass: bool,
@@ -111,16 +118,29 @@ impl KvTree {
         n_likely: usize,
         n_nodes_max: usize,
     ) -> Result<Self, KvCacheError> {
+        Self::with_kv_type(model, context_len, n_likely, n_nodes_max, KvType::F16)
+    }
+
+    /// As [`new`](Self::new), with keys and values of another type: of the target's own layers, its type.
+    pub(super) fn with_kv_type(
+        model: Arc<DraftModel>,
+        context_len: usize,
+        n_likely: usize,
+        n_nodes_max: usize,
+        kv_type: KvType,
+    ) -> Result<Self, KvCacheError> {
         let config = model.config();
         let text_len_max = context_len.min(config.context_len);
         Ok(Self {
-            kv: KvCache::sized(config, cache_size(text_len_max, n_nodes_max))?,
+            kv: new_cache(&model, text_len_max, n_nodes_max, kv_type)?,
             workspace: Workspace::new(config),
             batch: Batch::new(),
             logits: Vec::new(),
             text: Vec::new(),
             n_read: 0,
             hidden: config.draft_head.map(|_| HiddenRows::new(config)),
+            kept: Vec::new(),
+            scratch: PredictorScratch::default(),
             nodes: Vec::new(),
             has_pass: false,
             likely: Vec::new(),
@@ -142,10 +162,21 @@ impl KvTree {
 
     /// Maximum bytes of such a tree, without the weights.
     pub fn bytes(config: &ModelConfig, context_len: usize, n_nodes_max: usize) -> u64 {
-        let size = cache_size(context_len.min(config.context_len), n_nodes_max);
+        Self::bytes_of(config, context_len, n_nodes_max, KvType::F16)
+    }
+
+    /// As [`bytes`](Self::bytes), with keys and values of another type.
+    pub(super) fn bytes_of(
+        config: &ModelConfig,
+        context_len: usize,
+        n_nodes_max: usize,
+        kv_type: KvType,
+    ) -> u64 {
+        let size = cache_size(context_len.min(config.context_len), n_nodes_max, kv_type);
         let row_bytes = |dim: usize| (dim as u64).saturating_mul(size_of::<f32>() as u64);
         let logits = row_bytes(config.n_logits()).saturating_mul(n_nodes_max.min(PASS_NODES_MAX) as u64);
-        let n_own = if config.draft_head.is_some() { n_nodes_max as u64 } else { 0 };
+        // Of a head, or of the target's own layers.
+        let n_own = n_nodes_max.saturating_add(1) as u64;
         let states = row_bytes(config.target_state_dim()).saturating_mul(2 * CHUNK as u64);
         let hidden = row_bytes(config.hidden_dim).saturating_mul(n_own).saturating_add(states);
         KvCache::bytes(config, size)
@@ -157,7 +188,8 @@ impl KvTree {
     /// An independent tree with the same text, without nodes.
     pub fn fork(&self) -> Result<Self, KvCacheError> {
         let Self { text_len_max, n_likely, n_nodes_max, keeps, .. } = *self;
-        let mut fork = Self::new(Arc::clone(&self.model), text_len_max, n_likely, n_nodes_max)?;
+        let (model, kv_type) = (Arc::clone(&self.model), self.kv.kv_type());
+        let mut fork = Self::with_kv_type(model, text_len_max, n_likely, n_nodes_max, kv_type)?;
         fork.kv.copy_from(&self.kv);
         fork.kv.truncate(self.n_read);
         fork.text.clone_from(&self.text);
@@ -251,11 +283,13 @@ impl KvTree {
     /// until they are written. If the allocation fails, the old memory is kept.
     pub fn release(&mut self) {
         self.truncate(0);
-        if let Ok(kv) = KvCache::sized(self.model.config(), cache_size(self.text_len_max, self.n_nodes_max)) {
+        let kv = new_cache(&self.model, self.text_len_max, self.n_nodes_max, self.kv.kv_type());
+        if let Ok(kv) = kv {
             self.kv = kv;
         }
         self.workspace = Workspace::new(self.model.config());
-        (self.logits, self.likely) = (Vec::new(), Vec::new());
+        (self.logits, self.likely, self.kept) = (Vec::new(), Vec::new(), Vec::new());
+        self.scratch = PredictorScratch::default();
         self.hidden = self.hidden.as_ref().map(|_| HiddenRows::new(self.model.config()));
     }
 
@@ -318,6 +352,8 @@ impl KvTree {
     /// below it. Returns the former numbers of the nodes below it that stay, rising.
     fn make_root(&mut self, root: u32) -> Vec<u32> {
         let (nodes, likely) = (std::mem::take(&mut self.nodes), std::mem::take(&mut self.likely));
+        let kept = std::mem::take(&mut self.kept);
+        let row_len = kept.len() / nodes.len();
         let mut below = Vec::new();
         // The new numbers of nodes from the root on.
         let mut numbers: Vec<Option<u32>> = Vec::new();
@@ -330,6 +366,7 @@ impl KvTree {
             let start = self.likely.len() as u32;
             self.likely.extend_from_slice(&likely[old.likely.0 as usize..old.likely.1 as usize]);
             self.nodes.push(Node { token: old.token, parent, likely: (start, self.likely.len() as u32) });
+            self.kept.extend_from_slice(&kept[node as usize * row_len..][..row_len]);
             below.extend((node != root).then_some(node));
         }
         below
@@ -348,7 +385,18 @@ impl KvTree {
         self.has_pass = false;
         self.nodes.clear();
         self.likely.clear();
+        self.kept.clear();
         self.hidden.iter_mut().for_each(|rows| rows.of_nodes.clear());
+    }
+
+    /// Whether the model is in memory now.
+    pub(super) fn has_weights(&self) -> bool {
+        self.model.is_there()
+    }
+
+    /// Whether keys and values of the text are copied from the target's cache.
+    pub(super) fn is_copied(&self) -> bool {
+        self.model.own_layers().is_some()
     }
 
     /// Whether nodes below a committed path stay.
@@ -562,6 +610,50 @@ impl KvTree {
         Ok(true)
     }
 
+    /// Updates the committed text, and copies the keys and values of tokens before the newest one from those of the target, whose own
+    /// layers these are. Nothing is copied from a [bounded](KvCache::is_bounded) cache, or while the root is computed.
+    pub(super) fn copy_text(&mut self, committed: &[TokenId], kv: &KvCache) {
+        self.follow(committed);
+        let end = kv.len().min(self.text.len().saturating_sub(1));
+        if self.nodes.is_empty() && self.n_read < end && end <= self.text_len_max && !kv.is_bounded() {
+            self.kv.extend_from(kv, end);
+            self.n_read = end;
+        }
+    }
+
+    /// The rows of `tree` behind `committed` that are computed nodes: appends their numbers to `rows` and their residual streams to
+    /// `hidden`, `[n, hidden_dim]`, and copies their keys and values to the slots of a batch of the tree behind the committed
+    /// prefix of `kv`, the target's cache. Returns the number of layers.
+    pub(super) fn hand_over(
+        &self,
+        committed: &[TokenId],
+        tree: &DraftTree,
+        kv: &mut KvCache,
+        rows: &mut Vec<u32>,
+        hidden: &mut Vec<f32>,
+    ) -> Option<usize> {
+        let config = self.model.own_layers()?.config();
+        // The nodes are those behind this very text.
+        let base = committed.len().checked_sub(1)?;
+        if self.nodes.is_empty() || self.text != committed || kv.len() != base {
+            return None;
+        }
+        kv.note_written(tree.len());
+        let mut nodes: Vec<Option<u32>> = Vec::with_capacity(tree.len());
+        for (row, (&token, &parent)) in tree.tokens().iter().zip(tree.parents()).enumerate() {
+            let node = match row {
+                0 => Some(ROOT),
+                _ => nodes[parent as usize].and_then(|parent| self.child(parent, token)),
+            };
+            nodes.push(node);
+            let Some(node) = node else { continue };
+            kv.copy_slot_of(&self.kv, base + node as usize, base + row);
+            rows.push(row as u32);
+            hidden.extend_from_slice(&self.kept[node as usize * config.hidden_dim..][..config.hidden_dim]);
+        }
+        Some(config.n_layers())
+    }
+
     /// The computed child of `node` with `token`.
     pub fn child(&self, node: u32, token: TokenId) -> Option<u32> {
         let below = self.nodes.iter().enumerate().skip(node as usize + 1);
@@ -597,13 +689,14 @@ impl KvTree {
             + self.text.capacity() * size_of::<TokenId>()
             + self.nodes.capacity() * size_of::<Node>()
             + self.likely.capacity() * size_of::<Likely>()
+            + self.kept.capacity() * size_of::<f32>()
             + self.hidden.as_ref().map_or(0, HiddenRows::memory_usage)
     }
 
     /// Runs the batch. Its rows are not committed.
     fn forward(&mut self, end: PassEnd) -> Result<(), ForwardError> {
         let Self { model, batch, kv, workspace, cancel, .. } = self;
-        model.model.forward(model.compute(), batch, kv, workspace, end, cancel)
+        model.forward(Part::new(batch, kv, workspace, cancel), end)
     }
 
     fn count(&mut self, us: f64) {
@@ -618,13 +711,16 @@ impl KvTree {
         let started = Instant::now();
         self.forward(PassEnd::Hidden)?;
         let n_rows = self.batch.len();
-        let rows: Vec<u32> = (n_rows as u32 - nodes.len() as u32..n_rows as u32).collect();
-        let Self { model, workspace, logits, .. } = self;
-        model.model.logits(model.compute(), workspace, &rows, logits)?;
+        let Self { model, workspace, logits, scratch, .. } = self;
+        model.logits(workspace, scratch, (nodes.len(), n_rows), logits)?;
         self.push_nodes(nodes);
         if let Some(own) = &mut self.hidden {
             let (workspace, config) = (&self.workspace, self.model.config());
-            own.of_nodes.extend(rows.iter().flat_map(|&row| workspace.own_state(row as usize, config)));
+            own.of_nodes
+                .extend((n_rows - nodes.len()..n_rows).flat_map(|row| workspace.own_state(row, config)));
+        } else if self.model.own_layers().is_some() {
+            let start = (n_rows - nodes.len()) * self.model.config().hidden_dim;
+            self.kept.extend_from_slice(&self.workspace.hidden_rows()[start..]);
         }
         let us = started.elapsed().as_secs_f64() * 1e6;
         if n_rows <= VERIFY_ROWS_MAX {
@@ -650,9 +746,21 @@ impl KvTree {
 }
 
 /// The size of a tree's cache.
-fn cache_size(text_len_max: usize, n_nodes_max: usize) -> CacheSize {
+fn cache_size(text_len_max: usize, n_nodes_max: usize, kv_type: KvType) -> CacheSize {
     let tree_rows_max = n_nodes_max.saturating_add(1);
-    CacheSize { tree_rows_max, ..CacheSize::full(KvType::F16, text_len_max.saturating_add(n_nodes_max)) }
+    CacheSize { tree_rows_max, ..CacheSize::full(kv_type, text_len_max.saturating_add(n_nodes_max)) }
+}
+
+/// The cache of a tree.
+fn new_cache(
+    model: &DraftModel,
+    text_len_max: usize,
+    n_nodes_max: usize,
+    kv_type: KvType,
+) -> Result<KvCache, KvCacheError> {
+    let kv = KvCache::sized(model.config(), cache_size(text_len_max, n_nodes_max, kv_type))?;
+    // The target's rotations are those of its context.
+    Ok(if model.own_layers().is_some() { kv.with_context(text_len_max) } else { kv })
 }
 
 /// Appends the `n` likeliest tokens, likeliest first; ties go to the lower token id, and NaN logits are left

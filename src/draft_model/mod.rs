@@ -8,6 +8,8 @@
 //!
 //! - [`DraftModel`] is a checkpoint with the target's [vocabulary](VocabularyMismatch), or a head, which
 //!   reads the target's hidden states ([`ModelConfig::draft_head`]).
+//! - Of a streamed target, the first layers, which are pinned, can be the draft model, with an early exit. Their rows are
+//!   the first part of the verification.
 //! - The source competes in the tree builder with the sources that look up. The cost of a pass is measured,
 //!   and the builder runs a pass if it pays (Lever, arXiv 2605.16786, eqs. 4 and 6).
 //! - [`Drafter`] and [`KvTree`] are also the building blocks of published methods with a draft model, for
@@ -22,6 +24,7 @@ mod drafter;
 mod head_tests;
 mod hidden_rows;
 mod kv_tree;
+mod own_layers;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -32,19 +35,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::draft::{CostProfile, HiddenStates};
 use crate::kernels::{Kernels, Pool};
 use crate::model::config::DraftHead;
-use crate::model::transformer::Compute;
-use crate::model::{Model, ModelConfig};
+use crate::model::transformer::{Compute, ForwardError, Part, PassEnd};
+use crate::model::{Hooks, Model, ModelConfig, Workspace};
+use crate::pruning::{Predictor, PredictorScratch};
 use crate::token::TokenId;
 
 pub use drafter::Drafter;
 pub use kv_tree::{KvTree, Likely, ROOT};
+use own_layers::OwnLayers;
+pub(crate) use own_layers::OwnRows;
+pub use own_layers::SelfDraftError;
 pub(crate) use source::DraftModelSource;
 pub use vocabulary::VocabularyMismatch;
 
 /// A loaded draft model: immutable except for the measured costs of its passes, and shared by sessions.
 pub struct DraftModel {
     name: String,
-    model: Model,
+    weights: Weights,
     kernels: Kernels,
     pool: Arc<Pool>,
     /// Cost of a pass by its rows, corrected after each pass.
@@ -53,6 +60,13 @@ pub struct DraftModel {
     reads: Option<HiddenStates>,
     /// The tokens of its vocabulary, `[n_logits]`; `None` if they are those of the target.
     tokens: Option<Arc<[TokenId]>>,
+}
+
+/// The weights that a draft model computes with.
+enum Weights {
+    Own(Box<Model>),
+    /// Those of the target.
+    Target(Box<OwnLayers>),
 }
 
 impl DraftModel {
@@ -64,12 +78,92 @@ impl DraftModel {
         costs: CostProfile,
     ) -> Self {
         let reads = matches!(model.config().draft_head, Some(DraftHead::Mtp)).then_some(HiddenStates::Final);
-        Self { name: name.to_owned(), model, kernels, pool, costs: Mutex::new(costs), reads, tokens: None }
+        let weights = Weights::Own(Box::new(model));
+        Self { name: name.to_owned(), weights, kernels, pool, costs: Mutex::new(costs), reads, tokens: None }
     }
 
     /// The EAGLE-3 head, which reads the residual streams before the layers `taps` and drafts `tokens`.
     pub(crate) fn eagle3(self, taps: [usize; 3], tokens: Option<Arc<[TokenId]>>) -> Self {
         Self { reads: Some(HiddenStates::Before(taps)), tokens, ..self }
+    }
+
+    /// The first layers of a streamed target, with the predictor as an exit behind them. The cost of their passes is measured: some
+    /// passes of one row and of several.
+    ///
+    /// # Errors
+    /// [`SelfDraftError`]; [`SelfDraftError::Forward`] if a pass failed.
+    pub(crate) fn of_target(
+        target: &Arc<Model>,
+        predictor: Predictor,
+        kernels: Kernels,
+        pool: Arc<Pool>,
+    ) -> Result<Self, SelfDraftError> {
+        let weights = Weights::Target(Box::new(OwnLayers::new(target, predictor)?));
+        let costs = Mutex::new(CostProfile::free_rows(1.0));
+        let model = Arc::new(Self {
+            name: "self".to_owned(),
+            weights,
+            kernels,
+            pool,
+            costs,
+            reads: None,
+            tokens: None,
+        });
+        let measured = own_layers::measure(&model)?;
+        *model.costs() = measured;
+        Ok(Arc::into_inner(model).expect("the measurement is over"))
+    }
+
+    /// The layers of the target, if the draft model has none of its own.
+    fn own_layers(&self) -> Option<&OwnLayers> {
+        match &self.weights {
+            Weights::Own(_) => None,
+            Weights::Target(layers) => Some(layers),
+        }
+    }
+
+    /// Whether passes are possible now: layers of the target may have been released.
+    fn is_there(&self) -> bool {
+        self.own_layers().is_none_or(OwnLayers::are_there)
+    }
+
+    /// The name of its draft source.
+    fn source_name(&self) -> &'static str {
+        if self.own_layers().is_some() { own_layers::OWN_SOURCE } else { "draft_model" }
+    }
+
+    /// Runs a batch. Of the target's layers, the workspace then has the residual streams behind the last of them.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing is committed.
+    fn forward(&self, part: Part<'_>, end: PassEnd) -> Result<(), ForwardError> {
+        match &self.weights {
+            Weights::Own(model) => model.forward_through(self.compute(), part, end, Hooks::default()),
+            Weights::Target(layers) => layers.forward(self.compute(), part),
+        }
+    }
+
+    /// The logits of the last `n` of `n_rows` rows of the newest pass, `[n, vocab_size]`.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    fn logits(
+        &self,
+        workspace: &mut Workspace,
+        scratch: &mut PredictorScratch,
+        (n, n_rows): (usize, usize),
+        out: &mut Vec<f32>,
+    ) -> Result<(), ForwardError> {
+        match &self.weights {
+            Weights::Own(model) => {
+                let rows: Vec<u32> = ((n_rows - n) as u32..n_rows as u32).collect();
+                model.logits(self.compute(), workspace, &rows, out)
+            }
+            Weights::Target(layers) => {
+                layers.logits(self.compute(), workspace, n_rows - n, scratch, out);
+                Ok(())
+            }
+        }
     }
 
     /// The checkpoint's name.
@@ -79,12 +173,18 @@ impl DraftModel {
 
     /// The model's dimensions.
     pub fn config(&self) -> &ModelConfig {
-        self.model.config()
+        match &self.weights {
+            Weights::Own(model) => model.config(),
+            Weights::Target(layers) => layers.config(),
+        }
     }
 
-    /// Bytes of the weights, including those of a mapped file.
+    /// Bytes of the weights, including those of a mapped file; of layers of the target, those of the exit.
     pub fn memory_usage(&self) -> usize {
-        self.model.memory_usage()
+        match &self.weights {
+            Weights::Own(model) => model.memory_usage(),
+            Weights::Target(layers) => layers.memory_usage(),
+        }
     }
 
     /// Cost of a pass by its rows, as measured so far.

@@ -1,15 +1,17 @@
 //! The source *draft model*: the likely next tokens of a smaller model.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
+use super::own_layers::{OWN_SOURCE, lock};
+use super::{DraftModel, OwnRows};
 use crate::draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
     HiddenStates, StepOutcome, VERIFY_ROWS_MAX,
 };
+use crate::kernels::KvType;
 use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
 use crate::token::TokenId;
@@ -38,7 +40,9 @@ fn nodes_max(config: &ModelConfig) -> usize {
 /// pass. The source holds the keys and values of the session's text and of the nodes, and a row of logits for
 /// each node of a pass.
 pub(crate) struct DraftModelSource {
-    drafter: Drafter,
+    name: &'static str,
+    /// Shared with the session's target if its own layers draft ([`OwnRows`]).
+    drafter: Arc<Mutex<Drafter>>,
     /// Parents that were not computed when first used: their own parents, and their tokens. A parent is a
     /// node of the tree, or an entry of this list, numbered from [`UNSEEN`] on.
     unseen: Vec<(u32, TokenId)>,
@@ -58,14 +62,36 @@ impl DraftModelSource {
     ///
     /// # Errors
     /// There is no memory for the keys and values.
-    pub(crate) fn new(model: &Arc<DraftModel>, context_len: usize) -> Result<Self, KvCacheError> {
-        let drafter = Drafter::new(model, context_len, CANDIDATES, nodes_max(model.config()))?;
-        Ok(Self { drafter: drafter.keeping(), unseen: Vec::new() })
+    pub(crate) fn new(
+        model: &Arc<DraftModel>,
+        context_len: usize,
+        kv_type: KvType,
+    ) -> Result<Self, KvCacheError> {
+        // Keys and values of a model of its own have their own type.
+        let kv_type = if model.own_layers().is_some() { kv_type } else { KvType::F16 };
+        let n_nodes_max = nodes_max(model.config());
+        let drafter = Drafter::with_kv_type(model, context_len, CANDIDATES, n_nodes_max, kv_type)?;
+        let drafter = Arc::new(Mutex::new(drafter.keeping()));
+        Ok(Self { name: model.source_name(), drafter, unseen: Vec::new() })
     }
 
     /// Maximum bytes of such a source, without the model's weights.
-    pub(crate) fn bytes(config: &ModelConfig, context_len: usize) -> u64 {
-        KvTree::bytes(config, context_len, nodes_max(config))
+    pub(crate) fn bytes(config: &ModelConfig, context_len: usize, kv_type: KvType) -> u64 {
+        KvTree::bytes_of(config, context_len, nodes_max(config), kv_type)
+    }
+
+    /// The rows that the session's target takes over, if its own layers draft.
+    pub(crate) fn own_rows(&self) -> Option<OwnRows> {
+        self.lock().is_copied().then(|| OwnRows::new(&self.drafter))
+    }
+
+    /// The source of a fork, which drafts the rows that `rows` takes over.
+    pub(crate) fn of_rows(rows: &OwnRows) -> Self {
+        Self { name: OWN_SOURCE, drafter: Arc::clone(rows.drafter()), unseen: Vec::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Drafter> {
+        lock(&self.drafter)
     }
 
     /// Returns the node of `cursor`: its number in the tree, or its future number after `wanted` is computed.
@@ -128,7 +154,8 @@ impl ComputingSource for DraftModelSource {
         if cursor == ROOT_CURSOR {
             return Some(encode((ROOT, token)));
         }
-        if let Some(node) = self.node(self.drafter.tree()?, cursor) {
+        let node = self.node(self.lock().tree()?, cursor);
+        if let Some(node) = node {
             return Some(encode((node, token)));
         }
         let parent = decode(cursor);
@@ -143,7 +170,8 @@ impl ComputingSource for DraftModelSource {
     }
 
     fn expansion_us(&self, frontier: &[Cursor]) -> f32 {
-        let Some(tree) = self.drafter.tree() else { return 0.0 };
+        let drafter = self.lock();
+        let Some(tree) = drafter.tree() else { return 0.0 };
         let pass_us = |n_rows: usize| if n_rows == 0 { 0.0 } else { tree.pass_us(n_rows) };
         let passes = tree.passes(&self.missing(tree, frontier));
         pass_us(tree.n_owed()) + passes.into_iter().map(|pass| pass_us(pass.len())).sum::<f32>()
@@ -151,38 +179,39 @@ impl ComputingSource for DraftModelSource {
 
     fn prepare(&mut self, frontier: &[Cursor]) {
         // The root first, because every other node depends on it.
-        self.drafter.compute_root();
-        let Some(tree) = self.drafter.tree().filter(|tree| tree.n_owed() == 0) else { return };
+        let mut drafter = self.lock();
+        drafter.compute_root();
+        let Some(tree) = drafter.tree().filter(|tree| tree.n_owed() == 0) else { return };
         let wanted = self.missing(tree, frontier);
         if !wanted.is_empty() {
-            self.drafter.with(|tree| tree.compute(&wanted));
+            drafter.with(|tree| tree.compute(&wanted));
         }
     }
 
     fn compute_ahead(&mut self, budget_us: f32) -> bool {
-        self.drafter.compute_ahead(budget_us)
+        self.lock().compute_ahead(budget_us)
     }
 
     fn reads_hidden(&self) -> Option<HiddenStates> {
-        self.drafter.reads_hidden()
+        self.lock().reads_hidden()
     }
 
     fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
-        self.drafter.read_hidden(committed, first, hidden);
+        self.lock().read_hidden(committed, first, hidden);
     }
 
     fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        self.drafter.watch(cancel);
+        self.lock().watch(cancel);
     }
 
     fn computed(&self) -> Computed {
-        self.drafter.computed()
+        self.lock().computed()
     }
 }
 
 impl DraftSource for DraftModelSource {
     fn name(&self) -> &str {
-        "draft_model"
+        self.name
     }
 
     fn evidence(&self) -> EvidenceClass {
@@ -194,32 +223,33 @@ impl DraftSource for DraftModelSource {
     }
 
     fn prime(&mut self, committed: &[TokenId]) {
-        self.drafter.prime(committed);
+        self.lock().prime(committed);
     }
 
     fn reset(&mut self) {
-        self.drafter.truncate(0);
+        self.lock().truncate(0);
     }
 
     fn release(&mut self) {
-        self.drafter.release();
+        self.lock().release();
     }
 
     fn truncate(&mut self, len: usize) {
-        self.drafter.truncate(len);
+        self.lock().truncate(len);
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.drafter.keep_up(committed);
+        self.lock().keep_up(committed);
         self.unseen.clear();
-        if self.drafter.tree().is_some() {
+        if self.lock().tree().is_some() {
             out.push(Anchor { cursor: ROOT_CURSOR, match_len: 1 });
         }
     }
 
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         self.prepare(frontier);
-        let Some(tree) = self.drafter.tree() else { return };
+        let drafter = self.lock();
+        let Some(tree) = drafter.tree() else { return };
         for (parent, &cursor) in frontier.iter().enumerate() {
             let Some(node) = self.node(tree, cursor) else { continue };
             for likely in tree.likely(node) {
@@ -236,14 +266,15 @@ impl DraftSource for DraftModelSource {
     }
 
     fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.drafter.follow(committed);
+        self.lock().follow(committed);
     }
 
     fn memory_usage(&self) -> usize {
-        self.drafter.memory_usage() + self.unseen.capacity() * size_of::<(u32, TokenId)>()
+        self.lock().memory_usage() + self.unseen.capacity() * size_of::<(u32, TokenId)>()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(Self { drafter: self.drafter.clone(), unseen: Vec::new() })
+        let drafter = Arc::new(Mutex::new(self.lock().clone()));
+        Box::new(Self { name: self.name, drafter, unseen: Vec::new() })
     }
 }

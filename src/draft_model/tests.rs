@@ -9,6 +9,7 @@ use super::drafter::Drafter;
 use super::kv_tree::{KvTree, Likely, ROOT};
 use super::*;
 use crate::draft::{Candidates, ComputingSource, Cursor, DraftSource};
+use crate::kernels::KvType;
 use crate::model::Checkpoint;
 use crate::model::weights::LoadOptions;
 use crate::token::TokenId;
@@ -212,7 +213,7 @@ proptest! {
 
 #[test]
 fn what_is_computed_ahead_costs_the_next_draft_nothing() {
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN, KvType::F16).unwrap();
     let mut text = vec![TokenId(5), TokenId(6)];
     let mut anchors = Vec::new();
     source.anchors(&text, &mut anchors);
@@ -230,7 +231,7 @@ fn what_is_computed_ahead_costs_the_next_draft_nothing() {
     assert_eq!(source.computed(), computed, "the next draft is there");
     assert_eq!(next[..N_LIKELY], from_scratch_of(&text, CONTEXT_LEN));
     // Those of recurrent layers do not outlast a commit.
-    let mut source = DraftModelSource::new(&golden(RECURRENT[0]), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&golden(RECURRENT[0]), CONTEXT_LEN, KvType::F16).unwrap();
     expanded(&mut source, &text);
     assert!(!source.compute_ahead(f32::MAX));
 }
@@ -306,7 +307,7 @@ fn recurrent_layers_commit_the_path_of_the_newest_pass() {
 
 #[test]
 fn cursors_of_one_pass_are_cheaper_than_passes_of_their_own() {
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN, KvType::F16).unwrap();
     let text = [TokenId(5), TokenId(6)];
     source.prime(&text);
     let mut anchors = Vec::new();
@@ -332,7 +333,7 @@ fn cursors_of_one_pass_are_cheaper_than_passes_of_their_own() {
 
 #[test]
 fn a_path_that_others_claim_is_computed_in_one_pass() {
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN, KvType::F16).unwrap();
     let text = [TokenId(5), TokenId(6)];
     let mut anchors = Vec::new();
     source.anchors(&text, &mut anchors);
@@ -356,7 +357,7 @@ fn a_path_that_others_claim_is_computed_in_one_pass() {
 
 #[test]
 fn an_error_turns_drafting_off_and_is_told() {
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN, KvType::F16).unwrap();
     let outside = [TokenId(5), TokenId(1 << 20)];
     let mut anchors = Vec::new();
     source.anchors(&outside, &mut anchors);
@@ -371,7 +372,7 @@ fn an_error_turns_drafting_off_and_is_told() {
 
 #[test]
 fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
-    let mut source = DraftModelSource::new(&model(), 8).unwrap();
+    let mut source = DraftModelSource::new(&model(), 8, KvType::F16).unwrap();
     let text: Vec<TokenId> = (0..9).map(TokenId).collect();
     let mut anchors = Vec::new();
     source.anchors(&text, &mut anchors);
@@ -385,7 +386,7 @@ fn a_text_that_is_too_long_is_not_drafted_from_until_it_is_short_again() {
 #[test]
 fn who_is_not_asked_keeps_up_in_long_strides() {
     let text: Vec<TokenId> = (0..700).map(|i| TokenId(i * 7 % 500)).collect();
-    let mut source = DraftModelSource::new(&model(), 1024).unwrap();
+    let mut source = DraftModelSource::new(&model(), 1024, KvType::F16).unwrap();
     let n_passes = |source: &DraftModelSource| source.computed().passes;
     let mut anchors = Vec::new();
     // Returns the lengths at which the text was prefilled, and the cost of a draft at each length.
@@ -446,7 +447,7 @@ fn a_cancelled_pass_drafts_nothing_and_is_made_later() {
     cancel.store(false, Ordering::Relaxed);
     assert_eq!(drafter.with(KvTree::compute_root), Some(()));
 
-    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN).unwrap();
+    let mut source = DraftModelSource::new(&model(), CONTEXT_LEN, KvType::F16).unwrap();
     source.watch(&cancel);
     cancel.store(true, Ordering::Relaxed);
     let mut anchors = Vec::new();

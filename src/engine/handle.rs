@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
-use crate::draft_model::{DraftModel, vocabulary};
+use crate::draft_model::{DraftModel, SelfDraftError, vocabulary};
 use crate::energy::{EnergyMeter, Powercap};
 use crate::engine::cores::{self, THREADS_MAX};
 use crate::engine::error::{EngineError, SessionError};
@@ -132,7 +132,7 @@ impl Engine {
             }
         };
         let shared = Shared {
-            model,
+            model: Arc::new(model),
             tokenizer,
             generation_defaults,
             kernels,
@@ -244,6 +244,24 @@ impl Engine {
             Some(layer_idx) => Err(EngineError::HeadLayer { name, layer_idx, n_layers }),
             None => Ok(taps),
         }
+    }
+
+    /// Drafts with the first layers of the streamed model itself in sessions started from now on, in place of a draft model: the layers
+    /// before that of `predictor`, which must be [pinned](crate::StreamOptions::pinned_first). They run while the disk reads the other
+    /// layers. What they compute of a row is the first part of its verification, so nothing is computed twice.
+    ///
+    /// It is one draft source among others, named `self_draft`: the builder runs it only if it pays. It never changes the output. While
+    /// memory pressure has released the layers, it drafts nothing. The memory of a session's state is
+    /// [`SessionOptions::self_draft_bytes`].
+    ///
+    /// # Errors
+    /// [`SelfDraftError`]: the model is not streamed, a layer is not pinned, the predictor is that of another model, the rows of this
+    /// model cannot be kept, or a measured pass failed. Existing sessions and the draft model are unchanged.
+    pub fn set_self_draft(&self, predictor: Predictor) -> Result<(), SelfDraftError> {
+        let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
+        let model = DraftModel::of_target(&self.shared.model, predictor, kernels, pool)?;
+        *self.shared.draft_model_slot() = Some(Arc::new(model));
+        Ok(())
     }
 
     internals! {

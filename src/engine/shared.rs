@@ -18,7 +18,7 @@ use crate::tokenizer::Tokenizer;
 
 /// State that the sessions of an engine share.
 pub(crate) struct Shared {
-    pub(crate) model: Model,
+    pub(crate) model: Arc<Model>,
     pub(crate) tokenizer: Tokenizer,
     pub(super) generation_defaults: GenerationDefaults,
     pub(crate) kernels: Kernels,

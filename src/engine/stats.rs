@@ -125,6 +125,8 @@ pub struct RowStats {
     pub padded: usize,
     /// Rows projected onto the vocabulary.
     pub projected: usize,
+    /// Rows that the first layers left out, because these layers had drafted them.
+    pub kept: usize,
 }
 
 impl RowStats {
@@ -140,6 +142,7 @@ impl std::ops::AddAssign for RowStats {
         self.wasted += other.wasted;
         self.padded += other.padded;
         self.projected += other.projected;
+        self.kept += other.kept;
     }
 }
 

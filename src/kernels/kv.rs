@@ -226,6 +226,31 @@ impl KvLayer {
         }
     }
 
+    /// Copies slot `from` of a layer of the same shape over slot `to`.
+    ///
+    /// # Panics
+    /// If the shapes differ, or there is no such slot.
+    pub fn copy_slot_of(&mut self, other: &KvLayer, from: usize, to: usize) {
+        assert_eq!((self.ty, self.n_kv_heads, self.head_dim), (other.ty, other.n_kv_heads, other.head_dim));
+        let (from, to) = (other.place(from), self.place(to));
+        assert!(from < other.n_slots && to < self.n_slots, "slots {from}, {to} of {}", self.n_slots);
+        for head in 0..self.n_kv_heads {
+            let (from_line, to_line) = (other.key_line(head, from), self.key_line(head, to));
+            for line in 0..self.key_panel_lines {
+                let source = &other.keys.lines()[from_line + line].0;
+                let target = &mut self.keys.lines_mut()[to_line + line].0;
+                self.ty.copy_lane(line, source, from % PANEL_ROWS, target, to % PANEL_ROWS);
+            }
+            let widths = [self.ty.value_bytes(self.head_dim), self.ty.scale_bytes(self.head_dim)];
+            let bufs = [(&mut self.values, &other.values), (&mut self.scales, &other.scales)];
+            for ((to_buf, from_buf), width) in bufs.into_iter().zip(widths) {
+                let (to, start) = ((head * self.n_slots + to) * width, (head * other.n_slots + from) * width);
+                to_buf.cast_mut::<u8>()[to..][..width]
+                    .copy_from_slice(&from_buf.cast::<u8>()[start..][..width]);
+            }
+        }
+    }
+
     /// Copies the first `n_slots` slots of a layer of the same shape. The layers may have different numbers
     /// of slots: a fork, or a larger cache. Of a ring, copies the slots that it still holds.
     ///

@@ -62,6 +62,9 @@ enum LayerState {
     Recurrent(Box<RecurrentLayer>),
 }
 
+/// Slots that [`KvCache::extend_from`] copies one by one at most.
+const COPIED_SLOTS_MAX: usize = 64;
+
 /// Rows of a verification batch that a cache is made for if nothing else is said.
 const ROWS_DEFAULT: usize = 64;
 
@@ -440,6 +443,47 @@ impl KvCache {
             }
         }
         (self.len, self.written_end) = (other.len, other.written_end);
+    }
+
+    /// Copies the committed tokens of `other` from position `len()` to `end` and commits them; `other` is a cache of the same element
+    /// type whose first layers are the layers of this one.
+    ///
+    /// # Panics
+    /// If `other` has fewer tokens or [is bounded](Self::is_bounded), a layer is recurrent, or the tokens do not fit.
+    pub(crate) fn extend_from(&mut self, other: &Self, end: usize) {
+        assert!(end <= other.len && end <= self.n_slots, "{end} of {} tokens", other.len);
+        let start = self.len;
+        for (layer, from) in self.layers.iter_mut().zip(&other.layers) {
+            match (layer, from) {
+                // Whole panels are copied faster than single slots.
+                (LayerState::Kv(layer), LayerState::Kv(from)) if end > start + COPIED_SLOTS_MAX => {
+                    layer.copy_prefix(from, end);
+                }
+                (LayerState::Kv(layer), LayerState::Kv(from)) => {
+                    (start..end).for_each(|slot| layer.copy_slot_of(from, slot, slot));
+                }
+                (LayerState::Shared(_), LayerState::Shared(_)) => {}
+                _ => panic!("caches of other layers"),
+            }
+        }
+        (self.len, self.written_end) = (end, self.written_end.max(end));
+    }
+
+    /// Copies slot `from` of `other`, whose layers are the first ones of this cache, over the free slot `to`. Later layers keep theirs.
+    ///
+    /// # Panics
+    /// If `to` is committed, there is no such slot, or a layer is recurrent or of another shape.
+    pub(crate) fn copy_slot_of(&mut self, other: &Self, from: usize, to: usize) {
+        assert!(to >= self.len, "slot {to} of {} committed tokens", self.len);
+        for (layer, from_layer) in self.layers.iter_mut().zip(&other.layers) {
+            match (layer, from_layer) {
+                (LayerState::Kv(layer) | LayerState::Ring(layer, _), LayerState::Kv(from_layer)) => {
+                    layer.copy_slot_of(from_layer, from, to);
+                }
+                (LayerState::Shared(_), LayerState::Shared(_)) => {}
+                _ => panic!("caches of other layers"),
+            }
+        }
     }
 
     /// Bytes of the [state](Self::write_state) of `n` slots.

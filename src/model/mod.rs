@@ -40,7 +40,7 @@ pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
-pub use rows::{Hooks, Interlude, Meanwhile};
+pub use rows::{Hooks, Interlude, KeptRows, Meanwhile};
 pub use shortlist::Shortlist;
 pub(crate) use transformer::LayerTime;
 pub use transformer::{Model, Part, Workspace};

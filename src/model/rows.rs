@@ -35,13 +35,27 @@ impl<M: Meanwhile + ?Sized> Meanwhile for &mut M {
     }
 }
 
-/// What a pass calls on its way.
+/// Rows of a pass that were computed before, up to one of the layers: their keys and values in the layers before it are in the cache
+/// already.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptRows<'a> {
+    /// The layer before which the rows join the pass, 1 or more.
+    pub layer_idx: usize,
+    /// Numbers of the rows in the batch, strictly rising.
+    pub rows: &'a [u32],
+    /// Their residual streams before that layer, `[rows.len(), hidden_dim]`.
+    pub hidden: &'a [f32],
+}
+
+/// What a pass calls on its way, and what it is given beside its batch.
 #[derive(Default)]
 pub struct Hooks<'a> {
     /// Before one of the layers.
     pub interlude: Option<&'a mut dyn Interlude>,
     /// While a layer is read from flash.
     pub meanwhile: Option<&'a mut dyn Meanwhile>,
+    /// Rows that the first layers leave out.
+    pub kept: Option<KeptRows<'a>>,
 }
 
 /// The rows that a pass, or one call of a static graph, computes.
@@ -176,6 +190,36 @@ impl<'a> ActiveRows<'a> {
         x.truncate(self.kept.len() * hidden_dim);
     }
 
+    /// The active rows without those of `kept`.
+    ///
+    /// # Panics
+    /// If the numbers of `kept` do not rise or are not those of active rows.
+    pub(super) fn without(&self, kept: &KeptRows<'_>) -> ActiveRows<'a> {
+        assert_eq!((self.starts.len(), self.len()), (1, self.n_rows), "all rows of one part");
+        let mut fresh =
+            ActiveRows { base: self.base, starts: vec![0], n_rows: self.n_rows, ..Default::default() };
+        let mut left_out = kept.rows.iter().peekable();
+        for (row, &number) in self.kept.iter().enumerate() {
+            if left_out.next_if_eq(&&number).is_some() {
+                continue;
+            }
+            fresh.kept.push(number);
+            fresh.slots.push(self.slots[row]);
+            fresh.positions.push(self.positions[row]);
+            fresh.visible.push(self.visible[row]);
+        }
+        assert!(left_out.next().is_none(), "kept rows {:?} of {}", kept.rows, self.n_rows);
+        fresh
+    }
+
+    /// Puts the rows of `kept` beside the active ones into `x`, `[len(), hidden_dim]`, which then has all rows of the batch.
+    pub(super) fn join(&self, kept: &KeptRows<'_>, x: &mut Vec<f32>, hidden_dim: usize) {
+        self.put_back(x, hidden_dim);
+        for (&row, hidden) in kept.rows.iter().zip(kept.hidden.chunks_exact(hidden_dim)) {
+            x[row as usize * hidden_dim..][..hidden_dim].copy_from_slice(hidden);
+        }
+    }
+
     /// Panics if an active row sees a dropped one: it would read keys and values that no layer has written.
     fn check(&mut self) {
         self.is_active.clear();
@@ -257,6 +301,34 @@ mod tests {
         let (slots, _, _, x) = look(&[0, 1, 2, 3, 4, 5]);
         assert_eq!(slots, [7, 8, 9, 10, 11, 12]);
         assert!(x.iter().all(|x| !x.is_nan()));
+    }
+
+    #[test]
+    fn kept_rows_join_the_others_in_their_places() {
+        let batch = batch();
+        let active = ActiveRows::all(std::iter::once(&batch), ActiveRows::default());
+        for rows in [&[0u32, 1, 4][..], &[], &[5], &[0, 1, 2, 3, 4, 5]] {
+            let value = |row: u32| [row as f32, row as f32 + 0.5];
+            let hidden: Vec<f32> = rows.iter().flat_map(|&row| value(row)).collect();
+            let kept = KeptRows { layer_idx: 1, rows, hidden: &hidden };
+            let fresh = active.without(&kept);
+            let others: Vec<u32> = (0..6).filter(|row| !rows.contains(row)).collect();
+            assert_eq!(fresh.kept(), others);
+            assert_eq!(fresh.slots, others.iter().map(|row| 7 + row).collect::<Vec<_>>());
+            let positions = others.iter().map(|&row| batch.positions()[row as usize]);
+            assert_eq!(fresh.positions, positions.collect::<Vec<_>>());
+            let mut x: Vec<f32> = others.iter().flat_map(|&row| value(row)).collect();
+            fresh.join(&kept, &mut x, 2);
+            assert_eq!(x, (0..6).flat_map(value).collect::<Vec<_>>(), "{rows:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "kept rows [1, 9] of 6")]
+    fn a_kept_row_is_one_of_the_batch() {
+        let batch = batch();
+        let active = ActiveRows::all(std::iter::once(&batch), ActiveRows::default());
+        active.without(&KeptRows { layer_idx: 1, rows: &[1, 9], hidden: &[0.0; 4] });
     }
 
     #[test]

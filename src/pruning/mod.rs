@@ -35,6 +35,7 @@ pub use half::f16;
 pub use error::{PredictorError, PredictorField};
 pub use file::{FORMAT_VERSION, MAGIC};
 pub use keep::{KeepRules, select};
+pub(crate) use predictor::ExitHead;
 pub use predictor::{Predictor, PredictorParts, PredictorScratch, SHADOW_POOL_MAX};
 pub(crate) use pruner::{Pruned, Pruner};
 

@@ -104,6 +104,11 @@ impl Predictor {
         }
     }
 
+    /// The layer before which rows are scored: 1 or more.
+    pub fn layer_idx(&self) -> usize {
+        self.parts.layer_idx
+    }
+
     /// Bytes of the weights.
     pub fn memory_usage(&self) -> usize {
         self.down.size_bytes()
@@ -188,6 +193,49 @@ impl Predictor {
     pub(super) fn pool_scores<'s>(&self, scratch: &'s PredictorScratch, row: usize) -> &'s [f32] {
         let n_pool = self.parts.shadow_pool.len();
         &scratch.pool[row * n_pool..(row + 1) * n_pool]
+    }
+}
+
+/// A predictor as an exit: the scores of the whole vocabulary.
+pub(crate) struct ExitHead {
+    predictor: Predictor,
+    /// `parts.up`, packed for the kernels. `[vocab_size, rank]`
+    up: PackedMatrix,
+}
+
+impl ExitHead {
+    /// # Errors
+    /// The matrix could not be allocated.
+    pub(crate) fn new(predictor: Predictor) -> Result<Self, PackError> {
+        let PredictorParts { vocab_size, rank, up, .. } = &predictor.parts;
+        let bytes: Vec<u8> = up.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let up = PackedMatrix::pack(BlockType::F16, *vocab_size, *rank, &bytes, &|row| row)?;
+        Ok(Self { predictor, up })
+    }
+
+    /// Scores all tokens behind hidden states `[n_rows, hidden_dim]` of the predictor's layer: `out` becomes `[n_rows, vocab_size]`.
+    ///
+    /// # Panics
+    /// `hidden` is not a whole number of rows.
+    pub(crate) fn scores(
+        &self,
+        compute: Compute<'_>,
+        hidden: &[f32],
+        scratch: &mut PredictorScratch,
+        out: &mut Vec<f32>,
+    ) {
+        self.predictor.set_rows(compute, hidden, false, scratch);
+        let PredictorScratch { activations, z, .. } = scratch;
+        let PredictorParts { rank, vocab_size, .. } = self.predictor.parts;
+        let n_rows = z.len() / rank;
+        out.resize(n_rows * vocab_size, 0.0);
+        activations.set(compute.kernels, compute.pool, z, n_rows, rank, self.up.activation_form());
+        kernels::matmul(compute.kernels, compute.pool, activations, &mut [MatMul { w: &self.up, out }]);
+    }
+
+    /// Bytes of the weights.
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.predictor.memory_usage() + self.up.size_bytes()
     }
 }
 

@@ -55,7 +55,9 @@ impl<'m> Poisoned<'m> {
         let compute = Compute { kernels: Kernels::detect(), pool };
         let never = AtomicBool::new(false);
         let part = Part::new(batch, kv, workspace, &never);
-        model.forward_through(compute, part, PassEnd::Hidden, Hooks { interlude, meanwhile: None }).unwrap();
+        model
+            .forward_through(compute, part, PassEnd::Hidden, Hooks { interlude, ..Hooks::default() })
+            .unwrap();
     }
 
     /// The bits of the logits of `rows`.

@@ -29,6 +29,9 @@ pub enum Pinned {
 pub struct StreamOptions {
     /// The weights that stay in memory.
     pub pinned: Pinned,
+    /// Layers at the begin of the model that are pinned before others, if any are: those that
+    /// [`Engine::set_self_draft`](crate::engine::Engine::set_self_draft) drafts with. The others are spread evenly.
+    pub pinned_first: usize,
     /// Bytes of the budget for later allocations: sessions ([`SessionOptions::memory_bytes`]) and a draft
     /// model ([`DraftModelOptions::memory_bytes`]).
     ///
@@ -51,7 +54,15 @@ impl StreamOptions {
 
     /// The default options with this part of the weights in memory.
     pub fn new(pinned: Pinned) -> Self {
-        Self { pinned, reserved_bytes: 0, bandwidth_max: None, stall_max: Self::STALL_MAX, wrap: None }
+        let (pinned_first, reserved_bytes) = (0, 0);
+        Self {
+            pinned,
+            pinned_first,
+            reserved_bytes,
+            bandwidth_max: None,
+            stall_max: Self::STALL_MAX,
+            wrap: None,
+        }
     }
 
     /// The reader of `file` with the wrapper and the simulated bandwidth of these options.

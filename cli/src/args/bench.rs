@@ -154,7 +154,7 @@ pub(crate) struct BenchStreamArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
     pub(crate) strategy: Vec<Strategy>,
     /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
-    #[arg(long, value_name = "fixture|mtp|mtp:PATH|PATH", requires = "replay")]
+    #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH", requires = "replay")]
     pub(crate) draft: Option<DraftModelArg>,
     /// With --replay: a tokenizer.json, a GGUF file or a Hugging Face folder [default: the model's].
     #[arg(long, value_name = "PATH", requires = "replay")]
@@ -255,7 +255,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
     pub(crate) model: Option<PathBuf>,
     /// With --model: a draft model with the same vocabulary; `fixture` is the one inside this program.
-    #[arg(long, value_name = "fixture|mtp|mtp:PATH|PATH", requires = "model")]
+    #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH", requires = "model")]
     pub(crate) draft: Option<DraftModelArg>,
     /// With --model: the rows of a batch that are projected onto the vocabulary.
     #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
@@ -309,7 +309,7 @@ pub(crate) struct AblateArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// A draft model with the same vocabulary; `fixture` is the one inside this program.
-    #[arg(long, value_name = "fixture|mtp|mtp:PATH|PATH")]
+    #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH")]
     pub(crate) draft: Option<DraftModelArg>,
     /// Prune by this predictor; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH")]

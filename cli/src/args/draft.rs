@@ -15,8 +15,9 @@ pub(crate) struct DraftArgs {
     /// Drafting: `auto` (from text, whenever it saves time), `off` (plain decoding), or the path of an
     /// additional draft model with the same vocabulary, or of an EAGLE-3 head for the model; `fixture` is the draft model for the model inside
     /// this program. `mtp` is the head for multi-token prediction in the model's own file, and `mtp:PATH` that in another
-    /// file. Never changes the output.
-    #[arg(long, value_name = "auto|off|fixture|mtp|mtp:PATH|PATH", default_value = "auto")]
+    /// file. `self:PATH` drafts with the first layers of a streamed model itself, those before the layer of the predictor at PATH, while
+    /// the others are read; `self` is the predictor inside this program. Never changes the output.
+    #[arg(long, value_name = "auto|off|fixture|mtp|mtp:PATH|self|self:PATH|PATH", default_value = "auto")]
     pub(crate) draft: DraftArg,
     /// The drafting strategy: refrain; one half of it (retrieval, draft-model); plain; or a published rule
     /// for comparison: pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle, and with a draft
@@ -67,6 +68,8 @@ pub(crate) enum DraftModelArg {
     Path(PathBuf),
     /// The head for multi-token prediction in a file, or in that of the model.
     Mtp(Option<PathBuf>),
+    /// The first layers of the streamed model itself, with this predictor as an exit behind them.
+    OwnLayers(PruningArg),
 }
 
 impl From<OsString> for DraftModelArg {
@@ -75,6 +78,10 @@ impl From<OsString> for DraftModelArg {
             Some("fixture") => Self::Fixture,
             Some("mtp") => Self::Mtp(None),
             Some(text) if text.starts_with("mtp:") => Self::Mtp(Some(text["mtp:".len()..].into())),
+            Some("self") => Self::OwnLayers(PruningArg::Fixture),
+            Some(text) if text.starts_with("self:") => {
+                Self::OwnLayers(OsString::from(&text["self:".len()..]).into())
+            }
             _ => Self::Path(name.into()),
         }
     }

@@ -114,10 +114,18 @@ impl DraftingState {
 
     /// Puts a source in the place of the session's own source of its name. No effect if there is none.
     pub(super) fn exchange(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
+        if self.own_sources().iter().any(|held| held.name() == source.name()) {
+            source.prime(&tokens[..self.primed]);
+            self.replace(source);
+        }
+    }
+
+    /// As [`exchange`](Self::exchange), with a source that knows the text.
+    pub(super) fn replace(&mut self, source: Box<dyn DraftSource>) {
         let mut own = self.sources[..self.n_own].iter_mut();
-        let Some(held) = own.find(|held| held.name() == source.name()) else { return };
-        source.prime(&tokens[..self.primed]);
-        *held = source;
+        if let Some(held) = own.find(|held| held.name() == source.name()) {
+            *held = source;
+        }
     }
 
     /// Adds a source; it observes the tokens that the other sources have observed.

@@ -14,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::draft::{CostProfile, DraftSource, EchoSource, EchoStore, SourceName};
+use crate::draft_model::DraftModelSource;
 use crate::engine::error::SessionError;
 use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::{MemoryPressure, PressureReport};
@@ -233,6 +234,11 @@ impl Session {
         fork.target.kv.copy_from(&self.target.kv);
         fork.to_remember = self.to_remember;
         fork.drafting.copy_sources(&self.drafting);
+        if let Some(own_rows) = &self.target.own_rows {
+            let own_rows = own_rows.fork();
+            fork.drafting.replace(Box::new(DraftModelSource::of_rows(&own_rows)));
+            fork.target.own_rows = Some(own_rows);
+        }
         fork.drafting.primed = self.drafting.primed;
         fork.drafting.calibrated = self.drafting.calibrated;
         fork.drafting.is_disturbed = self.drafting.is_disturbed;

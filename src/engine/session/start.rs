@@ -8,7 +8,7 @@ use crate::draft::{
     BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoSource, EchoStore, ResumeSource,
     ReuseSource, VERIFY_ROWS_MAX,
 };
-use crate::draft_model::DraftModelSource;
+use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
 use crate::engine::options::{Calibration, DraftRows, Drafting, SessionOptions, TARGET_READ_STEP_US_MIN};
 use crate::engine::policy::PressureReport;
@@ -25,10 +25,11 @@ impl Session {
         let context_len = options.context_len(config);
         check_options(&options, context_len, config.context_len)?;
         let options = with_settled_calibration(&shared, options);
-        let Drafters { sources, reader, bounds } = Drafters::new(&shared, &options, context_len)?;
+        let Drafters { sources, reader, own_rows, bounds } = Drafters::new(&shared, &options, context_len)?;
         let pruner = options.pruning.zip(shared.predictor());
         let pruner = pruner.map(|(config, predictor)| Pruner::new(predictor, config));
-        let target = TargetState::new(&shared, options.cache_size(config), context_len, pruner, reader)?;
+        let size = options.cache_size(config);
+        let target = TargetState::new(&shared, size, context_len, pruner, reader, own_rows)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
         Ok(Self { shared, options, conversation, target, drafting, pressure, to_remember: None })
@@ -39,6 +40,8 @@ impl Session {
 struct Drafters {
     sources: Vec<Box<dyn DraftSource>>,
     reader: Option<Reader>,
+    /// What target and draft source have in common, if the target's own layers draft.
+    own_rows: Option<OwnRows>,
     bounds: BuilderConfig,
 }
 
@@ -50,15 +53,17 @@ impl Drafters {
         let as_claimed = BuilderConfig::as_claimed(vocab_size, max_rows);
         let weighed = BuilderConfig { max_rows, ..BuilderConfig::new(vocab_size) };
         let of_model = || shared.draft_model().ok_or(SessionError::NoDraftModel);
-        let mut reader = None;
+        let (mut reader, mut own_rows) = (None, None);
         let (sources, mut bounds): (Vec<Box<dyn DraftSource>>, _) = match options.drafting {
             Drafting::Auto => {
                 reader = Reader::new(options, &shared.model)?;
-                (own_sources(shared, options, context_len)?, weighed)
+                (own_sources(shared, options, context_len, &mut own_rows)?, weighed)
             }
             Drafting::DraftModel if is_lossy => return Err(SessionError::LossyDraftModel),
             Drafting::DraftModel => {
-                (vec![Box::new(DraftModelSource::new(&of_model()?, context_len)?)], weighed)
+                let source = DraftModelSource::new(&of_model()?, context_len, options.kv_type)?;
+                own_rows = source.own_rows();
+                (vec![Box::new(source)], weighed)
             }
             Drafting::AsClaimed => (Vec::new(), as_claimed),
             Drafting::OwnSources | Drafting::Off => (Vec::new(), weighed),
@@ -67,15 +72,16 @@ impl Drafters {
             // Drafts as many rows as the policy allows, whatever their value.
             (bounds.margin, bounds.reach_min) = (0.0, 0.0);
         }
-        Ok(Drafters { sources, reader, bounds })
+        Ok(Drafters { sources, reader, own_rows, bounds })
     }
 }
 
-/// The sources of [`Drafting::Auto`].
+/// The sources of [`Drafting::Auto`], and what the target has in common with one of them in `own_rows`.
 fn own_sources(
     shared: &Shared,
     options: &SessionOptions,
     context_len: usize,
+    own_rows: &mut Option<OwnRows>,
 ) -> Result<Vec<Box<dyn DraftSource>>, SessionError> {
     let mut sources: Vec<Box<dyn DraftSource>> =
         vec![Box::new(ContextSource::new()), Box::new(ResumeSource::new())];
@@ -97,7 +103,9 @@ fn own_sources(
     // times.
     let draft_model = shared.draft_model().filter(|_| options.draft_model && !options.acceptance.is_lossy());
     if let Some(model) = draft_model {
-        sources.push(Box::new(DraftModelSource::new(&model, context_len)?));
+        let source = DraftModelSource::new(&model, context_len, options.kv_type)?;
+        *own_rows = source.own_rows();
+        sources.push(Box::new(source));
     }
     Ok(sources)
 }

@@ -2,6 +2,7 @@
 
 use crate::cancel::CancelToken;
 use crate::draft::{DraftTree, HiddenStates, NodeSet};
+use crate::draft_model::OwnRows;
 use crate::engine::error::SessionError;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
@@ -22,6 +23,8 @@ pub(in crate::engine) struct TargetState {
     pub(in crate::engine) reader: Option<Reader>,
     /// The layers before which a source reads the residual stream.
     pub(super) taps: Option<[usize; 3]>,
+    /// Rows that the target's own layers have drafted.
+    pub(super) own_rows: Option<OwnRows>,
 }
 
 /// A verification batch after its pass.
@@ -31,6 +34,8 @@ pub(in crate::engine) struct Verified {
     pub(in crate::engine) nodes: NodeSet,
     /// The predictor's decision; `None` if pruning was not considered.
     pub(in crate::engine) pruned: Option<Pruned>,
+    /// Rows that the first layers left out.
+    pub(in crate::engine) n_kept: usize,
 }
 
 impl TargetState {
@@ -44,10 +49,12 @@ impl TargetState {
         context_len: usize,
         pruner: Option<Pruner>,
         reader: Option<Reader>,
+        own_rows: Option<OwnRows>,
     ) -> Result<Self, SessionError> {
         let config = shared.model.config();
         let kv = KvCache::sized(config, size)?.with_context(context_len);
-        Ok(Self { kv, workspace: Workspace::new(config), batch: Batch::new(), pruner, reader, taps: None })
+        let (workspace, batch) = (Workspace::new(config), Batch::new());
+        Ok(Self { kv, workspace, batch, pruner, reader, taps: None, own_rows })
     }
 
     /// Hidden states of the rows of the newest pass.
@@ -77,7 +84,7 @@ impl TargetState {
         workspace.tap(self.taps);
         batch.set_chain(kv.len(), tokens);
         let part = Part::new(batch, kv, workspace, cancel.flag());
-        shared.model.forward_through(shared.compute(), part, end, Hooks { interlude, meanwhile: None })
+        shared.model.forward_through(shared.compute(), part, end, Hooks { interlude, ..Hooks::default() })
     }
 
     /// Fills the batch with the rows of `tree`, padded to `n_rows`, for a pass that generations share.
@@ -100,30 +107,45 @@ impl TargetState {
         Part::new(&self.batch, &mut self.kv, &mut self.workspace, cancel.flag())
     }
 
+    /// Copies keys and values of the committed text to the draft source of the target's own layers, if there is one.
+    pub(in crate::engine) fn share_text(&mut self, committed: &[TokenId]) {
+        if let Some(own_rows) = &mut self.own_rows {
+            own_rows.read_text(committed, &self.kv);
+        }
+    }
+
     /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states, and works `meanwhile`
-    /// while layers are read.
+    /// while layers are read. `committed` is the whole text, the root at its end; rows that the target's own layers have drafted begin
+    /// behind these layers.
     ///
     /// # Errors
     /// [`ForwardError`]; committed tokens and their keys and values are unchanged.
     pub(in crate::engine) fn verify(
         &mut self,
         shared: &Shared,
-        tree: &DraftTree,
-        n_rows: usize,
+        committed: &[TokenId],
+        (tree, n_rows): (&DraftTree, usize),
         batch_lens: &[usize],
         mut meanwhile: Option<impl Meanwhile>,
         cancel: &CancelToken,
     ) -> Result<Verified, ForwardError> {
-        let Self { kv, workspace, batch, pruner, .. } = self;
-        workspace.tap(self.taps);
+        let Self { kv, workspace, batch, pruner, own_rows, taps, .. } = self;
+        workspace.tap(*taps);
         batch.set_tree(kv.len(), tree.tokens(), tree.parents(), n_rows);
         let mut pass = pruner.as_mut().and_then(|pruner| pruner.pass(tree, batch_lens));
         let interlude = pass.as_mut().map(|pass| pass as &mut dyn Interlude);
         let meanwhile = meanwhile.as_mut().map(|work| work as &mut dyn Meanwhile);
         let (compute, end) = (shared.compute(), PassEnd::Hidden);
+        shared.model.check(batch, kv)?;
+        // (Behind the layers that have computed them, rows pass no taps before.)
+        let own_rows = own_rows.as_mut().filter(|_| taps.is_none());
+        let kept = own_rows.and_then(|own_rows| own_rows.hand_over(committed, tree, kv));
+        // Rows cannot be dropped before they join the pass.
+        let kept = kept.filter(|kept| interlude.as_ref().is_none_or(|it| it.layer_idx() >= kept.layer_idx));
+        let n_kept = kept.map_or(0, |kept| kept.rows.len());
         let part = Part::new(batch, kv, workspace, cancel.flag());
-        shared.model.forward_through(compute, part, end, Hooks { interlude, meanwhile })?;
+        shared.model.forward_through(compute, part, end, Hooks { interlude, meanwhile, kept })?;
         let pruned = pass.and_then(|pass| pass.pruned());
-        Ok(Verified { nodes: pruned.map_or(NodeSet::ALL, |pruned| pruned.kept), pruned })
+        Ok(Verified { nodes: pruned.map_or(NodeSet::ALL, |pruned| pruned.kept), pruned, n_kept })
     }
 }

@@ -20,14 +20,17 @@ pub(super) fn draft(session: &mut Session, decision: &Decision, n_sharing: usize
     session.follow_context();
     let tokens = &session.conversation.tokens;
     let is_given_up = match decision.limits() {
-        Some(limits) => session.drafting.guarded(|drafting| {
-            let DraftingState { sources, builder, costs, tree, .. } = drafting;
-            let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
-            let costs = shared.as_ref().unwrap_or(costs);
-            builder.build(sources, tokens, limits, costs, tree);
-            // The times of shared passes are not learned.
-            n_sharing == 1 && is_given_up(drafting)
-        }),
+        Some(limits) => {
+            session.target.share_text(tokens);
+            session.drafting.guarded(|drafting| {
+                let DraftingState { sources, builder, costs, tree, .. } = drafting;
+                let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
+                let costs = shared.as_ref().unwrap_or(costs);
+                builder.build(sources, tokens, limits, costs, tree);
+                // The times of shared passes are not learned.
+                n_sharing == 1 && is_given_up(drafting)
+            })
+        }
         None => {
             session.drafting.tree.start(tokens[tokens.len() - 1]);
             false

@@ -215,7 +215,7 @@ fn step_group(group: &mut [&mut Member<'_>]) -> SharedPasses {
         let begun = member.begun.take().expect("the draft is built");
         let us = us * begun.drafted.n_rows as f64 / n_rows as f64;
         member.run.stats.time_us.forward += us;
-        let verified = Verified { nodes: NodeSet::ALL, pruned: None };
+        let verified = Verified { nodes: NodeSet::ALL, pruned: None, n_kept: 0 };
         let pass = PassTime { us, is_shared };
         member.finish(|session, run| end(session, run, &begun, verified, pass));
     }

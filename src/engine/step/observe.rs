@@ -104,6 +104,7 @@ fn count(session: &mut Session, run: &mut Run, step: &Step) {
     stats.rows.wasted += tree.len() - n_visited;
     stats.rows.padded += n_rows - tree.len();
     stats.rows.projected += projection.n_projected();
+    stats.rows.kept += step.verified.n_kept;
     if let Some(lossy) = &mut stats.lossy {
         lossy.replaced += step.n_replaced;
     }

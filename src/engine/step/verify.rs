@@ -33,9 +33,11 @@ pub(super) fn verify(
     drafted: &Drafted,
     cancel: &CancelToken,
 ) -> Result<Verified, ForwardError> {
-    let Session { shared, options, target, drafting, .. } = session;
+    let Session { shared, options, conversation, target, drafting, .. } = session;
+    let committed = &conversation.tokens[..];
     drafting.guarded(|DraftingState { sources, tree, .. }| {
         let meanwhile = decision.limits().map(|_| Ahead { sources });
-        target.verify(shared, tree, drafted.n_rows, &options.verify_lens, meanwhile, cancel)
+        let rows = (&*tree, drafted.n_rows);
+        target.verify(shared, committed, rows, &options.verify_lens, meanwhile, cancel)
     })
 }

@@ -564,6 +564,16 @@ fn committed_or_extra_is_the_same() {
             fork.copy_prefix(&cache.layer, 55);
             let forked = run(k, &Pool::new(1), shape, &q, &fork, &[Visible { prefix_len: 55, extra: &[] }]);
             assert_bits(&forked, &committed, "in a fork of another size");
+            // Slot by slot, from other places: those of a ring too.
+            for mut copy in [KvLayer::new(ty, 2, 90, 64).unwrap(), KvLayer::ring(ty, 2, 90, 64).unwrap()] {
+                (0..50).for_each(|slot| copy.copy_slot_of(&cache.layer, slot, slot));
+                path.iter().zip([70, 61, 59, 88, 53]).for_each(|(&from, to)| {
+                    copy.copy_slot_of(&cache.layer, from as usize, to);
+                });
+                let visible = [Visible { prefix_len: 50, extra: &[70, 61, 59, 88, 53] }];
+                let copied = run(k, &Pool::new(1), shape, &q, &copy, &visible);
+                assert_bits(&copied, &committed, "copied to other slots");
+            }
         }
     }
 }

@@ -58,6 +58,10 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 /// number of reads (`benches/RESULTS.md`).
 pub const N_READS: usize = 24;
 
+/// Rows of a streamed embedding that are [kept](Streamed::keep_embedding_rows) at most: 3.5 MB of a 1.5 B model in Q4_0, and more tokens than most
+/// conversations have.
+pub(crate) const EMBEDDING_ROWS_KEPT: usize = 4096;
+
 /// The weights of a streamed model: pinned in memory, or read through a ring.
 pub struct Streamed {
     file: String,
@@ -241,6 +245,21 @@ impl Streamed {
         self.pass_bytes
     }
 
+    /// Whether a layer is in memory except under memory pressure.
+    pub(crate) fn pins(&self, layer_idx: usize) -> bool {
+        self.layers[layer_idx].is_planned
+    }
+
+    /// Whether experts are read on request.
+    pub(crate) fn reads_experts(&self) -> bool {
+        self.experts.is_some()
+    }
+
+    /// A layer, if it is in memory now. It stays there as long as the result lives.
+    pub(in crate::model) fn pinned(&self, layer_idx: usize) -> Option<PassLayer> {
+        self.layers[layer_idx].pinned().as_ref().map(|layer| PassLayer::Pinned(Arc::clone(layer)))
+    }
+
     /// Waits for the turn and begins a pass over the first `n_layers` layers; `None` if `cancel` is set before. If the output matrix
     /// follows, it is read ahead.
     pub(in crate::model) fn pass(
@@ -279,6 +298,14 @@ impl Streamed {
         cache.load(layer_idx, experts, cancel).map_err(|error| self.take_error(error))
     }
 
+    /// Keeps some rows of a streamed embedding in memory from now on, for passes that cannot wait for a disk that is busy with layers.
+    ///
+    /// # Errors
+    /// The memory could not be allocated.
+    pub(crate) fn keep_embedding_rows(&self) -> Result<(), PackError> {
+        self.embedding_rows.as_ref().map_or(Ok(()), |rows| rows.keep(EMBEDDING_ROWS_KEPT))
+    }
+
     /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is
     /// pinned.
     pub(in crate::model) fn embed(
@@ -310,7 +337,7 @@ impl Streamed {
     /// read.
     pub(in crate::model) fn push_head_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
         let rows = self.head_rows.as_ref().expect("the output matrix is streamed");
-        rows.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
+        rows.copy_row(to, row)
     }
 
     /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first

@@ -29,7 +29,7 @@ pub(super) fn open(
     let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
     let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
     let places = ExpertPlaces::of(file);
-    let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, taken)?;
+    let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, options.pinned_first, taken)?;
     let reader = options.reader(Arc::new(direct));
     // Without slots, all experts are pinned with their layers.
     let places = places.filter(|_| plan.n_experts > 0);

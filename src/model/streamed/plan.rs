@@ -74,23 +74,29 @@ impl Sizes {
 }
 
 impl Plan {
-    /// `taken`: bytes of the budget that are not available for weights.
+    /// `first`: layers at the begin of the model that are pinned before others. `taken`: bytes of the budget that are not available for
+    /// weights.
     ///
     /// # Errors
     /// [`StreamedError::MemoryLimit`].
-    pub(super) fn new(sizes: &Sizes, pinned: Pinned, taken: u64) -> Result<Self, StreamedError> {
+    pub(super) fn new(
+        sizes: &Sizes,
+        pinned: Pinned,
+        first: usize,
+        taken: u64,
+    ) -> Result<Self, StreamedError> {
         match pinned {
-            Pinned::Layers(n_pinned) => Ok(Self::of_layers(sizes, n_pinned)),
-            Pinned::Memory(limit) => Self::within(sizes, limit, taken),
+            Pinned::Layers(n_pinned) => Ok(Self::of_layers(sizes, n_pinned, first)),
+            Pinned::Memory(limit) => Self::within(sizes, limit, first, taken),
         }
     }
 
-    fn of_layers(sizes: &Sizes, n_pinned: usize) -> Self {
+    fn of_layers(sizes: &Sizes, n_pinned: usize, first: usize) -> Self {
         let n_layers = sizes.layers.len();
         if n_pinned >= n_layers {
             return Self::resident(n_layers);
         }
-        let layers = spread(n_layers, n_pinned);
+        let layers = chosen(n_layers, n_pinned, first);
         // A few rows' experts.
         let n_experts = (4 * sizes.experts.n_min).min(sizes.experts.n_total);
         let slot_len = sizes.slot_len();
@@ -109,7 +115,7 @@ impl Plan {
         }
     }
 
-    fn within(sizes: &Sizes, limit: u64, taken: u64) -> Result<Self, StreamedError> {
+    fn within(sizes: &Sizes, limit: u64, first: usize, taken: u64) -> Result<Self, StreamedError> {
         let mut left = limit.saturating_sub(taken);
         if sizes.total() <= left {
             return Ok(Self::resident(sizes.layers.len()));
@@ -145,7 +151,7 @@ impl Plan {
         };
         let mut layers = vec![false; n_layers];
         for n_pinned in (1..=n_layers).rev() {
-            let candidate = spread(n_layers, n_pinned);
+            let candidate = chosen(n_layers, n_pinned, first);
             if take(bytes(&candidate)) {
                 layers = candidate;
                 break;
@@ -167,6 +173,14 @@ impl Plan {
     pub(super) fn slot_bytes(&self) -> u64 {
         PageBuf::size_bytes(self.slot_len)
     }
+}
+
+/// Selects `n_pinned` of `n_layers` layers: the `first` ones, and others as evenly as possible.
+fn chosen(n_layers: usize, n_pinned: usize, first: usize) -> Vec<bool> {
+    let n_first = first.min(n_pinned);
+    let mut layers = vec![true; n_first];
+    layers.extend(spread(n_layers - n_first, n_pinned - n_first));
+    layers
 }
 
 /// Selects `n_pinned` of `n_layers` layers as evenly as possible. During a long run of pinned layers the ring
@@ -219,9 +233,28 @@ mod tests {
     }
 
     #[test]
+    fn the_first_layers_are_pinned_before_others() {
+        let pinned = |n_pinned: usize, first: usize| -> String {
+            chosen(8, n_pinned, first).into_iter().map(|pinned| if pinned { 'x' } else { '.' }).collect()
+        };
+        assert_eq!(pinned(2, 4), "xx......");
+        assert_eq!(pinned(4, 4), "xxxx....");
+        assert_eq!(pinned(6, 4), "xxxx.x.x");
+        assert_eq!((pinned(8, 4), pinned(0, 4)), ("x".repeat(8), ".".repeat(8)));
+        for n in 0..=8 {
+            assert_eq!(chosen(8, n, 0), spread(8, n));
+        }
+        let plan = |first| Plan::new(&sizes(8, None), Pinned::Layers(4), first, 0).unwrap().layers;
+        assert_eq!(plan(4), chosen(8, 4, 4));
+        let plan = Plan::new(&sizes(28, None), Pinned::Memory(600 * MIB), 9, 0).unwrap();
+        assert_eq!(plan.layers, chosen(28, n_pinned(&plan), 9));
+        assert!(n_pinned(&plan) > 9, "{plan:?}");
+    }
+
+    #[test]
     fn a_number_of_layers_is_what_is_asked_for() {
         let sizes = sizes(8, None);
-        let plan = |n| Plan::new(&sizes, Pinned::Layers(n), u64::MAX).unwrap();
+        let plan = |n| Plan::new(&sizes, Pinned::Layers(n), 0, u64::MAX).unwrap();
         assert_eq!((n_pinned(&plan(3)), plan(3).head, plan(3).embedding), (3, false, false));
         assert_eq!((plan(3).slot_len, plan(3).n_slots), (24 * MIB, 3));
         assert_eq!(plan(8), Plan::resident(8));
@@ -234,7 +267,7 @@ mod tests {
             let sizes = sizes(28, embedding);
             for limit in (60..1000).step_by(7).map(|mib| mib * MIB) {
                 let taken = 10 * MIB;
-                let plan = Plan::new(&sizes, Pinned::Memory(limit), taken).unwrap();
+                let plan = Plan::new(&sizes, Pinned::Memory(limit), 0, taken).unwrap();
                 let mut used = n_pinned(&plan) as u64 * (LAYER + COPIES) + ring_bytes(&plan);
                 used += if plan.head { 120 * MIB } else { 0 };
                 used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
@@ -252,7 +285,7 @@ mod tests {
         let sizes = Sizes { experts, ..sizes(28, None) };
         let fixed = sizes.total() - experts.bytes;
         for limit in [200, 500, 1000, 4000, 9000].map(|mib| mib * MIB) {
-            let plan = Plan::new(&sizes, Pinned::Memory(limit), 0).unwrap();
+            let plan = Plan::new(&sizes, Pinned::Memory(limit), 0, 0).unwrap();
             let used = n_pinned(&plan) as u64 * (LAYER + COPIES)
                 + ring_bytes(&plan)
                 + if plan.head { 120 * MIB } else { 0 }
@@ -261,20 +294,20 @@ mod tests {
             assert!(limit - used < LAYER + COPIES || plan.n_experts == experts.n_total, "{plan:?}");
             assert_eq!(n_pinned(&plan) == 28, limit > fixed + 200 * MIB, "{plan:?}");
         }
-        match Plan::new(&sizes, Pinned::Memory(0), 0) {
+        match Plan::new(&sizes, Pinned::Memory(0), 0, 0) {
             Err(StreamedError::MemoryLimit { needed, .. }) => {
                 assert_eq!(needed, 2 * PageBuf::size_bytes(24 * MIB) + 24 * MIB);
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(Plan::new(&sizes, Pinned::Memory(sizes.total()), 0).unwrap(), Plan::resident(28));
-        assert_eq!(Plan::new(&sizes, Pinned::Layers(3), 0).unwrap().n_experts, 32);
+        assert_eq!(Plan::new(&sizes, Pinned::Memory(sizes.total()), 0, 0).unwrap(), Plan::resident(28));
+        assert_eq!(Plan::new(&sizes, Pinned::Layers(3), 0, 0).unwrap().n_experts, 32);
     }
 
     #[test]
     fn what_fits_is_resident_and_what_cannot_be_streamed_is_refused() {
         let sizes = sizes(28, Some(130 * MIB));
-        let plan = |limit| Plan::new(&sizes, Pinned::Memory(limit), 7);
+        let plan = |limit| Plan::new(&sizes, Pinned::Memory(limit), 0, 7);
         assert_eq!(plan(sizes.total() + 7).unwrap(), Plan::resident(28));
         assert!(plan(sizes.total() + 6).unwrap().n_slots > 0);
         match plan(0) {
@@ -300,7 +333,7 @@ mod tests {
             streams: 0,
             experts: ExpertSizes::default(),
         };
-        let plan = Plan::new(&sizes, Pinned::Memory(0), 50 * MIB).unwrap();
+        let plan = Plan::new(&sizes, Pinned::Memory(0), 0, 50 * MIB).unwrap();
         assert_eq!((n_pinned(&plan), plan.head, plan.n_slots), (0, false, 3));
     }
 
@@ -318,6 +351,6 @@ mod tests {
             streams: 0,
             experts: ExpertSizes::default(),
         };
-        assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0).unwrap().slot_len, (16 << 10) + 8192);
+        assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0, 0).unwrap().slot_len, (16 << 10) + 8192);
     }
 }

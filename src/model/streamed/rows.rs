@@ -1,11 +1,13 @@
 //! Reads single rows of a streamed matrix: of the embedding for the tokens of a batch, and of the output
 //! matrix for shortlists.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix, PageBuf};
 use crate::model::packed::PackedTensor;
+use crate::model::shortlist::Shortlist;
 use crate::stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
+use crate::token::TokenId;
 
 /// Reads rows by panels of 16, since the rows of a panel are interleaved.
 pub(super) struct RowReader {
@@ -18,6 +20,8 @@ pub(super) struct RowReader {
     start: u64,
     panel_bytes: usize,
     panel: Mutex<Panel>,
+    /// Rows that stay in memory, if any do.
+    kept: OnceLock<Mutex<Shortlist>>,
 }
 
 /// The newest panel.
@@ -41,7 +45,26 @@ impl RowReader {
         let pages =
             Arc::new(PageBuf::zeroed((panel_bytes + 2 * DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN))?);
         let panel = Mutex::new(Panel { idx: None, pages });
-        Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel })
+        Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel, kept: OnceLock::new() })
+    }
+
+    /// Keeps up to `n_max` rows in memory from now on: half of them the lowest-numbered, which are read now and are those of the most
+    /// frequent tokens of most vocabularies, the others as they are used.
+    ///
+    /// # Errors
+    /// The memory could not be allocated. A row that cannot be read now is read when it is used.
+    pub(super) fn keep(&self, n_max: usize) -> Result<(), PackError> {
+        let mut kept = Shortlist::new(&self.empty()?, self.n_rows, n_max)?;
+        // A vocabulary that fits is kept whole.
+        let n_first = if self.n_rows <= n_max { self.n_rows } else { n_max / 2 };
+        kept.extend(|to, row| self.copy_row(to, row), (0..n_first as u32).map(TokenId));
+        self.kept.get_or_init(|| Mutex::new(kept));
+        Ok(())
+    }
+
+    /// Appends a row to `to`; `false` if there is no room or it cannot be read.
+    pub(super) fn copy_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
+        self.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
     }
 
     /// A matrix of the same type and columns without rows.
@@ -64,8 +87,17 @@ impl RowReader {
         assert_eq!(out.len(), rows.len() * self.n_cols);
         let mut by_panel: Vec<(usize, &mut [f32])> = rows.zip(out.chunks_exact_mut(self.n_cols)).collect();
         by_panel.sort_unstable_by_key(|(row, _)| *row);
+        // An error or a panic leaves whole rows.
+        let mut kept = self.kept.get().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner));
         for (row, values) in by_panel {
-            self.with_row(row, |panel, lane| panel.dequantize_row(lane, values))?;
+            let held = kept.as_mut().and_then(|kept| {
+                let token = TokenId(row as u32);
+                kept.extend(|to, row| self.copy_row(to, row), [token]);
+                kept.row(token).map(|at| kept.matrix().dequantize_row(at, values))
+            });
+            if held.is_none() {
+                self.with_row(row, |panel, lane| panel.dequantize_row(lane, values))?;
+            }
         }
         Ok(())
     }

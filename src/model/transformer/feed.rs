@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::{Buffers, Compute, ForwardError, Model, Part, PassEnd};
 use crate::kernels::Visible;
 use crate::model::graphs::StaticGraphs;
-use crate::model::rows::{ActiveRows, Interlude, Rows};
+use crate::model::rows::{ActiveRows, Interlude, KeptRows, Rows};
 use crate::model::weights::Layer;
 
 impl Model {
@@ -19,7 +19,7 @@ impl Model {
     }
 
     /// Runs the rows through all layers, which `layer` returns one by one unless the flag is set, and calls
-    /// the interlude before its layer.
+    /// the interlude before its layer. `ws.x` begins with the rows that are not `kept`; those join before their layer.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one pass")]
     pub(super) fn run_each<L: AsRef<[Layer]>>(
         &self,
@@ -30,8 +30,19 @@ impl Model {
         ws: &mut Buffers,
         end: PassEnd,
         mut interlude: Option<&mut dyn Interlude>,
+        kept: Option<&KeptRows<'_>>,
     ) -> Result<(), ForwardError> {
-        for layer_idx in 0..self.n_layers(end) {
+        if let Some(kept) = kept {
+            let fresh = active.without(kept);
+            let n_layers = if fresh.len() > 0 { kept.layer_idx } else { 0 };
+            for layer_idx in 0..n_layers {
+                let layer = Part::wait(parts, |cancel| layer(layer_idx, cancel))?;
+                self.run_layers(compute, layer_idx, layer.as_ref(), &fresh.rows(), parts, ws, end)?;
+            }
+            fresh.join(kept, &mut ws.x, self.config.hidden_dim);
+            ws.resize(&self.config, active.len());
+        }
+        for layer_idx in kept.map_or(0, |kept| kept.layer_idx)..self.n_layers(end) {
             // A streamed layer is being read meanwhile.
             if let Some(interlude) = interlude.take_if(|interlude| interlude.layer_idx() == layer_idx) {
                 active.look(interlude, compute, &mut ws.x, self.config.hidden_dim);

@@ -15,8 +15,9 @@ use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Taps, Worksp
 use crate::kernels::{self, AttentionScratch, FloatEnv, KvLayer, StateScratch, resize_exact};
 use crate::model::batch::{Batch, Form};
 use crate::model::kv_cache::KvCache;
-use crate::model::rows::{ActiveRows, Hooks, Meanwhile};
+use crate::model::rows::{ActiveRows, Hooks, KeptRows, Meanwhile};
 use crate::model::state::{RecurrentError, RecurrentLayer, TreeRows};
+use crate::model::streamed::PassLayer;
 use crate::token::TokenId;
 
 /// One of the sequences of a pass: a batch behind the committed prefix of its own KV cache.
@@ -208,7 +209,7 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let _env = FloatEnv::ieee();
         self.begin_parts(parts)?;
-        if hooks.interlude.is_some() && self.graphs.is_some() {
+        if (hooks.interlude.is_some() || hooks.kept.is_some()) && self.graphs.is_some() {
             return Err(ForwardError::Undivided);
         }
         let mut buffers = parts[0].take_buffers();
@@ -226,18 +227,26 @@ impl Model {
         parts.iter_mut().try_for_each(|part| part.begin(self.config.hidden_dim))
     }
 
-    /// Writes the residual streams before the first layer, and layers' own inputs.
+    /// Writes the residual streams before the first layer, and layers' own inputs, of the rows that are not `kept`.
     pub(super) fn begin_rows(
         &self,
         compute: Compute<'_>,
         parts: &mut [Part<'_>],
         ws: &mut Buffers,
+        kept: Option<&KeptRows<'_>>,
     ) -> Result<(), ForwardError> {
         let config = &self.config;
-        ws.resize(config, parts.iter().map(|part| part.batch.len()).sum());
+        let n_kept = kept.map_or(0, |kept| kept.rows.len());
+        ws.resize(config, parts.iter().map(|part| part.batch.len()).sum::<usize>() - n_kept);
         let mut x = &mut ws.x[..];
         for part in &mut *parts {
-            let (tokens, positions) = (part.batch.tokens(), part.batch.positions());
+            let positions = part.batch.positions();
+            let fresh = kept.map(|kept| {
+                let tokens = (0u32..).zip(part.batch.tokens());
+                let fresh = tokens.filter(|(row, _)| kept.rows.binary_search(row).is_err());
+                fresh.map(|(_, &token)| token).collect::<Vec<_>>()
+            });
+            let tokens = fresh.as_deref().unwrap_or(part.batch.tokens());
             let (n_positions, context_len) =
                 (positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0), part.kv.context_len());
             part.workspace.ropes.iter_mut().for_each(|rope| rope.grow(n_positions, context_len));
@@ -259,10 +268,11 @@ impl Model {
         parts: &mut [Part<'a>],
         ws: &mut Buffers,
         end: PassEnd,
-        Hooks { interlude, mut meanwhile }: Hooks<'_>,
+        Hooks { interlude, mut meanwhile, kept }: Hooks<'_>,
     ) -> Result<(), ForwardError> {
         let config = &self.config;
-        self.begin_rows(compute, parts, ws)?;
+        let kept = kept.as_ref();
+        self.begin_rows(compute, parts, ws, kept)?;
         let batches = parts.iter().map(|part| -> &'a Batch { part.batch });
         let mut active = ActiveRows::all(batches, std::mem::take(&mut ws.active));
         let result = match (&self.graphs, &self.streamed) {
@@ -270,7 +280,7 @@ impl Model {
                 let layer = |layer_idx: usize, _: &AtomicBool| {
                     Ok(std::slice::from_ref(&self.weights.layers[layer_idx]))
                 };
-                self.run_each(compute, layer, &mut active, parts, ws, end, interlude)
+                self.run_each(compute, layer, &mut active, parts, ws, end, interlude, kept)
             }
             (Some(graphs), _) => self.run_graphs(compute, graphs, &active.rows(), parts, ws, end),
             (None, Some(streamed)) => {
@@ -284,7 +294,7 @@ impl Model {
                         let meanwhile = meanwhile.as_mut().map(|work| work as &mut dyn Meanwhile);
                         pass.layer(layer_idx, cancel, meanwhile)
                     };
-                    self.run_each(compute, layer, &mut active, parts, ws, end, interlude)
+                    self.run_each(compute, layer, &mut active, parts, ws, end, interlude, kept)
                 })
             }
         };
@@ -298,6 +308,50 @@ impl Model {
         }
         ws.active = active.recycled();
         result
+    }
+}
+
+impl Model {
+    /// Runs `batch` through the first `n_layers` layers, which are all that `kv` holds. The workspace then has the residual streams
+    /// behind them. Of a streamed model the layers must be pinned; other passes may run at the same time.
+    ///
+    /// # Errors
+    /// As [`Model::forward`]; [`ForwardError::Cancelled`] also if a layer was released under memory pressure.
+    pub(crate) fn forward_first(
+        &self,
+        compute: Compute<'_>,
+        n_layers: usize,
+        part: Part<'_>,
+    ) -> Result<(), ForwardError> {
+        let _env = FloatEnv::ieee();
+        let layers = self.first_layers(n_layers).ok_or(ForwardError::Cancelled)?;
+        let parts = &mut [part];
+        self.begin_parts(parts)?;
+        let mut buffers = parts[0].take_buffers();
+        let ws = &mut buffers;
+        let result = self.begin_rows(compute, parts, ws, None).and_then(|()| {
+            let batch = parts[0].batch;
+            let active = ActiveRows::all(std::iter::once(batch), std::mem::take(&mut ws.active));
+            let run = layers.iter().enumerate().try_for_each(|(layer_idx, layer)| {
+                let (layer, end) = (layer.as_ref(), PassEnd::Unprojected);
+                self.run_layers(compute, layer_idx, layer, &active.rows(), parts, ws, end)
+            });
+            ws.active = active.recycled();
+            run
+        });
+        parts[0].put_buffers(buffers);
+        result
+    }
+
+    /// The first `n_layers` layers; `None` unless all of them are in memory.
+    fn first_layers(&self, n_layers: usize) -> Option<Vec<PassLayer>> {
+        let streamed = self.streamed.as_ref()?;
+        (0..n_layers).map(|layer_idx| streamed.pinned(layer_idx)).collect()
+    }
+
+    /// Whether the first `n_layers` layers of a streamed model are in memory now.
+    pub(crate) fn has_first_layers(&self, n_layers: usize) -> bool {
+        self.first_layers(n_layers).is_some()
     }
 }
 

@@ -56,7 +56,7 @@ impl Model {
             (end - std::mem::replace(&mut start, end)).as_secs_f32() * 1e6
         };
         let mut ws = parts[0].take_buffers();
-        self.begin_rows(compute, parts, &mut ws)?;
+        self.begin_rows(compute, parts, &mut ws, None)?;
         let active = ActiveRows::all(std::iter::once(batch), ActiveRows::default());
         let begin = lap();
         for &layer_idx in layers {

@@ -45,6 +45,8 @@ class RowStats:
     """Rows without a token."""
     projected: int
     """Rows projected onto the vocabulary."""
+    kept: int
+    """Rows that the first layers left out, because these layers had drafted them."""
 
 
 @dataclass(frozen=True)
