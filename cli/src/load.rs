@@ -54,7 +54,7 @@ pub(crate) fn note_kernels(engine: &Engine) {
 pub(crate) enum Drafts {
     Model(Box<Checkpoint>),
     /// The first layers of the streamed model, with this exit behind them.
-    OwnLayers(Predictor),
+    OwnLayers(Box<Predictor>),
 }
 
 impl Drafts {
@@ -73,7 +73,7 @@ impl Drafts {
                     return Err(Failure::usage(problem, "name a file with --draft mtp:PATH"));
                 }
             },
-            DraftModelArg::OwnLayers(exit) => Self::OwnLayers(predictor(exit)?),
+            DraftModelArg::OwnLayers(exit) => Self::OwnLayers(Box::new(predictor(exit)?)),
         })
     }
 
@@ -88,7 +88,7 @@ impl Drafts {
     pub(crate) fn load(self, engine: &Engine, options: DraftModelOptions) -> Result<(), Failure> {
         match self {
             Self::Model(checkpoint) => draft_model(engine, &checkpoint, options),
-            Self::OwnLayers(predictor) => Ok(engine.set_self_draft(predictor)?),
+            Self::OwnLayers(predictor) => Ok(engine.set_self_draft(*predictor)?),
         }
     }
 }
