@@ -571,7 +571,9 @@ fn committed_or_extra_is_the_same() {
                     copy.copy_slot_of(&cache.layer, from as usize, to);
                 });
                 let visible = [Visible { prefix_len: 50, extra: &[70, 61, 59, 88, 53] }];
-                let copied = run(k, &Pool::new(1), shape, &q, &copy, &visible);
+                // (A ring is read through a window, here a longer one than the text.)
+                let rule = AttentionRule { window: Some(60), ..AttentionRule::plain(64) };
+                let copied = run_rule(k, &Pool::new(1), shape, rule, &q, &copy, &visible);
                 assert_bits(&copied, &committed, "copied to other slots");
             }
         }
