@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use common::{
-    Rng, Run, assert_cuts_agree, assert_turns_agree, fixtures, isa, notes, options, plain, random_prompt,
-    run, run_in, samplings,
+    Rng, Run, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, drafts_with, fixtures, isa,
+    notes, options, plain, random_prompt, run, run_in, samplings,
 };
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant, golden};
@@ -23,9 +23,9 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
     Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftModelOptions,
-    DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, Event, EvidenceClass,
+    DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
     GenerateOptions, HiddenStates, KvType, LoadError, Pinned, Predictor, Sampling, SessionOptions,
-    SpecialTokens, StepOutcome, StreamOptions, TokenId, step_together,
+    SpecialTokens, StepOutcome, StreamOptions, TokenId,
 };
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize};
@@ -249,22 +249,11 @@ fn on(n_threads: usize, isa: Option<IsaKind>) -> EngineOptions {
     EngineOptions { n_threads: Some(n_threads), isa, ..EngineOptions::default() }
 }
 
-/// A session that drafts with the head alone, or with all sources.
-fn drafted(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
-    SessionOptions {
-        verify_rows_max,
-        drafting,
-        prefill_chunk: 7 * verify_rows_max,
-        history: false,
-        ..SessionOptions::default()
-    }
-}
-
 /// The same with so many drafts in each step, at any cost.
 fn forced(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
     let rows = DraftRows::Fixed(verify_rows_max - 1);
     let policy = DraftPolicy { rows, ..DraftPolicy::default() };
-    SessionOptions { policy, ..drafted(verify_rows_max, drafting) }
+    SessionOptions { policy, ..drafts_with(verify_rows_max, drafting) }
 }
 
 /// A question about a note, in the tokens of the fixture target.
@@ -288,7 +277,7 @@ fn drafts_of_heads_change_no_bit() {
             for (i, rows) in [2, 5, 16, 64].into_iter().enumerate() {
                 let session = match i % 2 {
                     0 => forced(rows, Drafting::DraftModel),
-                    _ => drafted(rows, Drafting::Auto),
+                    _ => drafts_with(rows, Drafting::Auto),
                 };
                 let case = format!("{name}, {rows} rows, {} tokens", prompt.len());
                 let found = run(&engines[i % 3], session, Vec::new(), prompt, options());
@@ -307,7 +296,7 @@ fn drafts_of_heads_change_no_bit() {
 fn forks_truncations_and_restored_states_change_no_bit() {
     for (name, target, head) in Pairs::new().each() {
         let engine = with_head(target, head, on(2, isa()));
-        let mut session = engine.session(drafted(16, Drafting::DraftModel)).unwrap();
+        let mut session = engine.session(drafts_with(16, Drafting::DraftModel)).unwrap();
         let mut reference = engine.session(plain()).unwrap();
         assert_turns_agree(&mut session, &mut reference, || options(12));
         let drafts = |run: &Run| {
@@ -321,7 +310,7 @@ fn forks_truncations_and_restored_states_change_no_bit() {
         reference.prefill(&CancelToken::new(), |_, _| {}).unwrap();
         let (n, mut state) = (reference.n_cached_tokens(), Vec::new());
         reference.write_state(0..n, &mut state).unwrap();
-        let mut restored = engine.session(drafted(16, Drafting::DraftModel)).unwrap();
+        let mut restored = engine.session(drafts_with(16, Drafting::DraftModel)).unwrap();
         restored.append_tokens(&tokens).unwrap();
         assert_eq!(restored.restore_state(0, &tokens[..n], &state).unwrap(), n);
         reference.append_tokens(&tokens[tokens.len() - 30..]).unwrap();
@@ -351,7 +340,7 @@ fn a_streamed_target_has_a_resident_head() {
     ] {
         let options_of = || EngineOptions { streaming: Some(StreamOptions::new(pinned)), ..on(2, isa()) };
         let engine = with_head(&target, &head, options_of());
-        let found = run(&engine, drafted(16, Drafting::DraftModel), Vec::new(), &prompt, options(40));
+        let found = run(&engine, drafts_with(16, Drafting::DraftModel), Vec::new(), &prompt, options(40));
         found.assert_equal(&reference, &format!("{pinned:?}"));
         assert!(found.stats.sources[0].computed.as_ref().unwrap().passes > 0);
     }
@@ -488,40 +477,10 @@ fn pruned_batches_change_no_bit() {
 #[test]
 fn generations_that_share_passes_have_a_head_each() {
     for head in [random_head(), eagle3()] {
-        share_passes(&with_head(&Checkpoint::open(target_file()).unwrap(), &head, on(2, isa())));
+        let engine = with_head(&Checkpoint::open(target_file()).unwrap(), &head, on(2, isa()));
+        let prompts = [question(&engine), random_prompt(5, 40)];
+        assert_shared_passes_draft(&engine, &drafts_with(8, Drafting::DraftModel), &prompts);
     }
-}
-
-fn share_passes(engine: &Engine) {
-    let prompts = [question(engine), random_prompt(5, 40)];
-    let expected: Vec<_> =
-        prompts.iter().map(|prompt| run(engine, plain(), Vec::new(), prompt, options(30)).tokens).collect();
-    let generation = |prompt: &Vec<TokenId>| {
-        let mut session = engine.session(drafted(8, Drafting::DraftModel)).unwrap();
-        session.append_tokens(prompt).unwrap();
-        session.into_generation(options(30)).unwrap()
-    };
-    let mut generations: Vec<_> = prompts.iter().map(generation).collect();
-    let (mut found, mut n_done, mut n_shared) = (vec![Vec::new(); prompts.len()], 0, 0);
-    while n_done < prompts.len() {
-        n_shared += step_together(&mut generations.iter_mut().collect::<Vec<_>>()).passes;
-        for (generation, tokens) in generations.iter_mut().zip(&mut found) {
-            while !generation.awaits_pass() {
-                match generation.next() {
-                    Some(Ok(Event::Token(token))) => tokens.push(token.id),
-                    Some(Ok(Event::Done(summary))) => {
-                        let computed = summary.stats.sources[0].computed.clone().unwrap();
-                        assert!(computed.passes > 0 && computed.off.is_none(), "{computed:?}");
-                        n_done += 1;
-                    }
-                    Some(other) => panic!("{other:?}"),
-                    None => break,
-                }
-            }
-        }
-    }
-    assert_eq!(found, expected);
-    assert!(n_shared > 0);
 }
 
 #[test]
@@ -535,7 +494,7 @@ fn a_file_with_model_and_head_is_both() {
     let prompt = question(&engines[0]);
     let runs = engines
         .each_ref()
-        .map(|engine| run(engine, drafted(16, Drafting::DraftModel), Vec::new(), &prompt, options(30)));
+        .map(|engine| run(engine, drafts_with(16, Drafting::DraftModel), Vec::new(), &prompt, options(30)));
     runs[0].assert_equal(&runs[1], "both");
     assert_eq!(runs[0].origins, runs[1].origins, "the same drafts");
     let config = engines[0].draft_model().unwrap().config().clone();
@@ -632,7 +591,7 @@ fn what_is_no_head_is_refused() {
     let sampling = Sampling::default();
     let found = run(
         &engine,
-        drafted(8, Drafting::DraftModel),
+        drafts_with(8, Drafting::DraftModel),
         Vec::new(),
         &random_prompt(1, 20),
         GenerateOptions { sampling, ..options(10) },
@@ -795,7 +754,7 @@ fn folder_and_file_of_a_head_draft_the_same() {
         let engine = Engine::load(&target, with_free_rows(options_of()), None).unwrap();
         let options_of_head = DraftModelOptions { quantize: refrain::Quantize::F32, ..nearly_free() };
         engine.set_draft_model(head, options_of_head, None).unwrap();
-        run(&engine, drafted(16, Drafting::DraftModel), Vec::new(), &prompt, options(30))
+        run(&engine, drafts_with(16, Drafting::DraftModel), Vec::new(), &prompt, options(30))
     });
     assert_eq!((&runs[0].tokens, &runs[0].origins), (&runs[1].tokens, &runs[1].origins));
     let rows = runs.each_ref().map(|run| run.stats.sources[0].drafted);

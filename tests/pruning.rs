@@ -6,7 +6,7 @@ mod model_files;
 
 use std::path::Path;
 
-use common::{Rng, Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings};
+use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings, uninformed};
 use model_files::golden;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
@@ -21,24 +21,8 @@ use refrain::{
     Task, TokenId,
 };
 
-/// An uninformed predictor; a larger `scale` gives more confident scores. Huge scales overflow.
-fn random_parts(engine: &Engine, layer_idx: usize, scale: f32) -> PredictorParts {
-    let (hidden_dim, vocab_size) = (engine.config().hidden_dim, engine.config().vocab_size);
-    let (mut rng, rank) = (Rng(layer_idx as u64 + 5), 12.min(hidden_dim));
-    PredictorParts {
-        model: engine.model_identity(),
-        layer_idx,
-        hidden_dim,
-        rank,
-        vocab_size,
-        down: (0..rank * hidden_dim).map(|_| scale * rng.signed()).collect(),
-        up: (0..vocab_size * rank).map(|_| f16::from_f32(rng.signed())).collect(),
-        shadow_pool: (0..vocab_size as u32).step_by(3).map(TokenId).collect(),
-    }
-}
-
 fn set_random(engine: &Engine, layer_idx: usize, scale: f32) {
-    engine.set_predictor(Predictor::new(random_parts(engine, layer_idx, scale)).unwrap()).unwrap();
+    engine.set_predictor(Predictor::new(uninformed(engine, layer_idx, scale)).unwrap()).unwrap();
 }
 
 /// From keeping all rows to keeping the root only.
@@ -299,7 +283,7 @@ fn what_does_not_fit_the_model_is_refused() {
     let tiny = Tiny { n_layers: 3, ..Tiny::default() };
     let engine = tiny.engine(1);
     let refused = |parts: PredictorParts| engine.set_predictor(Predictor::new(parts).unwrap()).unwrap_err();
-    let parts = || random_parts(&engine, 2, 1.0);
+    let parts = || uninformed(&engine, 2, 1.0);
     let other = ModelIdentity::from_bits(7);
     let error = refused(PredictorParts { model: other, ..parts() });
     assert!(
@@ -385,7 +369,7 @@ fn a_file_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.predictor");
     for n_pool in [0, 1, 40] {
-        let mut parts = random_parts(&engine, 1, 1.0);
+        let mut parts = uninformed(&engine, 1, 1.0);
         parts.shadow_pool.truncate(n_pool);
         Predictor::new(parts.clone()).unwrap().write(&path).unwrap();
         let read = Predictor::read(&path).unwrap();
@@ -420,7 +404,7 @@ fn signed(mut bytes: Vec<u8>) -> Vec<u8> {
 #[test]
 fn every_damage_is_found() {
     let engine = Tiny { hidden_dim: 64, ..Tiny::default() }.engine(1);
-    let mut parts = random_parts(&engine, 1, 1.0);
+    let mut parts = uninformed(&engine, 1, 1.0);
     parts.shadow_pool = [3, 9].map(TokenId).to_vec();
     let bytes = Predictor::new(parts).unwrap().to_bytes();
     let read = |bytes: &[u8]| Predictor::from_bytes(bytes, "a.predictor").map(drop);
@@ -471,7 +455,7 @@ fn every_damage_is_found() {
 #[test]
 fn parts_that_do_not_fit_together_are_refused() {
     let engine = Tiny::default().engine(1);
-    let parts = random_parts(&engine, 1, 1.0);
+    let parts = uninformed(&engine, 1, 1.0);
     let short = PredictorParts { down: parts.down[1..].to_vec(), ..parts.clone() };
     assert!(matches!(Predictor::new(short), Err(PredictorError::Parts { field: "down", .. })));
     let short = PredictorParts { up: Vec::new(), ..parts };

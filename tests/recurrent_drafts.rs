@@ -4,13 +4,13 @@
 mod common;
 mod model_files;
 
-use common::{assert_cuts_agree, assert_turns_agree, isa, options, plain, random_prompt, run, samplings};
+use common::{
+    assert_cuts_agree, assert_turns_agree, drafts_with, isa, options, plain, random_prompt, run, samplings,
+};
 use model_files::golden;
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::kernels::IsaKind;
-use refrain::{
-    Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions,
-};
+use refrain::{Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions};
 
 /// Short convolutions, the gated delta rule, Mamba-2 with experts and without.
 const RECURRENT: [&str; 4] = ["lfm2", "qwen3_5", "granitemoehybrid", "granitemoehybrid-dense"];
@@ -26,17 +26,6 @@ fn pair(target: &str, draft: &str, n_threads: usize, isa: Option<IsaKind>) -> En
     engine
 }
 
-/// A session that drafts with the model alone, or with all sources.
-fn drafted(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
-    SessionOptions {
-        verify_rows_max,
-        drafting,
-        prefill_chunk: 7 * verify_rows_max,
-        history: false,
-        ..SessionOptions::default()
-    }
-}
-
 #[test]
 fn drafts_that_come_true_and_drafts_that_do_not_change_no_bit() {
     for draft in RECURRENT {
@@ -50,7 +39,8 @@ fn drafts_that_come_true_and_drafts_that_do_not_change_no_bit() {
                 for (i, rows) in [2, 5, 16, 64].into_iter().enumerate() {
                     let drafting = [Drafting::DraftModel, Drafting::Auto][i % 2];
                     let case = format!("{target} with {draft}, {rows} rows, {n_prompt} tokens");
-                    let found = run(&engines[i % 3], drafted(rows, drafting), Vec::new(), &prompt, options());
+                    let found =
+                        run(&engines[i % 3], drafts_with(rows, drafting), Vec::new(), &prompt, options());
                     found.assert_equal(&reference, &case);
                     let source = found.stats.sources.last().expect("the draft model is the last source");
                     assert_eq!(source.evidence, EvidenceClass::DraftModel, "{case}");
@@ -70,7 +60,7 @@ fn drafts_that_come_true_and_drafts_that_do_not_change_no_bit() {
 fn forks_truncations_and_cancelled_prefills_change_no_bit() {
     for draft in RECURRENT {
         let engine = pair("lfm2", draft, 2, isa());
-        let mut session = engine.session(drafted(16, Drafting::DraftModel)).unwrap();
+        let mut session = engine.session(drafts_with(16, Drafting::DraftModel)).unwrap();
         let mut reference = engine.session(plain()).unwrap();
         assert_turns_agree(&mut session, &mut reference, || options(12));
         assert_cuts_agree(&mut session, &mut reference, || options(12), |_| ());

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{
-    Rng, Run, Tiny, assert_cuts_agree, assert_turns_agree, fixtures, isa, notes, options, plain, prompt,
-    random_prompt, run, run_in, samplings,
+    Run, Tiny, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, fixtures, isa, notes,
+    options, plain, prompt, random_prompt, run, run_in, samplings, uninformed,
 };
 use model_files::golden;
 use refrain::error::SelfDraftError;
@@ -20,12 +20,11 @@ use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
-use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::{
-    CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineOptions, Event,
+    CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineOptions,
     GenerateOptions, KvType, MemoryPressure, Pinned, Predictor, PruningConfig, Quantize, Sampling,
-    SessionOptions, SpecialTokens, StreamOptions, TokenId, WindowCache, step_together,
+    SessionOptions, SpecialTokens, StreamOptions, TokenId, WindowCache,
 };
 use tempfile::TempDir;
 
@@ -62,32 +61,16 @@ fn informed() -> Predictor {
     Predictor::read(fixtures().join("target.predictor")).unwrap()
 }
 
-/// An exit that is right by chance only. Huge scales overflow.
-fn uninformed(engine: &Engine, layer_idx: usize, scale: f32) -> Predictor {
-    let (hidden_dim, vocab_size) = (engine.config().hidden_dim, engine.config().vocab_size);
-    let (mut rng, rank) = (Rng(layer_idx as u64 + 5), 12.min(hidden_dim));
-    let parts = PredictorParts {
-        model: engine.model_identity(),
-        layer_idx,
-        hidden_dim,
-        rank,
-        vocab_size,
-        down: (0..rank * hidden_dim).map(|_| scale * rng.signed()).collect(),
-        up: (0..vocab_size * rank).map(|_| f16::from_f32(rng.signed())).collect(),
-        shadow_pool: Vec::new(),
-    };
-    Predictor::new(parts).unwrap()
+/// An exit that is right by chance only.
+fn unknowing(engine: &Engine, layer_idx: usize, scale: f32) -> Predictor {
+    Predictor::new(uninformed(engine, layer_idx, scale)).unwrap()
 }
 
 /// A session that drafts a fixed number of rows, so that drafts do not depend on times.
 fn drafted(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
     SessionOptions {
-        verify_rows_max,
-        drafting,
         policy: DraftPolicy { rows: DraftRows::Fixed(verify_rows_max - 1), ..DraftPolicy::default() },
-        prefill_chunk: 7 * verify_rows_max,
-        history: false,
-        ..SessionOptions::default()
+        ..common::drafts_with(verify_rows_max, drafting)
     }
 }
 
@@ -159,10 +142,10 @@ fn an_exit_that_knows_nothing_changes_no_bit() {
             for (i, n_pinned) in (layer_idx..5).enumerate() {
                 let engine = streamed(&path, pinned(n_pinned, layer_idx));
                 let scale = [0.1, 1.0, 1e37][(layer_idx + i) % 3];
-                engine.set_self_draft(uninformed(&engine, layer_idx, scale)).unwrap();
+                engine.set_self_draft(unknowing(&engine, layer_idx, scale)).unwrap();
                 if i == 1 {
                     // Rows are dropped at, before and behind the layer where kept rows join.
-                    engine.set_predictor(uninformed(&engine, [1, 1, 4][layer_idx - 1], 1.0)).unwrap();
+                    engine.set_predictor(unknowing(&engine, [1, 1, 4][layer_idx - 1], 1.0)).unwrap();
                 }
                 let right = || Box::new(AlwaysRight::new(prompt.len(), known.clone()));
                 let sources: [Vec<Box<dyn DraftSource>>; 4] = [
@@ -224,7 +207,7 @@ fn layers_with_windows_draft_too() {
     for (name, layer_idx) in [("gemma3", 2), ("olmo3", 1)] {
         let (_dir, path) = packed(&Checkpoint::open(golden(name)).unwrap());
         let engine = streamed(&path, pinned(layer_idx, layer_idx));
-        engine.set_self_draft(uninformed(&engine, layer_idx, 1.0)).unwrap();
+        engine.set_self_draft(unknowing(&engine, layer_idx, 1.0)).unwrap();
         let prompt = random_prompt(4, 90);
         let reference = run(&engine, plain(), Vec::new(), &prompt, options(30));
         for window_cache in [WindowCache::Full, WindowCache::Bounded] {
@@ -269,33 +252,7 @@ fn generations_that_share_passes_draft_each() {
     let engine = streamed(&path, pinned(3, 3));
     engine.set_self_draft(informed()).unwrap();
     let prompts = [question(&engine), random_prompt(2, 40)];
-    let expected: Vec<_> =
-        prompts.iter().map(|prompt| run(&engine, plain(), Vec::new(), prompt, options(24)).tokens).collect();
-    let generation = |prompt: &Vec<TokenId>| {
-        let mut session = engine.session(drafted(8, Drafting::DraftModel)).unwrap();
-        session.append_tokens(prompt).unwrap();
-        session.into_generation(options(24)).unwrap()
-    };
-    let mut generations: Vec<_> = prompts.iter().map(generation).collect();
-    let (mut found, mut n_done) = (vec![Vec::new(); prompts.len()], 0);
-    while n_done < prompts.len() {
-        step_together(&mut generations.iter_mut().collect::<Vec<_>>());
-        for (generation, tokens) in generations.iter_mut().zip(&mut found) {
-            while !generation.awaits_pass() {
-                match generation.next() {
-                    Some(Ok(Event::Token(token))) => tokens.push(token.id),
-                    Some(Ok(Event::Done(summary))) => {
-                        let computed = summary.stats.sources[0].computed.clone().unwrap();
-                        assert!(computed.passes > 0 && computed.off.is_none(), "{computed:?}");
-                        n_done += 1;
-                    }
-                    Some(other) => panic!("{other:?}"),
-                    None => break,
-                }
-            }
-        }
-    }
-    assert_eq!(found, expected);
+    assert_shared_passes_draft(&engine, &drafted(8, Drafting::DraftModel), &prompts);
 }
 
 /// Reads fail from the given one on, or take a while.
@@ -413,7 +370,7 @@ fn what_cannot_draft_is_refused() {
     ] {
         let (_dir, path) = packed(&Checkpoint::open(golden(name)).unwrap());
         let engine = streamed(&path, pinned(1, 1));
-        match engine.set_self_draft(uninformed(&engine, 1, 1.0)).unwrap_err() {
+        match engine.set_self_draft(unknowing(&engine, 1, 1.0)).unwrap_err() {
             SelfDraftError::Unsupported { parts } => assert_eq!(parts, expected, "{name}"),
             error => panic!("{name}: {error:?}"),
         }

@@ -11,10 +11,11 @@ use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
+use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
     CancelToken, Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
     GenerateError, GenerateOptions, IsaKind, LogitsProcessor, Origin, ProcessorError, Quantize, Sampling,
-    Session, SessionOptions, Stats, TokenId,
+    Session, SessionOptions, Stats, TokenId, step_together,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -452,4 +453,63 @@ pub fn notes() -> Vec<String> {
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     paths.iter().map(|path| std::fs::read_to_string(path).expect("a note")).collect()
+}
+
+/// A session that drafts with the draft model alone, or with all sources.
+pub fn drafts_with(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
+    SessionOptions {
+        verify_rows_max,
+        drafting,
+        prefill_chunk: 7 * verify_rows_max,
+        history: false,
+        ..SessionOptions::default()
+    }
+}
+
+/// An uninformed predictor; a larger `scale` gives more confident scores. Huge scales overflow.
+pub fn uninformed(engine: &Engine, layer_idx: usize, scale: f32) -> PredictorParts {
+    let (hidden_dim, vocab_size) = (engine.config().hidden_dim, engine.config().vocab_size);
+    let (mut rng, rank) = (Rng(layer_idx as u64 + 5), 12.min(hidden_dim));
+    PredictorParts {
+        model: engine.model_identity(),
+        layer_idx,
+        hidden_dim,
+        rank,
+        vocab_size,
+        down: (0..rank * hidden_dim).map(|_| scale * rng.signed()).collect(),
+        up: (0..vocab_size * rank).map(|_| f16::from_f32(rng.signed())).collect(),
+        shadow_pool: (0..vocab_size as u32).step_by(3).map(TokenId).collect(),
+    }
+}
+
+/// Demands that generations that share passes have the tokens of plain ones, and that each drafts with the draft model.
+pub fn assert_shared_passes_draft(engine: &Engine, session: &SessionOptions, prompts: &[Vec<TokenId>]) {
+    let expected: Vec<_> =
+        prompts.iter().map(|prompt| run(engine, plain(), Vec::new(), prompt, options(30)).tokens).collect();
+    let generation = |prompt: &Vec<TokenId>| {
+        let mut session = engine.session(session.clone()).unwrap();
+        session.append_tokens(prompt).unwrap();
+        session.into_generation(options(30)).unwrap()
+    };
+    let mut generations: Vec<_> = prompts.iter().map(generation).collect();
+    let (mut found, mut n_done, mut n_shared) = (vec![Vec::new(); prompts.len()], 0, 0);
+    while n_done < prompts.len() {
+        n_shared += step_together(&mut generations.iter_mut().collect::<Vec<_>>()).passes;
+        for (generation, tokens) in generations.iter_mut().zip(&mut found) {
+            while !generation.awaits_pass() {
+                match generation.next() {
+                    Some(Ok(Event::Token(token))) => tokens.push(token.id),
+                    Some(Ok(Event::Done(summary))) => {
+                        let computed = summary.stats.sources[0].computed.clone().unwrap();
+                        assert!(computed.passes > 0 && computed.off.is_none(), "{computed:?}");
+                        n_done += 1;
+                    }
+                    Some(other) => panic!("{other:?}"),
+                    None => break,
+                }
+            }
+        }
+    }
+    assert_eq!(found, expected);
+    assert!(n_shared > 0);
 }
