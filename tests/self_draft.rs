@@ -128,6 +128,27 @@ fn drafts_of_own_layers_change_no_bit() {
     assert!(accepted > 500, "{accepted}");
 }
 
+/// Attention reads the positions of a text in blocks of 256: rows that were drafted before, in and behind the border of two blocks.
+#[test]
+fn texts_longer_than_a_block_of_attention_change_no_bit() {
+    let (_dir, path) = packed_fixture();
+    let engine = streamed(&path, pinned(3, 3));
+    engine.set_self_draft(informed()).unwrap();
+    let text = engine.tokenizer().encode(&notes().join("\n"), SpecialTokens::Parse).unwrap();
+    for kv_type in KvType::ALL {
+        for n in [240, 250, 254, 255, 256, 257, 505, 700] {
+            let prompt = text.get(..n).expect("the notes are longer");
+            let reference =
+                run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), prompt, options(24));
+            let session = SessionOptions { kv_type, ..drafted(16, Drafting::DraftModel) };
+            let found = run(&engine, session, Vec::new(), prompt, options(24));
+            let case = format!("{n} tokens, {kv_type}");
+            found.assert_equal(&reference, &case);
+            assert_kept(&found, &case);
+        }
+    }
+}
+
 /// Exits that know nothing, beside drafts of every quality below and above their nodes, at every layer.
 #[test]
 fn an_exit_that_knows_nothing_changes_no_bit() {
