@@ -56,7 +56,8 @@ pub struct Pool {
 
 struct Shared {
     n_threads: usize,
-    /// The number of the section, whether it is `OPEN`, and the number of workers in it.
+    /// The number of the section, whether it is `OPEN`, and the number of workers in it. All writes are `SeqCst`: whether a
+    /// sleeping thread is woken depends on their order with those of `sleepers` and `caller_sleeps`.
     state: AtomicU64,
     stop: AtomicBool,
     /// Workers with lower numbers take part; the others sleep.
@@ -354,7 +355,7 @@ impl Shared {
 
     /// Closes the section to further workers and waits until all have left.
     fn close(&self) {
-        self.state.fetch_and(!OPEN, Relaxed);
+        self.state.fetch_and(!OPEN, SeqCst);
         let is_empty = || self.state.load(SeqCst) & (OPEN - 1) == 0;
         let mut spin = Spin::new(CLOSE_SPIN_TIME.as_nanos() as u64);
         while spin.again() {
@@ -425,7 +426,7 @@ impl Shared {
             }
             let number = state >> NUMBER_SHIFT;
             if state & OPEN != 0 && number != seen {
-                if self.state.compare_exchange_weak(state, state + 1, AcqRel, Relaxed).is_ok() {
+                if self.state.compare_exchange_weak(state, state + 1, SeqCst, Relaxed).is_ok() {
                     return Some(number);
                 }
                 continue;
