@@ -7,11 +7,12 @@ the outputs are equal.
 Each way is a process of its own. All are started and warmed up first; with ``--wait`` the measurement begins when Enter is pressed, on a machine
 that is quiet by then. The ways take turns request by request. Without ``--recorded`` the requests are about one note, each with other names per
 run, one at a time and, as "all", ``--batch`` of them at once. ``--recorded`` takes the prompts of ``rag.jsonl``, ``reply.jsonl`` and so on in that
-folder, one JSON object with a ``prompt`` a line, spread over each file.
+folder, one JSON object with a ``prompt`` a line, spread over each file; the model answers them itself, one at a time.
 
-Times are means per batch, prompts included; ratios are sums of plain decoding's times over those of the way. "text" drafts from a request's own text,
-as n-grams do; "Refrain" has a history too, as suffix decoding has. "again": the first requests a second time; "restarted": the same by a new
-process, which has the store of the one before. Suffix decoding is measured if arctic-inference is installed.
+Times are means per batch, prompts included; ratios are sums of plain decoding's times over those of the way. Behind them the same without the step of
+the prompt: milliseconds for each token behind the first. "text" drafts from a request's own text, as n-grams do; "Refrain" has a history too, as suffix
+decoding has. "again": the requests a second time; "restarted": the same by a new process, which has the store of the one before. Suffix decoding is
+measured if arctic-inference is installed. Where an output differs from the plain one, the plain engine says how far apart the two tokens are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,8 +38,9 @@ from refrain.vllm import Proposer
 
 NAMES = ("Nadia", "Milan", "Odile", "Pavel", "Runa", "Selma", "Tariq", "Ulla")
 RECORDED = ("rag", "reply", "summary", "ui", "chat")
-# With an output they fit the context of the engines below.
-RECORDED_CHARACTERS_MAX = 2400
+# Prompts of all kinds but screens of AndroidWorld, and with an output they fit the context of the engines below.
+RECORDED_CHARACTERS_MAX = 4000
+CONTEXT_LEN = 2048
 
 PLAIN, SUFFIXES, OURS = "plain", "its suffixes", "Refrain"
 
@@ -86,7 +89,7 @@ def note_batches(task: str, runs: int, batch: int) -> dict[str, list[list[str]]]
 
 
 def worker(model: Path, options: dict[str, Any], n_tokens: int, batch: int, threads: int) -> None:
-    """Reads batches of requests as lines of JSON, and writes what became of each."""
+    """Reads the arguments of `answer` or of `gap`, inside, as lines of JSON, and writes what comes of them."""
     # What the engine prints goes elsewhere.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -95,7 +98,7 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, batch: int, thre
     vllm: Any = importlib.import_module("vllm")
     llm: Any = vllm.LLM(
         str(model),
-        max_model_len=1024,
+        max_model_len=CONTEXT_LEN,
         max_num_seqs=batch,
         enable_prefix_caching=False,
         enforce_eager=True,
@@ -118,21 +121,37 @@ def worker(model: Path, options: dict[str, Any], n_tokens: int, batch: int, thre
     def count(metric: str) -> int:
         return sum(int(each.value) for each in llm.get_metrics() if each.name == f"vllm:spec_decode_num_{metric}_tokens")
 
+    prompts: dict[str, list[int]] = {}
+
     def answer(requests: list[str]) -> dict[str, Any]:
         before = n_steps, count("draft"), count("accepted")
         started = time.perf_counter()
         done = llm.generate([chat(request) for request in requests], sampling, use_tqdm=False)
         took = time.perf_counter() - started
+        prompts.update((request, list(output.prompt_token_ids)) for request, output in zip(requests, done))
         outputs = [list(output.outputs[0].token_ids) for output in done]
+        # From the first tokens to the last, of all requests together.
+        decoded = max(each.metrics.last_token_ts for each in done) - min(each.metrics.first_token_ts for each in done)
         n_drafted, n_accepted = count("draft") - before[1], count("accepted") - before[2]
-        return {"seconds": took, "outputs": outputs, "steps": n_steps - before[0], "drafted": n_drafted, "accepted": n_accepted}
+        counts = {"steps": n_steps - before[0], "drafted": n_drafted, "accepted": n_accepted}
+        return {"seconds": took, "decoded": decoded, "outputs": outputs, **counts}
+
+    def gap(request: str, output: list[int], other: int) -> float | None:
+        """How much likelier the last token of `output` is than `other` is there, in logits; ``None``: `other` is none of the likeliest 20."""
+        first = vllm.SamplingParams(temperature=0, max_tokens=1, logprobs=20)
+        (done,) = llm.generate([{"prompt_token_ids": prompts[request] + output[:-1]}], first, use_tqdm=False)
+        likeliest = done.outputs[0].logprobs[0]
+        if other not in likeliest or output[-1] not in likeliest:
+            return None
+        return float(likeliest[output[-1]].logprob - likeliest[other].logprob)
 
     # The engine prepares itself for each number of rows when it first comes.
     for n in range(1, batch + 1):
         answer([f"Count from 1 to 20, three times, then say the word number {n}."] * n)
     print(json.dumps(vllm.__version__), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+        asked: dict[str, Any] = json.loads(line)
+        print(json.dumps(answer(**asked) if "requests" in asked else gap(**asked)), file=answers, flush=True)
     drafter: Any = getattr(llm.llm_engine.model_executor.driver_worker.worker.model_runner, "drafter", None)
     if isinstance(drafter, Proposer):
         drafter.finish()
@@ -153,9 +172,9 @@ class Engine:
             raise SystemExit(f"a worker ended with {self.process.wait()}")
         return json.loads(line)
 
-    def answer(self, requests: list[str]) -> Any:
+    def ask(self, **arguments: Any) -> Any:
         assert self.process.stdin is not None
-        print(json.dumps(requests), file=self.process.stdin, flush=True)
+        print(json.dumps(arguments), file=self.process.stdin, flush=True)
         return self.read()
 
     def end(self) -> None:
@@ -167,6 +186,7 @@ class Sums:
     """Of all batches of a task."""
 
     seconds: float = 0.0
+    decoded: float = 0.0
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -174,20 +194,36 @@ class Sums:
 
     def add(self, answered: Any) -> None:
         self.seconds += answered["seconds"]
+        self.decoded += answered["decoded"]
         self.steps += answered["steps"]
         self.drafted += answered["drafted"]
         self.accepted += answered["accepted"]
         self.outputs += answered["outputs"]
 
+    def add_all(self, other: Sums) -> None:
+        self.add(vars(other))
+
     def line(self, plain: Sums, n_batches: int) -> str:
         # Of all requests of the step together; the prompt's step counts too.
-        per_step = sum(map(len, self.outputs)) / self.steps
+        n = sum(map(len, self.outputs))
+        ms = self.decoded * 1e3 / max(1, n - len(self.outputs))
         accepted = f"{self.accepted / self.drafted:4.0%} of {self.drafted:5} accepted" if self.drafted else 23 * " "
         n_equal = sum(a == b for a, b in zip(self.outputs, plain.outputs))
         return (
-            f"{self.seconds / n_batches:6.2f} s, ratio {plain.seconds / self.seconds:5.2f}, {per_step:5.2f} tokens per step, "
-            f"{accepted}, {n_equal} of {len(plain.outputs)} equal"
+            f"{self.seconds / n_batches:6.2f} s, ratio {plain.seconds / self.seconds:5.2f}, {ms:6.2f} ms per token, ratio "
+            f"{plain.decoded / self.decoded:5.2f}, {n / self.steps:5.2f} tokens per step, {accepted}, {n_equal} of {len(plain.outputs)} equal"
         )
+
+
+def differences(engine: Engine, requests: list[str], plain: Sums, other: Sums) -> Iterator[str]:
+    """Where each output differs first from the plain one, and how nearly equal both tokens are there to the plain `engine`."""
+    for request, expected, output in zip(requests, plain.outputs, other.outputs):
+        at = next((at for at, (a, b) in enumerate(zip(expected, output)) if a != b), None)
+        if at is not None:
+            gap = engine.ask(request=request, output=expected[: at + 1], other=output[at])
+            yield f"differs at token {at + 1} of {len(expected)}, " + (f"{gap:.3f} apart" if gap is not None else "FAR APART")
+        elif expected != output:
+            yield f"has {len(output)} of {len(expected)} tokens"
 
 
 def main() -> None:
@@ -216,34 +252,39 @@ def main() -> None:
             f"{arguments.threads} threads"
         )
         tasks = batches(arguments)
-        plain_first: dict[str, Sums] = {}
-        for task, asked in tasks.items():
-            sums = {name: Sums() for name in engines}
-            for requests in asked:
-                for name, engine in engines.items():
-                    answered = engine.answer(requests)
-                    sums[name].add(answered)
-                    if name == PLAIN and task not in plain_first:
-                        plain_first[task] = Sums()
-                        plain_first[task].add(answered)
-            for name, each in sums.items():
-                print(f"{task:12} {name:24} {each.line(sums[PLAIN], len(asked))}", flush=True)
+        plain = measure(tasks, engines, engines[PLAIN], {})
         again = {f"{name}, again": engines[name] for name in (SUFFIXES, OURS) if name in engines}
-        ask_again(tasks, again, plain_first)
-        for engine in engines.values():
-            engine.end()
-        restarted = Engine(all_ways[OURS])
-        ask_again(tasks, {f"{OURS}, restarted": restarted}, plain_first)
-        restarted.end()
-
-
-def ask_again(tasks: dict[str, list[list[str]]], engines: dict[str, Engine], plain: dict[str, Sums]) -> None:
-    """The first batch of each task."""
-    for task, asked in tasks.items():
+        measure(tasks, again, engines[PLAIN], plain)
         for name, engine in engines.items():
-            sums = Sums()
-            sums.add(engine.answer(asked[0]))
-            print(f"{task:12} {name:24} {sums.line(plain[task], 1)}", flush=True)
+            if name != PLAIN:
+                engine.end()
+        restarted = Engine(all_ways[OURS])
+        measure(tasks, {f"{OURS}, restarted": restarted}, engines[PLAIN], plain)
+        restarted.end()
+        engines[PLAIN].end()
+
+
+def measure(tasks: dict[str, list[list[str]]], engines: dict[str, Engine], plain_engine: Engine, plain: dict[str, Sums]) -> dict[str, Sums]:
+    """Asks all engines in turns, and compares with `plain`, or with the engine of that name. Returns what that one took for each task."""
+    plain = dict(plain)
+    totals: dict[str, Sums] = {}
+    for task, asked in tasks.items():
+        sums = {name: Sums() for name in engines}
+        for requests in asked:
+            for name, engine in engines.items():
+                sums[name].add(engine.ask(requests=requests))
+        plain[task] = sums.get(PLAIN) or plain[task]
+        for name, each in sums.items():
+            totals.setdefault(name, Sums()).add_all(each)
+            print(f"{task:12} {name:24} {each.line(plain[task], len(asked))}", flush=True)
+            for difference in differences(plain_engine, [request for requests in asked for request in requests], plain[task], each):
+                print(f"{'':12} {name:24} {difference}", flush=True)
+    total = Sums()
+    for task in tasks:
+        total.add_all(plain[task])
+    for name, each in totals.items():
+        print(f"{'total':12} {name:24} {each.line(total, sum(map(len, tasks.values())))}", flush=True)
+    return plain
 
 
 if __name__ == "__main__":
