@@ -252,8 +252,8 @@ impl<const LEVEL: u8> Neon<LEVEL> {
         }
     }
 
-    /// The same references, in a way that the compiler neither keeps what the first half has loaded nor loads ahead of
-    /// `last`, the first half's last sum: with eight rows there are no registers for it.
+    /// The same references, in a way that the compiler neither keeps what was loaded through the given ones nor loads ahead of
+    /// `last`, the newest sum: with eight rows there are no registers for it.
     #[inline(always)]
     #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written")]
     fn reload<'a, L: IntLayout>(
@@ -345,6 +345,12 @@ impl<const LEVEL: u8> Neon<LEVEL> {
         dots: &mut [[int32x4_t; R]; Q],
         acc: &mut [[float32x4_t; R]; Q],
     ) {
+        // Layouts with a scale for each half have codes of several lines, and eight rows leave few registers for them.
+        let reloads = L::SPLIT && R >= 8;
+        let (mut codes, mut rows) = (codes, rows);
+        if reloads && HALF == 1 {
+            (codes, rows) = self.reload::<L>(codes, rows, dots[Q - 1][R - 1]);
+        }
         if HALF == 0 || L::SPLIT {
             for p in 0..R / 2 {
                 // SAFETY: NEON is proven, and each part of a `RowPair` is a whole register.
@@ -362,6 +368,9 @@ impl<const LEVEL: u8> Neon<LEVEL> {
             }
         }
         for part in 2 * HALF..2 * HALF + 2 {
+            if reloads && part % 2 == 1 {
+                (codes, rows) = self.reload::<L>(codes, rows, dots[Q - 1][R - 1]);
+            }
             for q in 0..Q {
                 let [w01, w23] = woven_codes::<L>(codes, quad + q, part);
                 for p in 0..R / 2 {
