@@ -11,8 +11,9 @@ folder, one JSON object with a ``prompt`` a line, spread over each file; the mod
 
 Times are means per batch, prompts included; ratios are sums of plain decoding's times over those of the way. Behind them the same without the step of
 the prompt: milliseconds for each token behind the first. "text" drafts from a request's own text, as n-grams do; "Refrain" has a history too, as suffix
-decoding has. "again": the requests a second time; "restarted": the same by a new process, which has the store of the one before. Suffix decoding is
-measured if arctic-inference is installed. Where an output differs from the plain one, the plain engine says how far apart the two tokens are.
+decoding has. "again": the requests a second time; "restarted": the same by a new process, which has the store of the one before; their ratios are to
+the plain times of the first round. Suffix decoding is measured if arctic-inference is installed. Where an output differs from the plain one, the plain
+engine says how far apart the two tokens are.
 """
 
 from __future__ import annotations
