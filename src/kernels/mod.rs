@@ -73,6 +73,7 @@ pub use matmul::{GroupedMatMul, MatMul, RowGroup, matmul, matmul_groups};
 pub use packed::{PackError, PackedMatrix, PackedRows};
 pub use packing::{Packing, PackingPart};
 pub(crate) use page_buf::{PageBlock, PageBuf};
+pub(crate) use pages::HUGE_PAGE_BYTES;
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
 pub use recurrent::{

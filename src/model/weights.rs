@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::face::internals;
 use crate::kernels::{
-    AllocError, BlockType, FloatEnv, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing, PackingPart,
-    convert, dequantize,
+    AllocError, BlockType, FloatEnv, HUGE_PAGE_BYTES, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing,
+    PackingPart, convert, dequantize,
 };
 use crate::mapping::Mapping;
 use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, is_expert_matrix, layer_slots};
@@ -522,8 +522,9 @@ impl TensorSource for Loader<'_> {
             let matrix = match &self.mapping {
                 Some(mapping) => file.matrix(id, Some(mapping)),
                 None => file.read_matrix(id, |source, start, panels| {
-                    self.workers.for_each(panels.chunks_mut(READ_BYTES).enumerate(), |_, (i, panels)| {
-                        source.read_exact_at(start + (i * READ_BYTES) as u64, panels)
+                    let piece = read_bytes(panels.len());
+                    self.workers.for_each(panels.chunks_mut(piece).enumerate(), |_, (i, panels)| {
+                        source.read_exact_at(start + (i * piece) as u64, panels)
                     })
                 }),
             };
@@ -571,8 +572,11 @@ impl TensorSource for Loader<'_> {
     }
 }
 
-/// Bytes of a packed file that a thread reads at a time.
-const READ_BYTES: usize = 1 << 20;
+/// Bytes of a packed file that a thread reads at a time into a matrix of `len` bytes. A piece is a huge page of a matrix that
+/// has some: the system zeroes one on first access, and threads in the same one would wait for each other.
+fn read_bytes(len: usize) -> usize {
+    if len < HUGE_PAGE_BYTES { PART_BYTES } else { HUGE_PAGE_BYTES }
+}
 
 /// Bytes of a matrix in file form that a thread reads at a time: they stay in its second-level cache until they are
 /// packed.
