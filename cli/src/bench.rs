@@ -149,7 +149,12 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     if let (Some(draft), Some(streaming)) = (&draft, &mut streaming) {
         draft.pin(streaming);
     }
-    let options = EngineOptions { n_threads: args.rows_args.threads, streaming, ..EngineOptions::default() };
+    let options = EngineOptions {
+        n_threads: args.rows_args.threads,
+        isa: args.isa,
+        streaming,
+        ..EngineOptions::default()
+    };
     let engine = load::engine(&checkpoint, options)?;
     if let Some(draft) = draft {
         draft.load(&engine, DraftModelOptions::default())?;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use refrain::PruningConfig;
+use refrain::{IsaKind, PruningConfig};
 use refrain_bench::{Sources, Strategy};
 
 use super::draft::{DraftModelArg, PruningArg};
-use super::engine::ModelArgs;
+use super::engine::{ModelArgs, isa};
 use super::session::ReuseArgs;
 use super::streaming::StreamingArgs;
 
@@ -257,6 +257,9 @@ pub(crate) struct ReplayArgs {
     /// With --model: a draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH", requires = "model")]
     pub(crate) draft: Option<DraftModelArg>,
+    /// With --model: instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
+    #[arg(long, value_name = "ISA", value_parser = isa, requires = "model")]
+    pub(crate) isa: Option<IsaKind>,
     /// With --model: the rows of a batch that are projected onto the vocabulary.
     #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
     pub(crate) projection: ProjectionArg,

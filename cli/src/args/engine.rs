@@ -92,7 +92,7 @@ pub(crate) enum QuantizeArg {
 }
 
 /// An instruction set by its name.
-fn isa(name: &str) -> Result<IsaKind, String> {
+pub(super) fn isa(name: &str) -> Result<IsaKind, String> {
     let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
     let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
     found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
