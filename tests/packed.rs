@@ -238,6 +238,14 @@ fn golden_models_too() {
 }
 
 #[test]
+fn matrices_of_several_pieces_are_read_whole() {
+    // In f32 the largest have 8 MiB, several of the pieces that a thread reads, and the smallest less than one.
+    let tiny = Tiny { hidden_dim: 1024, n_layers: 1, head_dim: 256, ..Tiny::DEFAULT };
+    let source = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny.gguf").unwrap();
+    assert_same(&source, Quantize::Keep, "several pieces");
+}
+
+#[test]
 fn a_packed_model_can_be_widened_for_reference_checks() {
     let (_dir, source) = hf_folder("qwen3", |_| {});
     let (_packed_dir, path, summary) = packed(&source, Quantize::Keep);
