@@ -314,7 +314,7 @@ fn what_does_not_fit_the_model_is_refused() {
     assert!(matches!(graphs.set_predictor(predictor), Err(PredictorError::StaticGraphs)));
     let mut session = graphs.session(SessionOptions::default()).unwrap();
     session.append_tokens(&prompt(1, 9)).unwrap();
-    let error = session.trace(&CancelToken::new(), 1, &mut |_| {}).unwrap_err();
+    let error = session.trace(&CancelToken::new(), [1; 3], &mut |_| {}).unwrap_err();
     assert!(matches!(error, GenerateError::Forward(ForwardError::Undivided)), "{error}");
 }
 
@@ -327,9 +327,10 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
         session.append_tokens(&prompt[..n_tokens]).unwrap();
         let (mut hidden, mut logits, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         session
-            .trace(&CancelToken::new(), layer_idx, &mut |traced| {
+            .trace(&CancelToken::new(), [0, layer_idx, 3], &mut |traced| {
                 positions.push(traced.position);
-                hidden.extend_from_slice(traced.hidden);
+                assert_eq!(traced.hidden.len(), 3 * hidden_dim);
+                hidden.extend_from_slice(&traced.hidden[hidden_dim..2 * hidden_dim]);
                 logits.extend_from_slice(traced.logits);
             })
             .unwrap();
@@ -357,8 +358,8 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
             assert_eq!(row(a) == row(b), prompt[a] == prompt[b]);
         }
     }
-    let error = session.trace(&CancelToken::new(), 3, &mut |_| {}).unwrap_err();
-    let GenerateError::Session(SessionError::OutOfRange { given: 3, max: 2, .. }) = error else {
+    let error = session.trace(&CancelToken::new(), [0, 4, 1], &mut |_| {}).unwrap_err();
+    let GenerateError::Session(SessionError::OutOfRange { given: 4, max: 3, .. }) = error else {
         panic!("{error}")
     };
 }

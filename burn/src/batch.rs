@@ -97,22 +97,23 @@ impl Source<'_> {
             }
         }
         rows.sort_by_key(|row| row.ids.len());
-        Ok(split(rows))
+        let parts = split(rows, |row| row.ids.len(), MICRO_TOKENS);
+        Ok(parts.into_iter().map(|rows| MicroBatch { rows }).collect())
     }
 }
 
-/// Divides rows, sorted by length, into an even number of micro-batches of about the same size, so that two shards
-/// have the same work.
-fn split(rows: Vec<Row>) -> Vec<MicroBatch> {
-    let total: usize = rows.iter().map(|row| row.ids.len()).sum();
-    let count = 2 * total.div_ceil(2 * MICRO_TOKENS).max(1);
-    let (mut batches, mut current, mut seen) = (Vec::with_capacity(count), Vec::new(), 0);
+/// Divides what is sorted by length into an even number of parts of about the same size, and of about `tokens` tokens at most, so
+/// that two shards have the same work.
+pub(crate) fn split<T>(rows: Vec<T>, len: impl Fn(&T) -> usize, tokens: usize) -> Vec<Vec<T>> {
+    let total: usize = rows.iter().map(&len).sum();
+    let count = 2 * total.div_ceil(2 * tokens).max(1);
+    let (mut parts, mut current, mut seen) = (Vec::with_capacity(count), Vec::new(), 0);
     for row in rows {
-        seen += row.ids.len();
+        seen += len(&row);
         current.push(row);
-        if seen * count >= total * (batches.len() + 1) {
-            batches.push(MicroBatch { rows: std::mem::take(&mut current) });
+        if seen * count >= total * (parts.len() + 1) {
+            parts.push(std::mem::take(&mut current));
         }
     }
-    batches
+    parts
 }

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::model::{Block, Llama, ModelShape, MtpHead};
+use crate::model::{Block, Eagle3Head, Llama, ModelShape, MtpHead};
 use crate::world::document::{CHAT_TEMPLATE, END_OF_TEXT, MESSAGE_END, MESSAGE_START};
 
 /// A weight in the layout of a checkpoint: matrices are `[out, in]`.
@@ -64,17 +64,36 @@ pub fn mtp_weights(head: &MtpHead) -> Result<Vec<Weight>, Error> {
     Ok(out)
 }
 
+/// The weights of an EAGLE-3 head, in the names of its authors, with the target's embedding.
+pub fn eagle3_weights(head: &Eagle3Head, embedding: &[f32]) -> Result<Vec<Weight>, Error> {
+    let ModelShape { hidden, vocab, .. } = head.shape;
+    let weight =
+        |name: &str, shape: Vec<usize>, values: Vec<f32>| Weight { name: name.to_owned(), shape, values };
+    let input = transposed(&values(&head.input)?, hidden, 0, hidden);
+    let n_tokens = head.output.val().dims()[1];
+    let output = transposed(&values(&head.output)?, n_tokens, 0, n_tokens);
+    let mut out = vec![
+        weight("embed_tokens.weight", vec![vocab, hidden], embedding.to_vec()),
+        weight("fc.weight", vec![hidden, 3 * hidden], input),
+        weight("midlayer.hidden_norm.weight", vec![hidden], values(&head.hidden_norm)?),
+        weight("norm.weight", vec![hidden], values(&head.final_norm)?),
+        weight("lm_head.weight", vec![n_tokens, hidden], output),
+    ];
+    out.extend(block_weights(&head.block, &head.shape, "midlayer.")?);
+    Ok(out)
+}
+
 fn block_weights(block: &Block, shape: &ModelShape, prefix: &str) -> Result<Vec<Weight>, Error> {
     let mut out = Vec::new();
     let mut push = |name: &str, shape: Vec<usize>, values: Vec<f32>| {
         out.push(Weight { name: format!("{prefix}{name}.weight"), shape, values });
     };
     push("input_layernorm", vec![shape.hidden], values(&block.attn_norm)?);
-    let qkv = values(&block.qkv)?;
+    let (qkv, [read, _]) = (values(&block.qkv)?, block.qkv.val().dims());
     let (q, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
     for (name, from, rows) in [("q", 0, q), ("k", q, kv), ("v", q + kv, kv)] {
         let part = transposed(&qkv, q + 2 * kv, from, from + rows);
-        push(&format!("self_attn.{name}_proj"), vec![rows, shape.hidden], part);
+        push(&format!("self_attn.{name}_proj"), vec![rows, read], part);
     }
     let attn_out = transposed(&values(&block.attn_out)?, shape.hidden, 0, shape.hidden);
     push("self_attn.o_proj", vec![shape.hidden, q], attn_out);
@@ -142,18 +161,59 @@ impl SpecialIds {
 /// Writes config.json and model.safetensors into an existing folder. Weights become bf16, as in published
 /// checkpoints.
 pub fn write_model(model: &Llama, (bos, eos): (Option<u32>, Option<u32>), out: &Path) -> Result<(), Error> {
-    let weights = weights(model)?;
+    write_weights(&weights(model)?, [], out)?;
+    write_json(&out.join("config.json"), config(&model.shape, bos, eos))
+}
+
+/// Writes an EAGLE-3 head, which drafts `tokens` and reads the target's residual streams before the layers `taps`, with the target's
+/// embedding, `[vocab, hidden]`, into a new or empty folder.
+pub fn write_eagle3(
+    head: &Eagle3Head,
+    tokens: &[u32],
+    taps: [usize; 3],
+    embedding: &[f32],
+    out: &Path,
+) -> Result<(), Error> {
+    fs::create_dir_all(out)?;
+    let distances = (0..).zip(tokens).flat_map(|(number, &token)| (i64::from(token) - number).to_le_bytes());
+    let distances: Vec<u8> = distances.collect();
+    let is_drafted: Vec<u8> =
+        (0..head.shape.vocab as u32).map(|token| u8::from(tokens.binary_search(&token).is_ok())).collect();
+    let d2t = TensorView::new(Dtype::I64, vec![tokens.len()], &distances)?;
+    let t2d = TensorView::new(Dtype::BOOL, vec![head.shape.vocab], &is_drafted)?;
+    write_weights(&eagle3_weights(head, embedding)?, [("d2t", d2t), ("t2d", t2d)], out)?;
+    let mut config = config(&ModelShape { layers: 1, ..head.shape.clone() }, None, None);
+    config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
+    config["tie_word_embeddings"] = json!(false);
+    config["draft_vocab_size"] = json!(tokens.len());
+    config["eagle_config"] = json!({
+        "eagle_aux_hidden_state_layer_ids": taps,
+        "use_aux_hidden_state": true,
+    });
+    write_json(&out.join("config.json"), config)
+}
+
+/// Whether a folder can be written there: there is none, or an empty one.
+pub fn is_free_folder(folder: &Path) -> bool {
+    fs::read_dir(folder).map_or(!folder.exists(), |mut entries| entries.next().is_none())
+}
+
+/// Writes model.safetensors, the weights in bf16 and `others` as they are.
+fn write_weights<'a>(
+    weights: &[Weight],
+    others: impl IntoIterator<Item = (&'a str, TensorView<'a>)>,
+    out: &Path,
+) -> Result<(), Error> {
     let bytes: Vec<Vec<u8>> = weights
         .iter()
         .map(|weight| weight.values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect())
         .collect();
-    let mut views = BTreeMap::new();
+    let mut views: BTreeMap<_, _> = others.into_iter().map(|(name, view)| (name.to_owned(), view)).collect();
     for (weight, bytes) in weights.iter().zip(&bytes) {
         views.insert(weight.name.clone(), TensorView::new(Dtype::BF16, weight.shape.clone(), bytes)?);
     }
     let metadata = [("format".to_owned(), "pt".to_owned())].into_iter().collect();
-    safetensors::serialize_to_file(views, Some(metadata), &out.join("model.safetensors"))?;
-    write_json(&out.join("config.json"), config(&model.shape, bos, eos))
+    Ok(safetensors::serialize_to_file(views, Some(metadata), &out.join("model.safetensors"))?)
 }
 
 fn write_json(path: &Path, value: Value) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use refrain::internals::kernels::{BlockType, quantize};
-use refrain::internals::model::gguf::{GgufArray, GgufFile, GgufValue, GgufWriter};
+use refrain::internals::model::gguf::{GgufArray, GgufFile, GgufTensor, GgufValue, GgufWriter};
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -151,11 +151,11 @@ pub fn write_model(
     out: &Path,
 ) -> Result<(), Error> {
     let metadata = metadata_of_model(&model.shape, name).into_iter().chain(tokenizer);
-    write_weights(&weights(model)?, metadata, gguf_name, model.shape.head_dim, out)
+    write_weights(&weights(model)?, None, metadata, gguf_name, model.shape.head_dim, out)
 }
 
-/// Writes the head for multi-token prediction of a target of the Llama family, with the metadata of the target's file: the block
-/// behind its layers, without its embedding and output matrix.
+/// Writes the head for multi-token prediction of a target of the Llama family, with metadata and embedding of the target's file: the
+/// block behind its layers.
 pub fn write_mtp(head: &MtpHead, target: &GgufFile, out: &Path) -> Result<(), Error> {
     let block = head.shape.layers;
     let own = [
@@ -167,11 +167,17 @@ pub fn write_mtp(head: &MtpHead, target: &GgufFile, out: &Path) -> Result<(), Er
     let is_own = |key: &str| own.iter().any(|(own, _)| *own == key);
     let of_target = target.metadata().iter().filter(|(key, _)| !is_own(key)).cloned();
     let metadata = of_target.chain(own.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-    write_weights(&mtp_weights(head)?, metadata, |name| mtp_name(name, block), head.shape.head_dim, out)
+    let failed = |error: &dyn std::fmt::Display| Error::Weights(error.to_string());
+    let embedding = target.tensor("token_embd.weight").ok_or_else(|| failed(&"no token_embd.weight"))?;
+    let bytes = target.read(embedding).map_err(|error| failed(&error))?;
+    let name = |name: &str| mtp_name(name, block);
+    write_weights(&mtp_weights(head)?, Some((embedding, &bytes)), metadata, name, head.shape.head_dim, out)
 }
 
+/// Writes `weights`, and a tensor of another file before them.
 fn write_weights(
     weights: &[Weight],
+    copied: Option<(&GgufTensor, &[u8])>,
     metadata: impl Iterator<Item = (String, GgufValue)>,
     name_of: impl Fn(&str) -> String,
     head_dim: usize,
@@ -181,11 +187,17 @@ fn write_weights(
     for (key, value) in metadata {
         writer.metadata(&key, value);
     }
+    if let Some((tensor, _)) = copied {
+        writer.tensor(&tensor.name, tensor.ty, &tensor.dims);
+    }
     for weight in weights {
         let dims: Vec<u64> = weight.shape.iter().rev().map(|&dim| dim as u64).collect();
         writer.tensor(&name_of(&weight.name), block_type(weight), &dims);
     }
     let mut data = writer.start(BufWriter::new(File::create(out)?))?;
+    if let Some((_, bytes)) = copied {
+        data.write_tensor(bytes)?;
+    }
     for weight in weights {
         let turned = weight.name.contains("q_proj") || weight.name.contains("k_proj");
         let values = if turned { interleaved(weight, head_dim) } else { weight.values.clone() };

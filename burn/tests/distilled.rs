@@ -3,16 +3,17 @@
 
 mod common;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 use refrain::internals::draft::CostProfile;
 use refrain::{
     Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId,
 };
 use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
-use refrain_burn::distill::head::{self, HeadRecipe, HeadTarget};
+use refrain_burn::distill::head::{self, HeadKind, HeadRecipe, HeadTarget, TrainedHead};
 use refrain_burn::distill::{Passage, Recorder};
-use refrain_burn::export::{mtp_weights, weights, write_folder};
-use refrain_burn::model::{Llama, ModelShape};
+use refrain_burn::export::{Weight, eagle3_weights, mtp_weights, weights, write_folder};
+use refrain_burn::model::{DraftHead, Llama, ModelShape, MtpHead, Positions, Texts, drafts};
+use refrain_burn::rng::Rng;
 use refrain_burn::{Error, gguf};
 
 fn passages() -> Vec<Passage> {
@@ -108,17 +109,21 @@ fn a_gguf_file_for_a_gguf_file() -> Result<(), Error> {
     Ok(())
 }
 
-#[test]
-fn a_head_learns_the_targets_predictions_from_its_states() -> Result<(), Error> {
-    let folder = tempfile::tempdir()?;
-    let (path, out) = (folder.path().join("target.gguf"), folder.path().join("head.gguf"));
-    gguf::write(&target(), &common::tokenizer(), "test", &path)?;
-    let checkpoint = Checkpoint::open(&path).expect("it opens");
+/// Trains a head of this kind for the GGUF file at `path`, writes it to `out`, and decodes with what `open` opens there.
+fn train_head_and_draft(
+    kind: HeadKind,
+    path: &std::path::Path,
+    out: &std::path::Path,
+    open: impl Fn(&std::path::Path) -> Checkpoint,
+) -> Result<TrainedHead, Error> {
+    gguf::write(&target(), &common::tokenizer(), "test", path)?;
+    let checkpoint = Checkpoint::open(path).expect("it opens");
     let (of_target, recorder) = (HeadTarget::read(&checkpoint)?, Recorder::open(&checkpoint, Some(1))?);
-    let record = recorder.record_states(&passages(), usize::MAX, |_, _| {})?;
+    let reads = kind.reads(recorder.engine().config().n_layers());
+    let record = recorder.record_states(&passages(), reads, usize::MAX, |_, _| {})?;
     let n_tokens: usize = passages().iter().map(|passage| passage.tokens.len()).sum();
-    assert_eq!(record.states.len(), n_tokens * record.hidden_dim);
-    let recipe = HeadRecipe { steps: 30, passages: 4, rate: 5e-3, seed: 1 };
+    assert_eq!(record.states.len(), n_tokens * record.state_dim);
+    let recipe = HeadRecipe { kind, steps: 30, passages: 4, rate: 5e-3, seed: 1 };
     let mut losses = Vec::new();
     let (trained, held_out) =
         head::train(&of_target, &passages(), &record, &recipe, |_, loss| losses.push(loss))?;
@@ -127,17 +132,94 @@ fn a_head_learns_the_targets_predictions_from_its_states() -> Result<(), Error> 
         assert!(held_out.n_positions > 20 && held_out.kl.is_finite(), "{held_out:?}");
     }
     let (again, _) = head::train(&of_target, &passages(), &record, &recipe, |_, _| {})?;
-    assert_eq!(mtp_weights(&again)?, mtp_weights(&trained)?);
-    head::check_out(&path, &out)?;
-    head::write(&trained, &path, &out)?;
-    draft_with(&path, &Checkpoint::open_mtp(&out).expect("it opens"))?;
+    assert_eq!(head_weights(&again)?, head_weights(&trained)?);
+    head::check_out(kind, path, out)?;
+    head::write(&trained, &of_target, path, out)?;
+    draft_with(path, &open(out))?;
+    let of_one = head::train(&of_target, &passages()[..1], &Default::default(), &recipe, |_, _| {});
+    assert!(matches!(of_one, Err(Error::TooFewPassages { given: 0 })));
+    Ok(trained)
+}
+
+fn head_weights(head: &TrainedHead) -> Result<Vec<Weight>, Error> {
+    match head {
+        TrainedHead::Mtp(head) => mtp_weights(head),
+        TrainedHead::Eagle3(head, _) => eagle3_weights(head, &[]),
+    }
+}
+
+#[test]
+fn a_head_learns_the_targets_predictions_from_its_states() -> Result<(), Error> {
+    let folder = tempfile::tempdir()?;
+    let (path, out) = (folder.path().join("target.gguf"), folder.path().join("head.gguf"));
+    train_head_and_draft(HeadKind::Mtp, &path, &out, |out| Checkpoint::open_mtp(out).expect("it opens"))?;
 
     let whole = folder.path().join("folder");
     write_folder(&target(), &common::tokenizer(), &whole)?;
-    assert!(matches!(head::check_out(&whole, &out), Err(Error::Usage(_))));
-    let of_one = head::train(&of_target, &passages()[..1], &Default::default(), &recipe, |_, _| {});
-    assert!(matches!(of_one, Err(Error::TooFewPassages { given: 0 })));
+    assert!(matches!(head::check_out(HeadKind::Mtp, &whole, &out), Err(Error::Usage(_))));
     Ok(())
+}
+
+#[test]
+fn an_eagle3_head_drafts_the_tokens_that_the_target_predicts() -> Result<(), Error> {
+    let folder = tempfile::tempdir()?;
+    let (path, out) = (folder.path().join("target.gguf"), folder.path().join("head"));
+    let kind = HeadKind::Eagle3 { n_tokens: 64 };
+    let trained = train_head_and_draft(kind, &path, &out, |out| Checkpoint::open(out).expect("it opens"))?;
+    let TrainedHead::Eagle3(_, tokens) = trained else { panic!("another kind") };
+    assert_eq!(tokens.len(), 64);
+    assert!(tokens.is_sorted_by(|a, b| a < b));
+    assert!(matches!(head::check_out(kind, &path, &out), Err(Error::Usage(_))), "it is not empty");
+    Ok(())
+}
+
+/// What `drafts` computes for all passages and depths at once, one row at a time: a pass over a node's ancestors and itself.
+#[test]
+fn nodes_see_the_text_before_their_first_ancestor_and_their_ancestors() {
+    const DEPTHS: usize = 3;
+    let device = Device::default();
+    let shape = common::shape();
+    let head = MtpHead::init(&shape, vec![1.0; shape.hidden], 7, &device);
+    let mut rng = Rng::new(3, 0);
+    let (lens, n_rows) = ([9, 6], 6);
+    let mut random = |n: usize| (0..n).map(|_| rng.gaussian() as f32).collect::<Vec<_>>();
+    let texts = lens.map(|len| [random(len * shape.hidden), random(len * shape.hidden)]);
+    let tensor = |values: Vec<f32>, batch: usize| {
+        let rows = values.len() / shape.hidden / batch;
+        Tensor::<3>::from_data(TensorData::new(values, [batch, rows, shape.hidden]), &device)
+    };
+    let padded = |which: usize| {
+        let of_text = |(len, text): (usize, &[Vec<f32>; 2])| {
+            let mut rows = vec![0.0; (lens[0] - len) * shape.hidden];
+            rows.extend(&text[which]);
+            rows
+        };
+        tensor(lens.into_iter().zip(&texts).flat_map(of_text).collect(), 2)
+    };
+    let given = Texts { embedded: padded(0), states: padded(1), n_skipped: vec![0, 3] };
+    let found: Vec<Vec<f32>> = drafts(&head, given, n_rows, DEPTHS)
+        .into_iter()
+        .map(|projected| projected.into_data().try_to_vec().unwrap())
+        .collect();
+    for (number, (len, [embedded, states])) in lens.into_iter().zip(&texts).enumerate() {
+        for root in len - n_rows..=len - DEPTHS {
+            let mut states = states[..(root + 1) * shape.hidden].to_vec();
+            for depth in 1..=DEPTHS {
+                let row = root + depth - 1;
+                let positions = Positions::new(&shape, row + 1, &device);
+                let embedded = embedded[..(row + 1) * shape.hidden].to_vec();
+                let [x, _] = head.begin(tensor(embedded, 1), tensor(states.clone(), 1));
+                let [own, _] = head.end(head.block.forward(x, &shape, &positions));
+                let own: Vec<f32> = own.into_data().try_to_vec().unwrap();
+                let own = &own[row * shape.hidden..];
+                states.extend(own);
+                let at = number * n_rows + row + n_rows - len;
+                let found = &found[depth - 1][at * shape.hidden..][..shape.hidden];
+                let is_close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-3;
+                assert!(found.iter().zip(own).all(is_close), "text {number}, root {root}, depth {depth}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -49,7 +49,9 @@ pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
 pub(crate) use train::TrainArgs;
 #[cfg(feature = "train")]
-pub(crate) use train::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs};
+pub(crate) use train::{
+    HeadArg, LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs,
+};
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
 /// output is that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8

@@ -1,4 +1,4 @@
-//! `refrain train`: trains a predictor, a draft model or a head for multi-token prediction from a target's predictions on the user's text.
+//! `refrain train`: trains a predictor, a draft model or a draft head from a target's predictions on the user's text.
 //!
 //! Training needs burn, which takes minutes to compile, so it is compiled only with the feature `train`.
 
@@ -21,13 +21,15 @@ mod with_burn {
     use refrain::Predictor;
     use refrain_burn::Error;
     use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
-    use refrain_burn::distill::head::{self, HeadRecipe, HeadTarget};
+    use refrain_burn::distill::head::{self, HeadKind, HeadRecipe, HeadTarget};
     use refrain_burn::distill::predictor::{self, PredictorRecipe};
     use refrain_burn::distill::{Passage, Recorder, text};
     use refrain_burn::model::ModelShape;
 
     use super::{Exit, Failure, TrainArgs};
-    use crate::args::{LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs};
+    use crate::args::{
+        HeadArg, LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs,
+    };
     use crate::load;
     use crate::progress::Progress;
 
@@ -125,16 +127,22 @@ mod with_burn {
     }
 
     fn train_head(args: &TrainHeadArgs) -> Result<Exit, Failure> {
-        head::check_out(&args.target, &args.out)?;
+        let kind = match args.layout {
+            HeadArg::Mtp => HeadKind::Mtp,
+            HeadArg::Eagle3 => HeadKind::Eagle3 { n_tokens: args.vocabulary as usize },
+        };
+        head::check_out(kind, &args.target, &args.out)?;
         let target = HeadTarget::read(&load::checkpoint(Some(&args.target))?)?;
         let (recorder, passages) = read(&args.target, &args.text)?;
         let record = {
             let progress = Progress::steps("recording the target");
             let report = |done, total| progress.set(done as u64, total as u64);
-            recorder.record_states(&passages, args.text.positions, report)?
+            let states = kind.reads(recorder.engine().config().n_layers());
+            recorder.record_states(&passages, states, args.text.positions, report)?
         };
         println!("{} positions of {} passages", record.len(), passages.len());
         let recipe = HeadRecipe {
+            kind,
             steps: args.text.steps,
             passages: args.passages as usize,
             rate: 2e-3,
@@ -153,8 +161,9 @@ mod with_burn {
                 held_out.kl
             );
         }
-        head::write(&trained, &args.target, &args.out)?;
-        println!("{0}: use it with --draft mtp:{0}", args.out.display());
+        head::write(&trained, &target, &args.target, &args.out)?;
+        let prefix = if kind == HeadKind::Mtp { "mtp:" } else { "" };
+        println!("{0}: use it with --draft {prefix}{0}", args.out.display());
         Ok(Exit::Done)
     }
 

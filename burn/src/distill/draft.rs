@@ -15,8 +15,8 @@ use refrain::internals::model::gguf::GgufFile;
 
 use super::record::{Record, TOP};
 use super::text::Passage;
-use super::{Draws, grouped, indices, kl_sum, matrix, rate_share};
-use crate::batch::MicroBatch;
+use super::{Draws, LOGITS_MAX, kl, rate_share};
+use crate::batch::{MicroBatch, split};
 use crate::model::{Llama, ModelShape, Positions};
 use crate::tokens::Row;
 use crate::train::{Trainer, log_likelihood};
@@ -60,11 +60,8 @@ pub struct DraftHeldOut {
     pub kl: f64,
 }
 
-/// Maximum number of logits in a micro-batch: half a gigabyte with the values that autodiff keeps.
-const LOGITS_MAX: usize = 1 << 25;
-
-/// Maximum number of tokens in a micro-batch, padding included.
-const MICRO_TOKENS_MAX: usize = 2048;
+/// Tokens of a micro-batch.
+const MICRO_TOKENS: usize = 2048;
 
 /// A passage with the target's predictions.
 #[derive(Clone, Copy)]
@@ -167,12 +164,10 @@ pub(super) fn held_out<T>(lessons: Vec<T>) -> (Vec<T>, Vec<T>) {
 }
 
 /// Batches of lessons of similar length, as large as memory allows.
-fn batches(lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
-    let tokens_max = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS_MAX);
-    grouped(lessons, Lesson::len, tokens_max)
-        .into_iter()
-        .map(|lessons| SoftBatch::new(&lessons, record))
-        .collect()
+fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
+    let tokens = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS);
+    lessons.sort_by_key(Lesson::len);
+    split(lessons, Lesson::len, tokens).into_iter().map(|lessons| SoftBatch::new(&lessons, record)).collect()
 }
 
 impl SoftBatch {
@@ -204,17 +199,8 @@ impl SoftBatch {
     fn loss(&self, model: &Llama, loss: DraftLoss, device: &Device) -> Tensor<1> {
         match loss {
             DraftLoss::Plain => log_likelihood(model, &self.rows, device).0,
-            DraftLoss::Kl => self.kl(self.log_q(model, device), device),
+            DraftLoss::Kl => kl(self.log_q(model, device), &self.top, &self.log_p, device),
         }
-    }
-
-    fn kl(&self, log_q: Tensor<2>, device: &Device) -> Tensor<1> {
-        let shape = [self.top.len() / TOP, TOP];
-        let log_q = log_q.gather(1, indices(self.top.clone(), shape, device));
-        let log_p = matrix(self.log_p.clone(), shape, device);
-        let p = log_p.clone().exp();
-        let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
-        kl_sum(log_q, p, log_p, rest)
     }
 }
 
@@ -224,7 +210,7 @@ fn evaluate(
     record: &Record,
     device: &Device,
 ) -> Result<DraftHeldOut, Error> {
-    let (mut n_positions, mut n_agreed, mut kl) = (0, 0, 0.0);
+    let (mut n_positions, mut n_agreed, mut divergence) = (0, 0, 0.0);
     for batch in batches(held_out, record, model.shape.vocab) {
         let log_q = batch.log_q(model, device);
         let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
@@ -232,10 +218,10 @@ fn evaluate(
         let firsts = batch.top.iter().step_by(TOP);
         n_agreed += firsts.zip(&choices).filter(|(first, choice)| i64::from(**first) == **choice).count();
         n_positions += choices.len();
-        kl += f64::from(batch.kl(log_q, device).into_scalar::<f32>());
+        divergence += f64::from(kl(log_q, &batch.top, &batch.log_p, device).into_scalar::<f32>());
     }
     let share = |sum: f64| sum / n_positions.max(1) as f64;
-    Ok(DraftHeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
+    Ok(DraftHeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(divergence) })
 }
 
 /// Files of a Hugging Face folder that define its tokens.
@@ -270,8 +256,11 @@ pub fn check_out(target: &Path, out: &Path) -> Result<(), Error> {
     let is_gguf = |path: &Path| path.extension().is_some_and(|extension| extension == "gguf");
     let refused = |what: String| Err(Error::Usage(what));
     if target.is_dir() && target.join("tokenizer.json").exists() {
-        let is_empty = fs::read_dir(out).map_or(!out.exists(), |mut entries| entries.next().is_none());
-        return if is_empty { Ok(()) } else { refused(format!("{} is not an empty folder", out.display())) };
+        return if export::is_free_folder(out) {
+            Ok(())
+        } else {
+            refused(format!("{} is not an empty folder", out.display()))
+        };
     }
     match (is_gguf(target), is_gguf(out)) {
         (true, true) => Ok(()),

@@ -1,43 +1,43 @@
-//! Trains a head for multi-token prediction for a target: one block that continues the target's final hidden states.
+//! Trains a draft head for a target: one block that continues the target's hidden states, in the layout of a head for multi-token
+//! prediction or of an EAGLE-3 head.
 //!
-//! ```text
-//! row i of depth 1:   (token i + 1, the target's state at i)      ─► the target's prediction at i + 1
-//! row i of depth 2:   (token i + 1, the head's own state of row i − 1) ─► the same
-//! ```
+//! Drafts below the first token read the head's own states, so the head learns from them too, as EAGLE-3 does in its training-time test
+//! (arXiv 2503.01840): [`drafts`] computes nodes of several depths below the text, which see what they see when the head drafts.
+//! Queries are computed only where a prediction is learnt, so a long prompt costs its keys and values.
 //!
-//! Drafts below the first token read the head's own states, so the head learns from them too (as EAGLE-3 does, arXiv 2503.01840). At a
-//! further depth all rows read states of the depth before, which the head does only below the text when it drafts.
-//!
-//! The loss is that of a draft model ([`draft`](super::draft)), the sum over all depths. The target has to be a GGUF file of the Llama
+//! The loss is that of a draft model ([`draft`](super::draft)), the sum over all depths. The target has to be of the Llama
 //! family with plain attention, because the block is that of this crate.
 
 use std::path::Path;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use refrain::Checkpoint;
 use refrain::architecture::{Attention, Dense, FeedForward, Mixer, Norms, RopeScaling};
 use refrain::internals::kernels::dequantize;
 use refrain::internals::model::checkpoint::WeightId;
 use refrain::internals::model::gguf::GgufFile;
+use refrain::{Checkpoint, HiddenStates};
 
 use super::draft::{DraftHeldOut, held_out};
-use super::record::{Record, TOP};
+use super::record::{LOG_P_MIN, Record, TOP};
 use super::text::Passage;
-use super::{Draws, grouped, indices, kl_sum, matrix, rate_share};
-use crate::model::{ModelShape, MtpHead, Positions};
+use super::{Draws, LOGITS_MAX, kl, matrix, rate_share};
+use crate::batch::split;
+use crate::model::{DraftHead, Eagle3Head, ModelShape, MtpHead, Texts, drafts};
 use crate::train::{Trainer, optimizer};
-use crate::{Error, gguf};
+use crate::{Error, export, gguf};
 
 /// Depths of the loss.
 pub const DEPTHS: usize = 3;
 
-/// Maximum number of tokens in a micro-batch, padding included.
-const MICRO_TOKENS_MAX: usize = 2048;
+/// Tokens of a micro-batch.
+const MICRO_TOKENS: usize = 2048;
 
 /// The recipe of a head. Together with target, passages and record it determines the head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadRecipe {
+    /// The layout.
+    pub kind: HeadKind,
     /// Optimiser steps.
     pub steps: usize,
     /// Passages of a step.
@@ -46,6 +46,45 @@ pub struct HeadRecipe {
     pub rate: f64,
     /// Seed of the first weights and of the order of the passages.
     pub seed: u64,
+}
+
+/// The layout of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadKind {
+    /// A head for multi-token prediction, in the layout of llama.cpp's GGUF files.
+    Mtp,
+    /// An EAGLE-3 head, in the layout of its authors' folders.
+    Eagle3 {
+        /// Tokens that it drafts: those that the target predicts most often in the passages.
+        n_tokens: usize,
+    },
+}
+
+impl HeadKind {
+    /// The hidden states that a head reads of a target with `n_layers` layers.
+    pub fn reads(self, n_layers: usize) -> HiddenStates {
+        match self {
+            Self::Mtp => HiddenStates::Final,
+            Self::Eagle3 { .. } => HiddenStates::Before(taps(n_layers)),
+        }
+    }
+}
+
+/// The layers of a target before which an EAGLE-3 head reads: those of its authors, or others in targets of few layers. The first is
+/// never 1, which would make the list name outputs.
+fn taps(n_layers: usize) -> [usize; 3] {
+    let middle = n_layers / 2;
+    let first = if middle < 2 { 0 } else { 2 };
+    [first, middle, n_layers.saturating_sub(3).max(middle + 1).min(n_layers)]
+}
+
+/// A trained head.
+#[derive(Debug, Clone)]
+pub enum TrainedHead {
+    /// For multi-token prediction.
+    Mtp(MtpHead),
+    /// EAGLE-3, with the tokens that it drafts, in ascending order.
+    Eagle3(Eagle3Head, Vec<u32>),
 }
 
 /// What a head shares with its target, or takes from it.
@@ -82,6 +121,11 @@ impl HeadTarget {
         };
         let embedding = values(WeightId::Embedding, config.vocab_size * config.hidden_dim)?;
         Ok(Self { shape, embedding, norm: values(WeightId::OutputNorm, config.hidden_dim)? })
+    }
+
+    /// The row of a token in the output matrix, `[hidden]`.
+    fn row(&self, token: u32) -> &[f32] {
+        &self.embedding[token as usize * self.shape.hidden..][..self.shape.hidden]
     }
 }
 
@@ -125,34 +169,41 @@ struct Lesson<'a> {
 }
 
 impl Lesson<'_> {
-    /// Rows of the head.
+    /// Rows of the head: the target's prediction at position `row + 1` is recorded.
     fn n_rows(&self) -> usize {
-        self.passage.tokens.len() - 1
+        self.passage.tokens.len().saturating_sub(2)
     }
 
-    /// Rows whose prediction is learnt: the target's at position `row + 1`.
+    /// Rows whose prediction is learnt.
     fn learnt(&self) -> std::ops::Range<usize> {
-        self.passage.first_learnt.max(1) - 1..self.n_rows() - 1
+        self.passage.first_learnt.max(1) - 1..self.n_rows()
     }
 }
 
 /// Rows of one forward and backward pass.
 struct HeadBatch {
+    /// Passages, and rows of each, with padding in front.
     shape: [usize; 2],
-    /// `[rows, seq]`
+    /// Rows of padding of each passage.
+    n_skipped: Vec<usize>,
+    /// The last rows of each passage that are computed at all depths.
+    n_drafted: usize,
+    /// `[passages, rows]`
     tokens: Vec<i32>,
-    /// `[rows, seq, hidden]`
+    /// `[passages, rows, state_dim]`
     states: Vec<f32>,
-    /// Flat positions of learnt predictions.
+    /// Learnt predictions in `[passages, n_drafted]`.
     at: Vec<i32>,
+    /// The likeliest token of each, or −1 if the head does not draft it.
+    firsts: Vec<i64>,
     /// `[n_learnt, TOP]`
     top: Vec<i32>,
     /// `[n_learnt, TOP]`
     log_p: Vec<f32>,
 }
 
-/// Trains a head from a target's recorded states and predictions for `passages`. Calls `progress` with (step, mean loss of a
-/// prediction).
+/// Trains a head from a target's recorded states ([`HeadKind::reads`]) and predictions for `passages`. Calls `progress` with
+/// (step, mean loss of a prediction).
 ///
 /// # Errors
 /// [`Error::TooFewPassages`]; [`Error::Diverged`].
@@ -161,24 +212,64 @@ pub fn train(
     passages: &[Passage],
     record: &Record,
     recipe: &HeadRecipe,
+    progress: impl FnMut(usize, f64),
+) -> Result<(TrainedHead, [DraftHeldOut; DEPTHS]), Error> {
+    let device = Device::default().autodiff();
+    let (shape, norm) = (&target.shape, target.norm.clone());
+    match recipe.kind {
+        HeadKind::Mtp => {
+            let head = MtpHead::init(shape, norm, recipe.seed, &device);
+            let (head, held_out) = fit(head, None, target, passages, record, recipe, progress)?;
+            Ok((TrainedHead::Mtp(head), held_out))
+        }
+        HeadKind::Eagle3 { n_tokens } => {
+            let tokens = frequent(record, shape.vocab, n_tokens);
+            let rows = tokens.iter().flat_map(|&token| target.row(token)).copied().collect::<Vec<_>>();
+            let head = Eagle3Head::init(shape, norm, &rows, recipe.seed, &device);
+            let (head, held_out) = fit(head, Some(&tokens), target, passages, record, recipe, progress)?;
+            Ok((TrainedHead::Eagle3(head, tokens), held_out))
+        }
+    }
+}
+
+/// The `n` tokens with most of the recorded probability, in ascending order.
+fn frequent(record: &Record, vocab: usize, n: usize) -> Vec<u32> {
+    let mut weights = vec![0.0; vocab];
+    for (token, log_p) in record.top.iter().flatten().zip(record.log_p.iter().flatten()) {
+        weights[*token as usize] += f64::from(log_p.exp());
+    }
+    let mut tokens: Vec<u32> = (0..vocab as u32).collect();
+    tokens.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]));
+    tokens.truncate(n.max(1));
+    tokens.sort_unstable();
+    tokens
+}
+
+/// Trains `head`, which drafts `drafted`, or all tokens.
+fn fit<H: DraftHead>(
+    head: H,
+    drafted: Option<&[u32]>,
+    target: &HeadTarget,
+    passages: &[Passage],
+    record: &Record,
+    recipe: &HeadRecipe,
     mut progress: impl FnMut(usize, f64),
-) -> Result<(MtpHead, [DraftHeldOut; DEPTHS]), Error> {
+) -> Result<(H, [DraftHeldOut; DEPTHS]), Error> {
     let (learnt, kept) = held_out(lessons(passages, record));
     if learnt.is_empty() || kept.is_empty() {
         return Err(Error::TooFewPassages { given: learnt.len() + kept.len() });
     }
-    let device = Device::default();
-    let autodiff = device.clone().autodiff();
-    let head = MtpHead::init(&target.shape, target.norm.clone(), recipe.seed, &autodiff);
+    let (device, vocab) = (Device::default(), target.shape.vocab);
     let mut trainer = Trainer::from_parts(head, optimizer(), &device);
     let mut draws = Draws::new(learnt.len(), recipe.seed);
     for step in 0..recipe.steps {
-        let batches = batches(draws.take(&learnt, recipe.passages), record);
+        let batches = batches(draws.take(&learnt, recipe.passages), record, drafted, vocab);
         let total = DEPTHS * batches.iter().map(|batch| batch.at.len()).sum::<usize>();
         let rate = recipe.rate * rate_share(step, recipe.steps);
         let loss = trainer.step_by(&batches, rate, total, |head, batch, device| {
-            let losses = batch.log_q(head, target, device).map(|log_q| batch.kl(log_q, device));
-            losses.into_iter().reduce(|sum, loss| sum + loss).expect("there is a depth")
+            let log_q = batch.log_q(head, target, device).into_iter();
+            let losses = log_q.map(|log_q| kl(log_q, &batch.top, &batch.log_p, device));
+            losses.reduce(|sum, loss| sum + loss).expect("there is a depth")
         });
         if !loss.is_finite() {
             return Err(Error::Diverged { step, loss });
@@ -186,7 +277,7 @@ pub fn train(
         progress(step + 1, loss);
     }
     let head = trainer.plain_model();
-    let held_out = evaluate(&head, target, kept, record, &device)?;
+    let held_out = evaluate(&head, target, batches(kept, record, drafted, vocab), &device)?;
     Ok((head, held_out))
 }
 
@@ -205,89 +296,118 @@ fn lessons<'a>(passages: &'a [Passage], record: &Record) -> Vec<Lesson<'a>> {
     lessons
 }
 
-/// Batches of lessons of similar length, as large as memory allows.
-fn batches(lessons: Vec<Lesson<'_>>, record: &Record) -> Vec<HeadBatch> {
-    grouped(lessons, Lesson::n_rows, MICRO_TOKENS_MAX)
+/// Batches of lessons of similar length.
+fn batches(
+    mut lessons: Vec<Lesson<'_>>,
+    record: &Record,
+    drafted: Option<&[u32]>,
+    vocab: usize,
+) -> Vec<HeadBatch> {
+    let n_logits = drafted.map_or(vocab, <[u32]>::len);
+    let tokens = (LOGITS_MAX / n_logits).clamp(1, MICRO_TOKENS);
+    lessons.sort_by_key(Lesson::n_rows);
+    split(lessons, Lesson::n_rows, tokens)
         .into_iter()
-        .map(|lessons| HeadBatch::new(&lessons, record))
+        .map(|lessons| HeadBatch::new(&lessons, record, drafted))
         .collect()
 }
 
 impl HeadBatch {
-    fn new(lessons: &[Lesson<'_>], record: &Record) -> Self {
-        let seq = lessons.iter().map(Lesson::n_rows).max().unwrap_or(0);
-        let hidden = record.hidden_dim;
-        // Padding comes last, so no learnt row attends to it.
-        let mut tokens = vec![0; lessons.len() * seq];
-        let mut states = vec![0.0; lessons.len() * seq * hidden];
-        let (mut at, mut top, mut log_p) = (Vec::new(), Vec::new(), Vec::new());
-        for (row, lesson) in lessons.iter().enumerate() {
-            let n = lesson.n_rows();
-            for (to, token) in tokens[row * seq..].iter_mut().zip(&lesson.passage.tokens[1..]) {
+    fn new(lessons: &[Lesson<'_>], record: &Record, drafted: Option<&[u32]>) -> Self {
+        let n_rows = lessons.iter().map(Lesson::n_rows).max().unwrap_or(0);
+        let n_learnt = lessons.iter().map(|lesson| lesson.learnt().len()).max().unwrap_or(0);
+        // Those before the first learnt row are its ancestors.
+        let n_drafted = n_rows.min(n_learnt + DEPTHS - 1);
+        let width = record.state_dim;
+        let mut batch = Self {
+            shape: [lessons.len(), n_rows],
+            n_skipped: lessons.iter().map(|lesson| n_rows - lesson.n_rows()).collect(),
+            n_drafted,
+            tokens: vec![0; lessons.len() * n_rows],
+            states: vec![0.0; lessons.len() * n_rows * width],
+            at: Vec::new(),
+            firsts: Vec::new(),
+            top: Vec::new(),
+            log_p: Vec::new(),
+        };
+        for (number, lesson) in lessons.iter().enumerate() {
+            let (n, n_skipped) = (lesson.n_rows(), batch.n_skipped[number]);
+            let start = number * n_rows + n_skipped;
+            for (to, token) in batch.tokens[start..].iter_mut().zip(&lesson.passage.tokens[1..=n]) {
                 *to = token.0 as i32;
             }
-            let own = &record.states[lesson.first_state * hidden..][..n * hidden];
-            states[row * seq * hidden..][..n * hidden].copy_from_slice(own);
+            let own = &record.states[lesson.first_state * width..][..n * width];
+            batch.states[start * width..][..n * width].copy_from_slice(own);
             for learnt in lesson.learnt() {
+                // A row without ancestors at some depth is learnt at none.
+                let row = (n_skipped + learnt + n_drafted - n_rows).checked_sub(DEPTHS - 1);
+                let Some(row) = row.map(|row| row + DEPTHS - 1) else { continue };
+                batch.at.push((number * n_drafted + row) as i32);
                 let position = lesson.first + learnt + 1 - lesson.passage.first_learnt;
-                at.push((row * seq + learnt) as i32);
-                top.extend(record.top[position].map(|token| token as i32));
-                log_p.extend(record.log_p[position]);
+                batch.learn(&record.top[position], &record.log_p[position], drafted);
             }
         }
-        Self { shape: [lessons.len(), seq], tokens, states, at, top, log_p }
+        batch
     }
 
-    /// Logarithms of the head's probabilities at each depth, `[n_learnt, vocab]`.
-    fn log_q(&self, head: &MtpHead, target: &HeadTarget, device: &Device) -> [Tensor<2>; DEPTHS] {
-        let ([rows, seq], ModelShape { vocab, hidden: width, .. }) = (self.shape, head.shape.clone());
-        let positions = Positions::new(&head.shape, seq, device);
+    /// Adds the target's likely tokens at a position, as far as the head drafts them.
+    fn learn(&mut self, top: &[u32; TOP], log_p: &[f32; TOP], drafted: Option<&[u32]>) {
+        let number = |token: &u32| match drafted {
+            None => Some(*token as i32),
+            Some(drafted) => drafted.binary_search(token).ok().map(|number| number as i32),
+        };
+        let numbers = top.each_ref().map(number);
+        let missing = numbers.iter().zip(log_p).filter(|(number, _)| number.is_none());
+        let share = 1.0 - missing.map(|(_, log_p)| log_p.exp()).sum::<f32>();
+        let log_share = share.max(f32::MIN_POSITIVE).ln();
+        self.firsts.push(numbers[0].map_or(-1, i64::from));
+        for (number, log_p) in numbers.iter().zip(log_p) {
+            self.top.push(number.unwrap_or(0));
+            self.log_p.push(if number.is_some() { (log_p - log_share).min(0.0) } else { LOG_P_MIN });
+        }
+    }
+
+    /// Logarithms of the head's probabilities at each depth, `[n_learnt, drafted tokens]`.
+    fn log_q(&self, head: &impl DraftHead, target: &HeadTarget, device: &Device) -> Vec<Tensor<2>> {
+        let ([passages, rows], shape) = (self.shape, head.shape());
+        let (vocab, width) = (shape.vocab, shape.hidden);
         let embedding = matrix(target.embedding.clone(), [vocab, width], device);
-        let tokens = Tensor::<1, Int>::from_data(TensorData::new(self.tokens.clone(), [rows * seq]), device);
-        let embedded = embedding.clone().select(0, tokens).reshape([rows, seq, width]);
+        let tokens =
+            Tensor::<1, Int>::from_data(TensorData::new(self.tokens.clone(), [passages * rows]), device);
+        let embedded = embedding.clone().select(0, tokens).reshape([passages, rows, width]);
+        let state_dim = self.states.len() / (passages * rows).max(1);
+        let states = TensorData::new(self.states.clone(), [passages, rows, state_dim]);
+        let states = Tensor::<3>::from_data(states, device);
         let at = Tensor::<1, Int>::from_data(TensorData::new(self.at.clone(), [self.at.len()]), device);
-        let first = Tensor::<3>::from_data(TensorData::new(self.states.clone(), [rows, seq, width]), device);
-        let mut states = first.clone();
-        std::array::from_fn(|_| {
-            let hidden = head.hidden(embedded.clone(), states.clone(), &positions);
-            // Row i of the next depth reads the state of row i − 1 of this one, which stands for the target's at i.
-            let before = hidden.clone().narrow(1, 0, seq - 1);
-            states = Tensor::cat(vec![first.clone().narrow(1, 0, 1), before], 1);
-            let learnt = hidden.reshape([rows * seq, width]).select(0, at.clone());
-            log_softmax(learnt.matmul(embedding.clone().transpose()), 1)
-        })
-    }
-
-    fn kl(&self, log_q: Tensor<2>, device: &Device) -> Tensor<1> {
-        let shape = [self.at.len(), TOP];
-        let log_q = log_q.gather(1, indices(self.top.clone(), shape, device));
-        let log_p = matrix(self.log_p.clone(), shape, device);
-        let p = log_p.clone().exp();
-        let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
-        kl_sum(log_q, p, log_p, rest)
+        let texts = Texts { embedded, states, n_skipped: self.n_skipped.clone() };
+        let drafts = drafts(head, texts, self.n_drafted, DEPTHS).into_iter();
+        drafts
+            .map(|projected| {
+                let projected = projected.reshape([passages * self.n_drafted, width]);
+                log_softmax(head.logits(projected.select(0, at.clone()), &embedding), 1)
+            })
+            .collect()
     }
 }
 
 /// The quality at each depth.
 fn evaluate(
-    head: &MtpHead,
+    head: &impl DraftHead,
     target: &HeadTarget,
-    held_out: Vec<Lesson<'_>>,
-    record: &Record,
+    held_out: Vec<HeadBatch>,
     device: &Device,
 ) -> Result<[DraftHeldOut; DEPTHS], Error> {
     let mut found = [DraftHeldOut { n_positions: 0, agreement: 0.0, kl: 0.0 }; DEPTHS];
-    for batch in batches(held_out, record) {
+    for batch in held_out {
         for (found, log_q) in found.iter_mut().zip(batch.log_q(head, target, device)) {
             let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
             let choices =
                 choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
-            let firsts = batch.top.iter().step_by(TOP);
             let n_agreed =
-                firsts.zip(&choices).filter(|(first, choice)| i64::from(**first) == **choice).count();
+                batch.firsts.iter().zip(&choices).filter(|(first, choice)| first == choice).count();
             found.agreement += n_agreed as f64;
             found.n_positions += choices.len();
-            found.kl += f64::from(batch.kl(log_q, device).into_scalar::<f32>());
+            found.kl += f64::from(kl(log_q, &batch.top, &batch.log_p, device).into_scalar::<f32>());
         }
     }
     for found in &mut found {
@@ -297,25 +417,39 @@ fn evaluate(
     Ok(found)
 }
 
-/// Writes the head beside the metadata and the tokenizer of the target's GGUF file.
+/// Writes the head with the target's embedding, so that a target that streams it can have the head: one for multi-token prediction
+/// beside metadata and tokenizer of the target's GGUF file, an EAGLE-3 head as a folder.
 ///
 /// # Errors
-/// The target is another kind of file. Errors of the system.
-pub fn write(head: &MtpHead, target: &Path, out: &Path) -> Result<(), Error> {
-    let file = GgufFile::open(target).map_err(|error| Error::Weights(error.to_string()))?;
-    gguf::write_mtp(head, &file, out)
+/// [`Error::Usage`]: as [`check_out`]. Errors of the system.
+pub fn write(head: &TrainedHead, of_target: &HeadTarget, target: &Path, out: &Path) -> Result<(), Error> {
+    match head {
+        TrainedHead::Mtp(head) => {
+            check_out(HeadKind::Mtp, target, out)?;
+            let file = GgufFile::open(target).map_err(|error| Error::Weights(error.to_string()))?;
+            gguf::write_mtp(head, &file, out)
+        }
+        TrainedHead::Eagle3(head, tokens) => {
+            check_out(HeadKind::Eagle3 { n_tokens: tokens.len() }, target, out)?;
+            export::write_eagle3(head, tokens, taps(of_target.shape.layers), &of_target.embedding, out)
+        }
+    }
 }
 
 /// Whether [`write()`] can write there. For a check before training.
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub fn check_out(target: &Path, out: &Path) -> Result<(), Error> {
+pub fn check_out(kind: HeadKind, target: &Path, out: &Path) -> Result<(), Error> {
     let is_gguf = |path: &Path| path.extension().is_some_and(|extension| extension == "gguf");
-    match [target, out].into_iter().find(|path| !is_gguf(path)) {
-        None => Ok(()),
-        Some(other) => {
-            Err(Error::Usage(format!("{} is no GGUF file, and heads are written as such", other.display())))
+    let problem = match kind {
+        HeadKind::Mtp => {
+            let other = [target, out].into_iter().find(|path| !is_gguf(path));
+            other.map(|path| format!("{} is no GGUF file, and such heads are written as one", path.display()))
         }
-    }
+        HeadKind::Eagle3 { .. } => (!export::is_free_folder(out)).then(|| {
+            format!("{} is not an empty or new folder, as which such heads are written", out.display())
+        }),
+    };
+    problem.map_or(Ok(()), |problem| Err(Error::Usage(problem)))
 }

@@ -5,7 +5,7 @@
 //!                                                                               │
 //!                                 predictor for pruning (`predictor`)       ◄───┤
 //!                                 draft model (`draft`)                     ◄───┤
-//!                                 head for multi-token prediction (`head`)  ◄───┘
+//!                                 draft head (`head`)                       ◄───┘
 //! ```
 //!
 //! The target is any model that the engine loads. The engine runs it, not burn.
@@ -22,6 +22,7 @@ pub use text::Passage;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::rng::Rng;
+use record::TOP;
 
 /// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over
 /// the last half.
@@ -59,18 +60,8 @@ impl Draws {
     }
 }
 
-/// Groups lessons of similar length, of at most `tokens_max` tokens with padding, or one lesson.
-fn grouped<T>(mut lessons: Vec<T>, len: impl Fn(&T) -> usize, tokens_max: usize) -> Vec<Vec<T>> {
-    lessons.sort_by_key(&len);
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for lesson in lessons {
-        match groups.last_mut() {
-            Some(group) if (group.len() + 1) * len(&lesson) <= tokens_max => group.push(lesson),
-            _ => groups.push(vec![lesson]),
-        }
-    }
-    groups
-}
+/// Maximum number of logits in a micro-batch, about: half a gigabyte with the values that autodiff keeps.
+const LOGITS_MAX: usize = 1 << 25;
 
 /// `values` as a matrix.
 pub(crate) fn matrix(values: Vec<f32>, shape: [usize; 2], device: &Device) -> Tensor<2> {
@@ -78,8 +69,18 @@ pub(crate) fn matrix(values: Vec<f32>, shape: [usize; 2], device: &Device) -> Te
 }
 
 /// `values` as a matrix of indices.
-pub(crate) fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
+fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// [`kl_sum`] of a student's log-probabilities, `[n, tokens]`, from the teacher's likely tokens and their log-probabilities, `[n, TOP]`.
+pub(crate) fn kl(log_q: Tensor<2>, top: &[i32], log_p: &[f32], device: &Device) -> Tensor<1> {
+    let shape = [top.len() / TOP, TOP];
+    let log_q = log_q.gather(1, indices(top.to_vec(), shape, device));
+    let log_p = matrix(log_p.to_vec(), shape, device);
+    let p = log_p.clone().exp();
+    let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
+    kl_sum(log_q, p, log_p, rest)
 }
 
 /// `Σ p (log p − log q)` over the likely tokens of each position and the rest of the vocabulary, summed over the
@@ -87,7 +88,7 @@ pub(crate) fn indices(values: Vec<i32>, shape: [usize; 2], device: &Device) -> T
 ///
 /// `log_q` are the student's log-probabilities of these tokens, `p` and `log_p` the teacher's: `[n, k]`.
 /// `rest` is the teacher's probability of all other tokens: `[n, 1]`.
-pub(crate) fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Tensor<2>) -> Tensor<1> {
+fn kl_sum(log_q: Tensor<2>, p: Tensor<2>, log_p: Tensor<2>, rest: Tensor<2>) -> Tensor<1> {
     let named = (p * (log_p - log_q.clone())).sum();
     let log_rest = |share: Tensor<2>| share.clamp_min(REST_MIN).log();
     let student_rest = log_q.exp().sum_dim(1).neg().add_scalar(1.0);

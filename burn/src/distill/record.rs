@@ -1,7 +1,7 @@
 //! A target's predictions for passages: recorded once, used for many trainings.
 
 use refrain::internals::draft::CostProfile;
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, SessionOptions};
+use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, HiddenStates, SessionOptions};
 
 use super::text::Passage;
 use crate::Error;
@@ -26,7 +26,9 @@ pub struct Record {
     /// Hidden states before the recorded layer, each divided by its root mean square: `[n, hidden_dim]`.
     /// Empty without a layer.
     pub hidden: Vec<f32>,
-    /// Final hidden states of every token of the recorded passages, `[n_tokens, hidden_dim]`. Empty unless they were asked for.
+    /// Numbers of a token in `states`.
+    pub state_dim: usize,
+    /// Hidden states of every token of the recorded passages, `[n_tokens, state_dim]`. Empty unless they were asked for.
     pub states: Vec<f32>,
     /// The likeliest next tokens, best first: `[n, TOP]`.
     pub top: Vec<[u32; TOP]>,
@@ -89,7 +91,7 @@ impl Recorder {
         wanted.min(self.engine.config().context_len)
     }
 
-    /// Runs the target over the passages until `n_max` positions are recorded. With `layer_idx`, records the hidden
+    /// Runs the target over passages until `n_max` positions are recorded: all of them, or some from all parts of the text. With `layer_idx`, records the hidden
     /// states before that layer. Calls `progress` with (positions, maximum of positions).
     ///
     /// # Errors
@@ -101,54 +103,61 @@ impl Recorder {
         n_max: usize,
         progress: impl FnMut(usize, usize),
     ) -> Result<Record, Error> {
-        self.run(passages, layer_idx, false, n_max, progress)
+        self.run(passages, layer_idx, None, n_max, progress)
     }
 
-    /// As [`record`](Self::record) without a layer, and with the final hidden states of all tokens.
+    /// As [`record`](Self::record) without a layer, and with hidden states of all tokens.
     ///
     /// # Errors
     /// The target cannot be run.
     pub fn record_states(
         &self,
         passages: &[Passage],
+        states: HiddenStates,
         n_max: usize,
         progress: impl FnMut(usize, usize),
     ) -> Result<Record, Error> {
-        self.run(passages, None, true, n_max, progress)
+        self.run(passages, None, Some(states), n_max, progress)
     }
 
     fn run(
         &self,
         passages: &[Passage],
         layer_idx: Option<usize>,
-        has_states: bool,
+        states: Option<HiddenStates>,
         n_max: usize,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<Record, Error> {
         let hidden_dim = self.engine.config().hidden_dim;
-        let mut record = Record { hidden_dim, ..Record::default() };
+        let (layers, state_dim) = match states {
+            Some(HiddenStates::Before(layers)) => (layers, 3 * hidden_dim),
+            Some(HiddenStates::Final) => ([0; 3], hidden_dim),
+            None => ([layer_idx.unwrap_or(0); 3], 0),
+        };
+        let mut record = Record { hidden_dim, state_dim, ..Record::default() };
         let longest = passages.iter().map(|passage| passage.tokens.len()).max().unwrap_or(0).max(2);
         let options =
             SessionOptions { context_len: Some(longest), history: false, ..SessionOptions::default() };
         let mut session = self.engine.session(options)?;
-        for (number, passage) in (0u32..).zip(passages) {
-            if record.len() >= n_max {
-                break;
-            }
+        for number in spread(passages, n_max) {
+            let passage = &passages[number as usize];
             session.truncate(0)?;
             session.append_tokens(&passage.tokens)?;
             let learnt = passage.first_learnt..passage.tokens.len() - 1;
-            session.trace(&CancelToken::new(), layer_idx.unwrap_or(0), &mut |traced| {
-                if has_states {
-                    record.states.extend(traced.last_hidden);
+            session.trace(&CancelToken::new(), layers, &mut |traced| {
+                match states {
+                    Some(HiddenStates::Before(_)) => record.states.extend(traced.hidden),
+                    Some(HiddenStates::Final) => record.states.extend(traced.last_hidden),
+                    None => {}
                 }
                 if !learnt.contains(&traced.position) || record.len() >= n_max {
                     return;
                 }
                 if layer_idx.is_some() {
-                    let mean = traced.hidden.iter().map(|x| x * x).sum::<f32>() / hidden_dim as f32;
+                    let hidden = &traced.hidden[..hidden_dim];
+                    let mean = hidden.iter().map(|x| x * x).sum::<f32>() / hidden_dim as f32;
                     let scale = 1.0 / (mean + NORM_EPS).sqrt();
-                    record.hidden.extend(traced.hidden.iter().map(|x| x * scale));
+                    record.hidden.extend(hidden.iter().map(|x| x * scale));
                 }
                 let (top, log_p) = likeliest(traced.logits);
                 record.top.push(top);
@@ -159,6 +168,23 @@ impl Recorder {
         }
         Ok(record)
     }
+}
+
+/// The numbers of passages of at most `n_max` learnt positions, spread evenly over all: parts of a text differ. The last of them may
+/// have some positions more.
+fn spread(passages: &[Passage], n_max: usize) -> Vec<u32> {
+    let n_learnt = |passage: &Passage| passage.tokens.len() - 1 - passage.first_learnt;
+    let total: usize = passages.iter().map(n_learnt).sum();
+    let share = n_max as f64 / total.max(1) as f64;
+    let (mut seen, mut taken, mut numbers) = (0, 0, Vec::new());
+    for (number, passage) in (0..).zip(passages) {
+        if taken as f64 <= seen as f64 * share && taken < n_max {
+            numbers.push(number);
+            taken += n_learnt(passage);
+        }
+        seen += n_learnt(passage);
+    }
+    numbers
 }
 
 /// The likeliest tokens and their log-probabilities, best first. A smaller vocabulary is padded with impossible
@@ -178,7 +204,7 @@ fn likeliest(logits: &[f32]) -> ([u32; TOP], [f32; TOP]) {
 }
 
 /// Log-probability of an impossible token: its probability adds nothing, and the product of both is a number.
-const LOG_P_MIN: f32 = -60.0;
+pub(super) const LOG_P_MIN: f32 = -60.0;
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +223,21 @@ mod tests {
         let (_, log_p) = likeliest(&[1.0, 2.0]);
         assert!((log_p[0].exp() + log_p[1].exp() - 1.0).abs() < 1e-5);
         assert_eq!(log_p[2], LOG_P_MIN);
+    }
+
+    #[test]
+    fn a_part_of_the_passages_is_spread_over_all() {
+        let passages: Vec<Passage> = (0..100)
+            .map(|i| Passage { tokens: vec![refrain::TokenId(0); 12 + i % 3], first_learnt: 1 })
+            .collect();
+        assert_eq!(spread(&passages, usize::MAX), (0..100).collect::<Vec<_>>());
+        assert_eq!(spread(&passages, 0), []);
+        let numbers = spread(&passages, 110);
+        assert!((9..=11).contains(&numbers.len()), "{numbers:?}");
+        for third in [0..33, 33..66, 66..100] {
+            assert!(numbers.iter().filter(|number| third.contains(number)).count() >= 3, "{numbers:?}");
+        }
+        assert_eq!(spread(&[], 10), []);
     }
 
     #[test]

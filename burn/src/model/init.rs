@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{Block, Llama, ModelShape, MtpHead};
+use super::{Block, Eagle3Head, Llama, ModelShape, MtpHead};
 use crate::rng::Rng;
 
 /// Standard deviation of the embeddings, as in GPT-2.
@@ -104,12 +104,13 @@ fn ones(width: usize, device: &Device) -> Param<Tensor<1>> {
 }
 
 impl Block {
-    fn random(rng: &mut Rng, shape: &ModelShape, looks_back: bool, device: &Device) -> Self {
+    /// `read` is the width of what queries, keys and values read.
+    fn random(rng: &mut Rng, shape: &ModelShape, read: usize, looks_back: bool, device: &Device) -> Self {
         let (hidden, width, wide) = (shape.hidden, shape.heads * shape.head_dim, shape.intermediate);
         let reading = 1.0 / (hidden as f64).sqrt();
         let writing = |from: usize| 1.0 / (2.0 * (shape.layers * from) as f64).sqrt();
         let heads = width + 2 * shape.kv_heads * shape.head_dim;
-        let mut qkv = Matrix::gaussian(rng, hidden, heads, reading).without_constant_rows();
+        let mut qkv = Matrix::gaussian(rng, read, heads, 1.0 / (read as f64).sqrt()).without_constant_rows();
         if looks_back {
             look_back(&mut qkv, shape);
         }
@@ -127,23 +128,56 @@ impl Block {
     }
 }
 
+/// A gain for each column.
+fn gain(values: Vec<f32>, device: &Device) -> Param<Tensor<1>> {
+    let width = values.len();
+    Param::from_tensor(Tensor::from_data(TensorData::new(values, [width]), device))
+}
+
+/// A projection of `n_parts` hidden states side by side that begins as the last of them, with a little of the others.
+fn passing_on(rng: &mut Rng, hidden: usize, n_parts: usize) -> Matrix {
+    let mut input = Matrix::gaussian(rng, n_parts * hidden, hidden, 0.1 / (hidden as f64).sqrt());
+    for i in 0..hidden {
+        input.values[((n_parts - 1) * hidden + i) * hidden + i] += 1.0;
+    }
+    input
+}
+
 impl MtpHead {
     /// Weights drawn from a seed. The input begins as the target's hidden state with a little of the embedding, and the last norm as the
     /// target's, `norm`.
     pub fn init(shape: &ModelShape, norm: Vec<f32>, seed: u64, device: &Device) -> Self {
         let mut rng = Rng::new(seed, 0);
         let hidden = shape.hidden;
-        let mut input = Matrix::gaussian(&mut rng, 2 * hidden, hidden, 0.1 / (hidden as f64).sqrt());
-        for i in 0..hidden {
-            input.values[(hidden + i) * hidden + i] += 1.0;
-        }
-        let final_norm = Tensor::from_data(TensorData::new(norm, [hidden]), device);
+        let input = passing_on(&mut rng, hidden, 2);
+        let one_block = ModelShape { layers: 1, ..shape.clone() };
         Self {
             embedding_norm: ones(hidden, device),
             hidden_norm: ones(hidden, device),
             input: input.param(device),
-            block: Block::random(&mut rng, &ModelShape { layers: 1, ..shape.clone() }, false, device),
-            final_norm: Param::from_tensor(final_norm),
+            block: Block::random(&mut rng, &one_block, hidden, false, device),
+            final_norm: gain(norm, device),
+            shape: shape.clone(),
+        }
+    }
+}
+
+impl Eagle3Head {
+    /// Weights drawn from a seed. The hidden state begins as the last of the three streams with a little of the others, the last norm
+    /// as the target's, `norm`, and the output matrix as `rows` of the target's, `[n_drafted, hidden]`.
+    pub fn init(shape: &ModelShape, norm: Vec<f32>, rows: &[f32], seed: u64, device: &Device) -> Self {
+        let mut rng = Rng::new(seed, 0);
+        let hidden = shape.hidden;
+        let input = passing_on(&mut rng, hidden, 3);
+        let one_block = ModelShape { layers: 1, ..shape.clone() };
+        let values = (0..hidden).flat_map(|i| rows.iter().skip(i).step_by(hidden).copied()).collect();
+        let output = Matrix { rows: hidden, cols: rows.len() / hidden, values };
+        Self {
+            input: input.param(device),
+            hidden_norm: ones(hidden, device),
+            block: Block::random(&mut rng, &one_block, 2 * hidden, false, device),
+            final_norm: gain(norm, device),
+            output: output.param(device),
             shape: shape.clone(),
         }
     }
@@ -160,7 +194,7 @@ impl Llama {
         }
         let mut blocks = Vec::with_capacity(shape.layers);
         for layer in 0..shape.layers {
-            blocks.push(Block::random(&mut rng, shape, layer == 0, device));
+            blocks.push(Block::random(&mut rng, shape, hidden, layer == 0, device));
         }
         Self {
             embedding: embedding.param(device),

@@ -5,14 +5,18 @@
 //! `gate_up`): a CPU backend spends its time in the matrix products, and fewer, wider ones are faster. The
 //! exporter splits them again.
 
+mod head;
 mod init;
 mod rope;
 mod shape;
+
+use std::ops::Range;
 
 use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
+pub use head::{DraftHead, Eagle3Head, MtpHead, Texts, drafts};
 pub use rope::Rope;
 pub use shape::ModelShape;
 
@@ -54,25 +58,6 @@ pub struct Llama {
     pub shape: ModelShape,
 }
 
-/// A head for multi-token prediction of a target with such blocks: it predicts the token behind the next one from the target's final
-/// hidden state and the embedding of the next token.
-#[derive(Module, Debug)]
-pub struct MtpHead {
-    /// Gain of the norm of the embedding, `[hidden]`.
-    pub embedding_norm: Param<Tensor<1>>,
-    /// Gain of the norm of the hidden state, `[hidden]`.
-    pub hidden_norm: Param<Tensor<1>>,
-    /// Projection of both side by side, `[2 · hidden, hidden]`.
-    pub input: Param<Tensor<2>>,
-    /// Its block.
-    pub block: Block,
-    /// Gain of the last norm, `[hidden]`.
-    pub final_norm: Param<Tensor<1>>,
-    /// The sizes of the target.
-    #[module(skip)]
-    pub shape: ModelShape,
-}
-
 /// Values shared by all forward passes of one sequence length: rotation tables and causal masks.
 #[derive(Debug, Clone)]
 pub struct Positions {
@@ -104,14 +89,47 @@ fn rms_norm(x: Tensor<3>, gain: &Param<Tensor<1>>, eps: f64) -> Tensor<3> {
 }
 
 /// `x · w` with the batch folded into the rows: one matrix product instead of one per sequence.
-fn project(x: Tensor<3>, w: &Param<Tensor<2>>) -> Tensor<3> {
+fn project(x: Tensor<3>, w: Tensor<2>) -> Tensor<3> {
     let [batch, seq, width] = x.dims();
-    let w = w.val();
     let out = w.dims()[1];
     x.reshape([batch * seq, width]).matmul(w).reshape([batch, seq, out])
 }
 
+/// Values, `[batch, kv_heads, rows, head_dim]`, with a last column of ones: their weighted sum then contains the sum of the weights.
+fn with_ones(values: Tensor<4>) -> Tensor<4> {
+    let [batch, kv, rows, _] = values.dims();
+    let ones = Tensor::ones([batch, kv, rows, 1], &values.device());
+    Tensor::cat(vec![values, ones], 3)
+}
+
 impl Block {
+    /// Heads `range` of queries, keys and values of `[batch, rows, width]`: `[batch, heads, rows, head_dim]`.
+    fn heads(&self, read: Tensor<3>, shape: &ModelShape, range: Range<usize>) -> Tensor<4> {
+        let ([batch, rows, _], dim) = (read.dims(), shape.head_dim);
+        let weights = self.qkv.val().narrow(1, range.start * dim, range.len() * dim);
+        project(read, weights).reshape([batch, rows, range.len(), dim]).swap_dims(1, 2)
+    }
+
+    /// Queries of rows from position `first` on, those of one key head below each other: `[batch, kv_heads, group · rows, head_dim]`.
+    fn queries(&self, read: Tensor<3>, shape: &ModelShape, rope: &Rope, first: usize) -> Tensor<4> {
+        let ([batch, rows, _], kv, dim) = (read.dims(), shape.kv_heads, shape.head_dim);
+        let queries = rope.apply(self.heads(read, shape, 0..shape.heads), first);
+        queries.mul_scalar(1.0 / (dim as f64).sqrt()).reshape([batch, kv, shape.heads / kv * rows, dim])
+    }
+
+    /// Keys, `[batch, kv_heads, rows, head_dim]`, and [values](with_ones) of rows from position `first` on.
+    fn keys_and_values(
+        &self,
+        read: Tensor<3>,
+        shape: &ModelShape,
+        rope: &Rope,
+        first: usize,
+    ) -> (Tensor<4>, Tensor<4>) {
+        let (heads, kv) = (shape.heads, shape.kv_heads);
+        let both = self.heads(read, shape, heads..heads + 2 * kv);
+        (rope.apply(both.clone().narrow(1, 0, kv), first), with_ones(both.narrow(1, kv, kv)))
+    }
+
     /// Softmax attention with few passes over the scores, which are the largest tensors of a training step. The
     /// maximum has no gradient, and the division by the sum follows the mixing of the values. (Without the maximum,
     /// training overflowed after about 1600 steps, because scores grow beyond 88.)
@@ -119,15 +137,13 @@ impl Block {
         let [batch, seq, _] = x.dims();
         let (heads, kv, dim) = (shape.heads, shape.kv_heads, shape.head_dim);
         let group = heads / kv;
-        let qkv = project(x, &self.qkv).reshape([batch, seq, heads + 2 * kv, dim]).swap_dims(1, 2);
-        let rotated = positions.rope.apply(qkv.clone().narrow(1, 0, heads + kv));
+        let qkv = project(x, self.qkv.val()).reshape([batch, seq, heads + 2 * kv, dim]).swap_dims(1, 2);
+        let rotated = positions.rope.apply(qkv.clone().narrow(1, 0, heads + kv), 0);
         let values = qkv.narrow(1, heads + kv, kv);
         let queries = rotated.clone().narrow(1, 0, heads).mul_scalar(1.0 / (dim as f64).sqrt());
         let queries = queries.reshape([batch, kv, group, seq, dim]);
         let keys = rotated.narrow(1, heads, kv).swap_dims(2, 3);
-        // A last column of ones: the weighted sum of the values then contains the sum of the weights.
-        let ones = Tensor::ones([batch, kv, seq, 1], &values.device());
-        let values = Tensor::cat(vec![values, ones], 3);
+        let values = with_ones(values);
         let mut mixed = Vec::with_capacity(positions.masks.len());
         for (at, mask) in positions.masks.iter().enumerate() {
             let first = at * QUERY_BLOCK;
@@ -142,18 +158,19 @@ impl Block {
             mixed.push(block.reshape([batch, heads, rows, dim]));
         }
         let mixed = Tensor::cat(mixed, 2);
-        project(mixed.swap_dims(1, 2).reshape([batch, seq, heads * dim]), &self.attn_out)
+        project(mixed.swap_dims(1, 2).reshape([batch, seq, heads * dim]), self.attn_out.val())
     }
 
     fn feed_forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let both = project(x, &self.gate_up);
+        let both = project(x, self.gate_up.val());
         let half = both.dims()[2] / 2;
         let gate = both.clone().narrow(2, 0, half);
         let up = both.narrow(2, half, half);
-        project(gate.clone().mul(sigmoid(gate)).mul(up), &self.down)
+        project(gate.clone().mul(sigmoid(gate)).mul(up), self.down.val())
     }
 
-    fn forward(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
+    /// The residual stream behind the block, `[batch, seq, hidden]`, from that before it.
+    pub fn forward(&self, x: Tensor<3>, shape: &ModelShape, positions: &Positions) -> Tensor<3> {
         let x = x.clone() + self.attention(rms_norm(x, &self.attn_norm, shape.norm_eps), shape, positions);
         x.clone() + self.feed_forward(rms_norm(x, &self.ffn_norm, shape.norm_eps))
     }
@@ -174,17 +191,5 @@ impl Llama {
     /// Logits, `[rows, vocab]`, of chosen hidden states, `[rows, hidden]`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
         hidden.matmul(self.embedding.val().transpose())
-    }
-}
-
-impl MtpHead {
-    /// Final hidden states, `[batch, seq, hidden]`. Row `i` has the embedding of the token at position `i + 1` and the hidden state at
-    /// position `i`, `[batch, seq, hidden]` each.
-    pub fn hidden(&self, embedded: Tensor<3>, hidden: Tensor<3>, positions: &Positions) -> Tensor<3> {
-        let eps = self.shape.norm_eps;
-        let embedded = rms_norm(embedded, &self.embedding_norm, eps);
-        let joined = Tensor::cat(vec![embedded, rms_norm(hidden, &self.hidden_norm, eps)], 2);
-        let x = self.block.forward(project(joined, &self.input), &self.shape, positions);
-        rms_norm(x, &self.final_norm, eps)
     }
 }

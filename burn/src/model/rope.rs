@@ -30,13 +30,15 @@ impl Rope {
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Rotates `[batch, heads, seq, head_dim]`.
-    pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let half = x.dims()[3] / 2;
+    /// Rotates `[batch, heads, rows, head_dim]` at the positions from `first` on.
+    pub fn apply(&self, x: Tensor<4>, first: usize) -> Tensor<4> {
+        let [_, _, rows, dim] = x.dims();
+        let half = dim / 2;
+        let [cos, sin] = [&self.cos, &self.sin].map(|table| table.clone().narrow(2, first, rows));
         let a = x.clone().narrow(3, 0, half);
         let b = x.narrow(3, half, half);
-        let rotated_a = a.clone().mul(self.cos.clone()) - b.clone().mul(self.sin.clone());
-        let rotated_b = b.mul(self.cos.clone()) + a.mul(self.sin.clone());
+        let rotated_a = a.clone().mul(cos.clone()) - b.clone().mul(sin.clone());
+        let rotated_b = b.mul(cos) + a.mul(sin);
         Tensor::cat(vec![rotated_a, rotated_b], 3)
     }
 }

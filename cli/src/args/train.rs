@@ -17,7 +17,8 @@ pub(crate) enum TrainCommand {
     Predictor(TrainPredictorArgs),
     /// Distil a small draft model (--draft) from the model's predictions on your text.
     Draft(TrainDraftArgs),
-    /// Train a head for multi-token prediction (--draft mtp:FILE): one layer that drafts from the model's final hidden states.
+    /// Train a draft head (--draft): one layer that drafts from the model's hidden states, as a head for multi-token prediction or
+    /// as an EAGLE-3 head.
     Head(TrainHeadArgs),
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct TextArgs {
     /// Tokens per passage.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(8..=32_768))]
     pub(crate) passage: u32,
-    /// Maximum number of positions; the hidden state of each is held in memory.
+    /// Maximum number of positions; the hidden state of each is held in memory. Of a longer text, passages from all its parts are taken.
     #[arg(long, value_name = "N", default_value_t = 40_000)]
     pub(crate) positions: usize,
     /// Optimiser steps.
@@ -99,16 +100,30 @@ pub(crate) struct TrainDraftArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TrainHeadArgs {
-    /// The target model: a GGUF file of the Llama family with tied embeddings.
+    /// The target model, of the Llama family with tied embeddings; for a head for multi-token prediction, a GGUF file.
     pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) text: TextArgs,
-    /// The file of the head, in the layout of llama.cpp (block `nextn`).
-    #[arg(long, value_name = "FILE.gguf")]
+    /// The head: a file in the layout of llama.cpp (block `nextn`), or an empty or new folder for an EAGLE-3 head.
+    #[arg(long, value_name = "FILE.gguf|DIR")]
     pub(crate) out: PathBuf,
+    /// Its layout: `mtp` reads the model's final hidden states, `eagle3` those before three layers, and has its own output matrix.
+    #[arg(long, value_enum, default_value_t = HeadArg::Mtp)]
+    pub(crate) layout: HeadArg,
+    /// Tokens that an EAGLE-3 head drafts: those that the model predicts most often in the text.
+    #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) vocabulary: u32,
     /// Passages per optimiser step.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) passages: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeadArg {
+    /// A head for multi-token prediction.
+    Mtp,
+    /// An EAGLE-3 head.
+    Eagle3,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

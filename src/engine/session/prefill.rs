@@ -107,7 +107,7 @@ impl Session {
         let remembered = self.to_remember.filter(|at| (done + 1..=limit).contains(at));
         let chunk_end = remembered.unwrap_or(limit);
         let chunk = &self.conversation.tokens[done..chunk_end];
-        self.target.forward_chain(&self.shared, chunk, pass_end, None, cancel)?;
+        self.target.forward_chain(&self.shared, chunk, pass_end, cancel)?;
         self.target.kv.commit_all(&self.target.batch);
         if remembered.is_some() {
             self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);

@@ -77,14 +77,13 @@ impl TargetState {
         shared: &Shared,
         tokens: &[TokenId],
         end: PassEnd,
-        interlude: Option<&mut dyn Interlude>,
         cancel: &CancelToken,
     ) -> Result<(), ForwardError> {
         let Self { kv, workspace, batch, .. } = self;
         workspace.tap(self.taps);
         batch.set_chain(kv.len(), tokens);
         let part = Part::new(batch, kv, workspace, cancel.flag());
-        shared.model.forward_through(shared.compute(), part, end, Hooks { interlude, ..Hooks::default() })
+        shared.model.forward_through(shared.compute(), part, end, Hooks::default())
     }
 
     /// Fills the batch with the rows of `tree`, padded to `n_rows`, for a pass that generations share.

@@ -1,4 +1,4 @@
-//! Recomputes a text: log-probabilities of its tokens, and hidden states of a middle layer. The final hidden state of its
+//! Recomputes a text: log-probabilities of its tokens, and hidden states before some layers. The final hidden state of its
 //! newest token.
 
 use serde::Serialize;
@@ -8,8 +8,7 @@ use crate::cancel::CancelToken;
 use crate::engine::error::{GenerateError, SessionError};
 use crate::face::internals;
 use crate::kernels::{self, FloatEnv};
-use crate::model::Interlude;
-use crate::model::transformer::{Compute, PassEnd};
+use crate::model::transformer::{ForwardError, PassEnd};
 use crate::token::TokenId;
 
 /// Receives the logits of one position, `[vocab_size]`.
@@ -31,7 +30,7 @@ pub struct Score {
 pub struct Traced<'a> {
     /// The position, from 0.
     pub position: usize,
-    /// The residual stream before the requested layer, `[hidden_dim]`.
+    /// The residual streams before the requested layers, `[3, hidden_dim]`.
     pub hidden: &'a [f32],
     /// The final hidden state, behind the last norm, `[hidden_dim]`.
     pub last_hidden: &'a [f32],
@@ -54,7 +53,7 @@ impl Session {
     ) -> Result<Score, GenerateError> {
         let kernels = self.shared.kernels;
         let mut log_probabilities = Vec::new();
-        self.run_again(cancel, None, |tokens, position, _, logit_row| {
+        self.run_again(cancel, |tokens, position, _, logit_row| {
             if let Some(receive) = &mut logits {
                 receive(logit_row);
             }
@@ -86,7 +85,7 @@ impl Session {
             let done = target.kv.len();
             let end = tokens.len().min(done + options.prefill_chunk);
             let pass_end = if end == tokens.len() { PassEnd::Hidden } else { PassEnd::KeysAndValues };
-            target.forward_chain(shared, &tokens[done..end], pass_end, None, cancel)?;
+            target.forward_chain(shared, &tokens[done..end], pass_end, cancel)?;
             target.kv.commit_all(&target.batch);
         }
         let n_rows = target.batch.len();
@@ -94,39 +93,43 @@ impl Session {
     }
 
     internals! {
-        /// Calls `receive` for each token of the session, in order, with the hidden state before layer
-        /// `layer_idx` (layer 0: the embedding) and the final logits.
+        /// Calls `receive` for each token of the session, in order, with the residual streams before the layers
+        /// `layers` (layer 0: the embedding; behind the last layer: before the last norm) and the final logits.
         ///
         /// The tokens are recomputed from the first, in prefill chunks; afterwards the KV cache holds them.
         /// They are the tokens that [`Session::generate`] would continue, including the beginning of an
         /// answer.
         ///
         /// # Errors
-        /// [`SessionError::OutOfRange`]: the layer does not exist; `ForwardError::Undivided`: the layers are
+        /// [`SessionError::OutOfRange`]: a layer does not exist; `ForwardError::Undivided`: the layers are
         /// static graphs; otherwise as [`Session::prefill`].
         fn trace(
             &mut self,
             cancel: &CancelToken,
-            layer_idx: usize,
+            layers: [usize; 3],
             receive: &mut dyn FnMut(Traced<'_>),
         ) -> Result<(), GenerateError> {
-            let max = self.shared.model.config().n_layers() - 1;
-            if layer_idx > max {
-                let option = "layer_idx";
-                return Err(SessionError::OutOfRange { option, given: layer_idx, min: 0, max }.into());
+            let max = self.shared.model.config().n_layers();
+            if let Some(given) = layers.into_iter().find(|&layer_idx| layer_idx > max) {
+                return Err(SessionError::OutOfRange { option: "layers", given, min: 0, max }.into());
             }
-            let mut copied = Copied { layer_idx, hidden: Vec::new() };
-            self.run_again(cancel, Some(&mut copied), |_, position, [hidden, last_hidden], logits| {
+            if self.shared.model.graphs().is_some() {
+                return Err(ForwardError::Undivided.into());
+            }
+            // What draft sources read is set anew by each generation and prefill.
+            self.target.taps = Some(layers);
+            let result = self.run_again(cancel, |_, position, [hidden, last_hidden], logits| {
                 receive(Traced { position, hidden, last_hidden, logits });
-            })
+            });
+            self.target.taps = None;
+            result
         }
     }
 
-    /// Calls `receive` with (tokens, position, copied hidden state or an empty slice and the final one, logits).
+    /// Calls `receive` with (tokens, position, tapped hidden states or an empty slice and the final one, logits).
     fn run_again(
         &mut self,
         cancel: &CancelToken,
-        mut copied: Option<&mut Copied>,
         mut receive: impl FnMut(&[TokenId], usize, [&[f32]; 2], &[f32]),
     ) -> Result<(), GenerateError> {
         self.encode_turns()?;
@@ -134,12 +137,12 @@ impl Session {
         let tokens = &conversation.tokens;
         target.kv.truncate(0);
         let (vocab_size, hidden_dim) = (shared.model.config().vocab_size, shared.model.config().hidden_dim);
+        let tapped_dim = if target.taps.is_some() { 3 * hidden_dim } else { 0 };
         let mut projected = Vec::new();
         while target.kv.len() < tokens.len() {
             let done = target.kv.len();
             let end = tokens.len().min(done + options.prefill_chunk);
-            let interlude = copied.as_deref_mut().map(|copied| copied as &mut dyn Interlude);
-            target.forward_chain(shared, &tokens[done..end], PassEnd::Hidden, interlude, cancel)?;
+            target.forward_chain(shared, &tokens[done..end], PassEnd::Hidden, cancel)?;
             let rows: Vec<u32> = (0..(end - done) as u32).collect();
             // A few rows at a time: the logits of a whole chunk would take more memory than the model.
             for rows in rows.chunks(options.projection_rows) {
@@ -151,9 +154,7 @@ impl Session {
                     cancel.flag(),
                 )?;
                 for (&row, logits) in rows.iter().zip(projected.chunks_exact(vocab_size)) {
-                    let start = row as usize * hidden_dim;
-                    let hidden =
-                        copied.as_ref().map_or(&[][..], |copied| &copied.hidden[start..start + hidden_dim]);
+                    let hidden = &target.workspace.tapped_rows()[row as usize * tapped_dim..][..tapped_dim];
                     let last_hidden = target.workspace.hidden_row(row as usize, hidden_dim);
                     receive(tokens, done + row as usize, [hidden, last_hidden], logits);
                 }
@@ -161,23 +162,5 @@ impl Session {
             target.kv.commit_all(&target.batch);
         }
         Ok(())
-    }
-}
-
-/// Copies the rows between two layers.
-struct Copied {
-    layer_idx: usize,
-    /// Rows of the newest pass, `[n_rows, hidden_dim]`.
-    hidden: Vec<f32>,
-}
-
-impl Interlude for Copied {
-    fn layer_idx(&self) -> usize {
-        self.layer_idx
-    }
-
-    fn look(&mut self, _: Compute<'_>, hidden: &[f32], _: &mut Vec<u32>) {
-        self.hidden.clear();
-        self.hidden.extend_from_slice(hidden);
     }
 }
