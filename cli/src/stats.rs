@@ -212,12 +212,12 @@ fn write_policy(out: &mut String, policy: &PolicyStats) -> std::fmt::Result {
 fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Result {
     let StreamingStats { read_mode, memory, prefill, decode, bytes_per_token, bandwidth, overlap } =
         streaming;
-    let buffers = memory.ring_bytes + memory.experts_bytes;
+    let buffers = memory.rows_bytes + memory.ring_bytes + memory.experts_bytes;
     let [pinned, ring, per_token, bandwidth] =
         [memory.pinned_bytes as f64, buffers as f64, *bytes_per_token, *bandwidth].map(|b| b / 1e6);
     writeln!(
         out,
-        "memory    {pinned:.1} MB of pinned weights ({} layers{}{}), {ring:.1} MB of buffers for the other layers",
+        "memory    {pinned:.1} MB of pinned weights ({} layers{}{}), {ring:.1} MB of buffers for the others",
         memory.n_pinned_layers,
         if memory.head_pinned { ", output matrix" } else { "" },
         if memory.embedding_pinned { ", embedding" } else { "" },

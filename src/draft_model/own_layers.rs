@@ -94,7 +94,6 @@ impl OwnLayers {
         if let Some((_, parts)) = unsupported.into_iter().find(|(is_there, _)| *is_there) {
             return Err(SelfDraftError::Unsupported { parts });
         }
-        streamed.keep_embedding_rows()?;
         let config = ModelConfig { layers: config.layers[..n_layers].to_vec(), ..config.clone() };
         Ok(Self { target: Arc::clone(target), config, exit: ExitHead::new(predictor)? })
     }

@@ -9,7 +9,6 @@ use crate::engine::reader::Reader;
 use crate::face::internals;
 use crate::kernels::KvType;
 use crate::model::kv_cache::{CacheSize, KvCache, WINDOW_RESERVE, WindowBound, WindowCache};
-use crate::model::streamed::EMBEDDING_ROWS_KEPT;
 use crate::model::{Checkpoint, ModelConfig, Workspace};
 use crate::pruning::Predictor;
 
@@ -63,19 +62,13 @@ impl SessionOptions {
 
 impl SessionOptions {
     /// Upper bound of the bytes that [`Engine::set_self_draft`](crate::Engine::set_self_draft) with this predictor and one session take
-    /// beside [`memory_bytes`](Self::memory_bytes): the exit, rows of the embedding, a second copy of the first layers' keys and values, and
-    /// the rows of drafts.
+    /// beside [`memory_bytes`](Self::memory_bytes): the exit, a second copy of the first layers' keys and values, and the rows of drafts.
     pub fn self_draft_bytes(&self, config: &ModelConfig, predictor: &Predictor) -> u64 {
         let n_layers = predictor.layer_idx().min(config.n_layers());
         let first = ModelConfig { layers: config.layers[..n_layers].to_vec(), ..config.clone() };
         // The matrix of the whole vocabulary is there twice: as it was read, and packed.
         let exit_bytes = 2 * predictor.memory_usage() as u64;
-        // At four bytes an element, and the place of each token's row.
-        let n_rows = config.vocab_size.min(EMBEDDING_ROWS_KEPT);
-        let embedding_bytes = 4 * (n_rows as u64 * config.hidden_dim as u64 + config.vocab_size as u64);
-        DraftModelSource::bytes(&first, self.context_len(config), self.kv_type)
-            .saturating_add(exit_bytes)
-            .saturating_add(embedding_bytes)
+        DraftModelSource::bytes(&first, self.context_len(config), self.kv_type).saturating_add(exit_bytes)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::kernels::AllocError;
+use crate::kernels::{AllocError, PackError};
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
 
@@ -56,6 +56,9 @@ pub enum StreamedError {
     /// An allocation failed.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// Memory for rows of the embedding could not be allocated.
+    #[error(transparent)]
+    Rows(#[from] PackError),
     /// A reading thread could not be started.
     #[error("the reading threads could not be started: {0}")]
     Spawn(io::Error),

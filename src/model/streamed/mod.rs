@@ -58,9 +58,9 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 /// number of reads (`benches/RESULTS.md`).
 pub const N_READS: usize = 24;
 
-/// Rows of a streamed embedding that are [kept](Streamed::keep_embedding_rows) at most: 3.5 MB of a 1.5 B model in Q4_0, and more tokens than most
-/// conversations have.
-pub(crate) const EMBEDDING_ROWS_KEPT: usize = 4096;
+/// Rows of a streamed embedding that are kept in memory at most: 3.5 MB of a 1.5 B model in Q4_0, and more tokens than most
+/// conversations have. A pass waits for each row that is not there, and the disk is busy with layers then.
+const EMBEDDING_ROWS_KEPT: usize = 4096;
 
 /// The weights of a streamed model: pinned in memory, or read through a ring.
 pub struct Streamed {
@@ -119,6 +119,8 @@ impl StreamedLayer {
 pub struct StreamMemory {
     /// Bytes of pinned weights.
     pub pinned_bytes: u64,
+    /// Bytes for rows of a streamed embedding that are kept.
+    pub rows_bytes: u64,
     /// Bytes of the ring's buffers.
     pub ring_bytes: u64,
     /// Bytes of the slots of experts that are read on request.
@@ -134,7 +136,7 @@ pub struct StreamMemory {
 impl StreamMemory {
     /// All memory for weights, in bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.pinned_bytes + self.ring_bytes + self.experts_bytes
+        self.pinned_bytes + self.rows_bytes + self.ring_bytes + self.experts_bytes
     }
 }
 
@@ -197,6 +199,7 @@ impl Streamed {
             pinned.fold((0, 0), |(n, bytes), layer| (n + 1, bytes + layer.pinned_bytes()));
         StreamMemory {
             pinned_bytes: self.ends_bytes + layers_bytes,
+            rows_bytes: self.embedding_rows.as_ref().map_or(0, RowReader::kept_len),
             ring_bytes: self.ring_bytes(),
             experts_bytes: self.experts.as_ref().map_or(0, ExpertCache::bytes),
             n_pinned_layers,
@@ -296,14 +299,6 @@ impl Streamed {
     ) -> Result<LoadedExperts, ForwardError> {
         let cache = self.experts.as_ref().expect("the layer's experts are read on request");
         cache.load(layer_idx, experts, cancel).map_err(|error| self.take_error(error))
-    }
-
-    /// Keeps some rows of a streamed embedding in memory from now on, for passes that cannot wait for a disk that is busy with layers.
-    ///
-    /// # Errors
-    /// The memory could not be allocated.
-    pub(crate) fn keep_embedding_rows(&self) -> Result<(), PackError> {
-        self.embedding_rows.as_ref().map_or(Ok(()), |rows| rows.keep(EMBEDDING_ROWS_KEPT))
     }
 
     /// Reads the embedding of tokens into `out`, `[tokens.len(), hidden_dim]`; `None` if the embedding is

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use super::experts::{ExpertCache, ExpertPlaces, ExpertSizes, without_experts};
 use super::plan::{Plan, Sizes};
-use super::rows::RowReader;
-use super::{BLOCK_BYTES, N_READS, Streamed, StreamedError, StreamedLayer, head};
+use super::rows::{self, RowReader};
+use super::{BLOCK_BYTES, EMBEDDING_ROWS_KEPT, N_READS, Streamed, StreamedError, StreamedLayer, head};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
@@ -62,7 +62,10 @@ impl Opening<'_> {
             head = head::pieces(tensor, start, self.plan.slot_len, &mut extents);
         }
         let head_rows = self.rows(head_id(tied), self.plan.head)?;
-        let embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
+        let mut embedding_rows = self.rows(WeightId::Embedding, self.plan.embedding)?;
+        if let Some(rows) = embedding_rows.as_mut().filter(|_| self.plan.keeps_rows) {
+            rows.keep(EMBEDDING_ROWS_KEPT)?;
+        }
         let is_per_layer_pinned = self.plan.per_layer || self.file.config().per_layer.is_none();
         let per_layer_rows = self.rows(WeightId::PerLayerEmbedding, is_per_layer_pinned)?;
         let is_read =
@@ -286,6 +289,7 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
         copies,
         head: 0,
         embedding: None,
+        embedding_rows: 0,
         head_panel: 0,
         per_layer: 0,
         per_layer_pinned: 0,
@@ -310,6 +314,8 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
             Part::Streams => sizes.streams = section.len,
         }
     }
+    let (embedding, _) = place(file, WeightId::Embedding);
+    sizes.embedding_rows = rows::kept_bytes(embedding, EMBEDDING_ROWS_KEPT);
     let (tensor, _) = place(file, head_id(tied));
     sizes.head_panel = tensor.len / tensor.shape[0].div_ceil(PANEL_ROWS as u64);
     sizes

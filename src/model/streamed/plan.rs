@@ -15,6 +15,8 @@ pub(super) struct Sizes {
     pub(super) head: u64,
     /// The embedding; `None` if it is tied to the output matrix.
     pub(super) embedding: Option<u64>,
+    /// The rows of a streamed embedding that are kept.
+    pub(super) embedding_rows: u64,
     /// One panel of the output matrix, which is its smallest piece.
     pub(super) head_panel: u64,
     /// The experts, which `layers` leaves out.
@@ -34,6 +36,8 @@ pub(super) struct Plan {
     pub(super) layers: Vec<bool>,
     pub(super) head: bool,
     pub(super) embedding: bool,
+    /// Whether rows of a streamed embedding are kept.
+    pub(super) keeps_rows: bool,
     pub(super) per_layer: bool,
     /// Bytes of a buffer; 0 without a ring.
     pub(super) slot_len: u64,
@@ -100,7 +104,16 @@ impl Plan {
         // A few rows' experts.
         let n_experts = (4 * sizes.experts.n_min).min(sizes.experts.n_total);
         let slot_len = sizes.slot_len();
-        Self { layers, head: false, embedding: false, per_layer: false, slot_len, n_slots: SLOTS, n_experts }
+        Self {
+            layers,
+            head: false,
+            embedding: false,
+            keeps_rows: true,
+            per_layer: false,
+            slot_len,
+            n_slots: SLOTS,
+            n_experts,
+        }
     }
 
     fn resident(n_layers: usize) -> Self {
@@ -108,6 +121,7 @@ impl Plan {
             layers: vec![true; n_layers],
             head: true,
             embedding: true,
+            keeps_rows: false,
             per_layer: true,
             slot_len: 0,
             n_slots: 0,
@@ -142,7 +156,9 @@ impl Plan {
             left -= if fits { bytes } else { 0 };
             fits
         };
-        // First the output matrix: every pass reads all of it, like a layer, and drafting may read it again.
+        // Little memory for many reads of single rows, each of which waits for the disk.
+        let keeps_rows = take(sizes.embedding_rows);
+        // Then the output matrix: every pass reads all of it, like a layer, and drafting may read it again.
         let head = take(sizes.head);
         let n_layers = sizes.layers.len();
         let bytes = |layers: &[bool]| -> u64 {
@@ -166,7 +182,8 @@ impl Plan {
         // The rest holds experts: what a pass reads of them depends on its rows, so they come behind all that it reads anyway.
         let n_more = left.checked_div(slot_bytes).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let n_experts = n_min.saturating_add(n_more).min(n_total);
-        Ok(Self { layers, head, embedding, per_layer, slot_len, n_slots, n_experts })
+        let keeps_rows = keeps_rows && !embedding;
+        Ok(Self { layers, head, embedding, keeps_rows, per_layer, slot_len, n_slots, n_experts })
     }
 
     /// Bytes of memory of a buffer.
@@ -204,6 +221,7 @@ mod tests {
             copies,
             head: 120 * MIB,
             embedding,
+            embedding_rows: 3 * MIB,
             head_panel: 16 << 10,
             experts: ExpertSizes::default(),
             per_layer: 0,
@@ -271,9 +289,12 @@ mod tests {
                 let mut used = n_pinned(&plan) as u64 * (LAYER + COPIES) + ring_bytes(&plan);
                 used += if plan.head { 120 * MIB } else { 0 };
                 used += if plan.embedding { embedding.unwrap_or(0) } else { 0 };
+                used += if plan.keeps_rows { 3 * MIB } else { 0 };
                 assert!(used + taken <= limit, "{used} of {limit}");
                 let is_full = plan.layers.iter().all(|pinned| *pinned);
-                assert!(is_full || limit - taken - used < LAYER + COPIES, "{used} of {limit}: {plan:?}");
+                let left = limit - taken - used;
+                assert!(is_full || left < LAYER + COPIES + 3 * MIB, "{used} of {limit}: {plan:?}");
+                assert!(plan.keeps_rows != plan.embedding || left < 3 * MIB, "{plan:?}");
                 assert!(embedding.is_some() || plan.embedding == plan.head, "a tied matrix is one");
             }
         }
@@ -289,9 +310,10 @@ mod tests {
             let used = n_pinned(&plan) as u64 * (LAYER + COPIES)
                 + ring_bytes(&plan)
                 + if plan.head { 120 * MIB } else { 0 }
+                + if plan.keeps_rows { 3 * MIB } else { 0 }
                 + plan.n_experts as u64 * experts.slot_bytes;
             assert!(plan.n_experts >= 8 && used <= limit, "{used} of {limit}: {plan:?}");
-            assert!(limit - used < LAYER + COPIES || plan.n_experts == experts.n_total, "{plan:?}");
+            assert!(limit - used < LAYER + COPIES + 3 * MIB || plan.n_experts == experts.n_total, "{plan:?}");
             assert_eq!(n_pinned(&plan) == 28, limit > fixed + 200 * MIB, "{plan:?}");
         }
         match Plan::new(&sizes, Pinned::Memory(0), 0, 0) {
@@ -327,6 +349,7 @@ mod tests {
             copies,
             head: 300 << 10,
             embedding: None,
+            embedding_rows: 0,
             head_panel: 5 << 10,
             per_layer: 0,
             per_layer_pinned: 0,
@@ -345,6 +368,7 @@ mod tests {
             copies,
             head: 64 << 10,
             embedding: None,
+            embedding_rows: 0,
             head_panel: 16 << 10,
             per_layer: 0,
             per_layer_pinned: 0,

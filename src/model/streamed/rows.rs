@@ -1,7 +1,7 @@
 //! Reads single rows of a streamed matrix: of the embedding for the tokens of a batch, and of the output
 //! matrix for shortlists.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix, PageBuf};
 use crate::model::packed::PackedTensor;
@@ -21,7 +21,7 @@ pub(super) struct RowReader {
     panel_bytes: usize,
     panel: Mutex<Panel>,
     /// Rows that stay in memory, if any do.
-    kept: OnceLock<Mutex<Shortlist>>,
+    kept: Option<Mutex<Shortlist>>,
 }
 
 /// The newest panel.
@@ -29,6 +29,14 @@ struct Panel {
     idx: Option<usize>,
     /// Room for a panel, and for the rest of its first and last page.
     pages: Arc<PageBuf>,
+}
+
+/// Bytes of memory for up to `n_max` [kept](RowReader::keep) rows of a matrix.
+pub(super) fn kept_bytes(tensor: &PackedTensor, n_max: usize) -> u64 {
+    let n_panels = tensor.shape[0].div_ceil(PANEL_ROWS as u64);
+    let kept = n_panels.min(n_max.div_ceil(PANEL_ROWS) as u64);
+    // And the place of each row, and the number of each kept one.
+    tensor.len / n_panels.max(1) * kept + 4 * (tensor.shape[0] + kept * PANEL_ROWS as u64)
 }
 
 impl RowReader {
@@ -45,7 +53,7 @@ impl RowReader {
         let pages =
             Arc::new(PageBuf::zeroed((panel_bytes + 2 * DIRECT_ALIGN).next_multiple_of(DIRECT_ALIGN))?);
         let panel = Mutex::new(Panel { idx: None, pages });
-        Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel, kept: OnceLock::new() })
+        Ok(Self { file, meter, ty, n_rows, n_cols, start, panel_bytes, panel, kept: None })
     }
 
     /// Keeps up to `n_max` rows in memory from now on: half of them the lowest-numbered, which are read now and are those of the most
@@ -53,13 +61,25 @@ impl RowReader {
     ///
     /// # Errors
     /// The memory could not be allocated. A row that cannot be read now is read when it is used.
-    pub(super) fn keep(&self, n_max: usize) -> Result<(), PackError> {
+    pub(super) fn keep(&mut self, n_max: usize) -> Result<(), PackError> {
+        // What is read now is not of a pass.
+        let meter = std::mem::take(&mut self.meter);
         let mut kept = Shortlist::new(&self.empty()?, self.n_rows, n_max)?;
         // A vocabulary that fits is kept whole.
         let n_first = if self.n_rows <= n_max { self.n_rows } else { n_max / 2 };
         kept.extend(|to, row| self.copy_row(to, row), (0..n_first as u32).map(TokenId));
-        self.kept.get_or_init(|| Mutex::new(kept));
+        (self.kept, self.meter) = (Some(Mutex::new(kept)), meter);
         Ok(())
+    }
+
+    /// Bytes of memory of the kept rows, and of their room.
+    pub(super) fn kept_len(&self) -> u64 {
+        self.kept().map_or(0, |kept| kept.memory_usage() as u64)
+    }
+
+    fn kept(&self) -> Option<MutexGuard<'_, Shortlist>> {
+        // An error or a panic leaves whole rows.
+        self.kept.as_ref().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Appends a row to `to`; `false` if there is no room or it cannot be read.
@@ -87,8 +107,7 @@ impl RowReader {
         assert_eq!(out.len(), rows.len() * self.n_cols);
         let mut by_panel: Vec<(usize, &mut [f32])> = rows.zip(out.chunks_exact_mut(self.n_cols)).collect();
         by_panel.sort_unstable_by_key(|(row, _)| *row);
-        // An error or a panic leaves whole rows.
-        let mut kept = self.kept.get().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut kept = self.kept();
         for (row, values) in by_panel {
             let held = kept.as_mut().and_then(|kept| {
                 let token = TokenId(row as u32);
