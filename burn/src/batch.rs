@@ -15,7 +15,7 @@ use crate::world::{self, Stage};
 pub const LONGEST: usize = 640;
 
 /// Tokens of a micro-batch, padding included. Two micro-batches fit the caches and memory.
-const MICRO_TOKENS: usize = 2048;
+pub(crate) const MICRO_TOKENS: usize = 2048;
 
 /// Rows of one forward and backward pass.
 #[derive(Debug, Clone, PartialEq, Eq)]

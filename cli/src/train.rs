@@ -127,9 +127,16 @@ mod with_burn {
     }
 
     fn train_head(args: &TrainHeadArgs) -> Result<Exit, Failure> {
-        let kind = match args.layout {
-            HeadArg::Mtp => HeadKind::Mtp,
-            HeadArg::Eagle3 => HeadKind::Eagle3 { n_tokens: args.vocabulary as usize },
+        let kind = match (args.layout, args.vocabulary) {
+            (HeadArg::Mtp, None) => HeadKind::Mtp,
+            (HeadArg::Mtp, Some(_)) => {
+                let problem = "--vocabulary is for --layout eagle3";
+                return Err(Failure::usage(
+                    problem,
+                    "a head of --layout mtp drafts the model's whole vocabulary",
+                ));
+            }
+            (HeadArg::Eagle3, n_tokens) => HeadKind::Eagle3 { n_tokens: n_tokens.unwrap_or(32_000) as usize },
         };
         head::check_out(kind, &args.target, &args.out)?;
         let target = HeadTarget::read(&load::checkpoint(Some(&args.target))?)?;

@@ -12,15 +12,16 @@ use super::slowed::Slowed;
 pub enum Pinned {
     /// A budget for the whole process, in bytes. Memory that the process already holds
     /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the
-    /// ring are subtracted first. The rest keeps up to 4,096 rows of the embedding that were read, and pins the output matrix, then
-    /// layers, then the whole embedding, of which a pass reads only a few rows. Experts are not pinned with their layers: room for those of a row is
-    /// subtracted first too, and what is left at the end holds the experts that are used most.
+    /// ring are subtracted first. The rest pins the output matrix, keeps up to 4,096 rows of the embedding that were
+    /// read, and pins layers, then the whole embedding. Experts are not pinned with their layers: room for those of a
+    /// row is subtracted first too, and what is left at the end holds the experts that are used most.
     ///
     /// A ring of up to 16 MiB is allocated with any budget, so a small model can be streamed with a budget of
     /// 0.
     Memory(u64),
     /// A number of layers. If it is at least the number of layers of the model, embedding, output matrix and
-    /// experts are pinned too; otherwise none is, and there is memory for rows of the embedding and for the experts of four rows.
+    /// experts are pinned too; otherwise none is, and there is memory for rows of the embedding and for the experts of
+    /// four rows.
     Layers(usize),
 }
 

@@ -15,8 +15,8 @@ use refrain::internals::model::gguf::GgufFile;
 
 use super::record::{Record, TOP};
 use super::text::Passage;
-use super::{Draws, LOGITS_MAX, kl, rate_share};
-use crate::batch::{MicroBatch, split};
+use super::{Draws, kl, rate_share, split_lessons};
+use crate::batch::MicroBatch;
 use crate::model::{Llama, ModelShape, Positions};
 use crate::tokens::Row;
 use crate::train::{Trainer, log_likelihood};
@@ -59,9 +59,6 @@ pub struct DraftHeldOut {
     /// Mean divergence from the target's distribution, in nats.
     pub kl: f64,
 }
-
-/// Tokens of a micro-batch.
-const MICRO_TOKENS: usize = 2048;
 
 /// A passage with the target's predictions.
 #[derive(Clone, Copy)]
@@ -163,11 +160,9 @@ pub(super) fn held_out<T>(lessons: Vec<T>) -> (Vec<T>, Vec<T>) {
     (without_place(learnt), without_place(held_out))
 }
 
-/// Batches of lessons of similar length, as large as memory allows.
-fn batches(mut lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
-    let tokens = (LOGITS_MAX / vocab).clamp(1, MICRO_TOKENS);
-    lessons.sort_by_key(Lesson::len);
-    split(lessons, Lesson::len, tokens).into_iter().map(|lessons| SoftBatch::new(&lessons, record)).collect()
+fn batches(lessons: Vec<Lesson<'_>>, record: &Record, vocab: usize) -> Vec<SoftBatch> {
+    let parts = split_lessons(lessons, Lesson::len, vocab).into_iter();
+    parts.map(|lessons| SoftBatch::new(&lessons, record)).collect()
 }
 
 impl SoftBatch {

@@ -21,17 +21,13 @@ use refrain::{Checkpoint, HiddenStates};
 use super::draft::{DraftHeldOut, held_out};
 use super::record::{LOG_P_MIN, Record, TOP};
 use super::text::Passage;
-use super::{Draws, LOGITS_MAX, kl, matrix, rate_share};
-use crate::batch::split;
+use super::{Draws, kl, matrix, rate_share, split_lessons};
 use crate::model::{DraftHead, Eagle3Head, ModelShape, MtpHead, Texts, drafts};
 use crate::train::{Trainer, optimizer};
 use crate::{Error, export, gguf};
 
 /// Depths of the loss.
 pub const DEPTHS: usize = 3;
-
-/// Tokens of a micro-batch.
-const MICRO_TOKENS: usize = 2048;
 
 /// The recipe of a head. Together with target, passages and record it determines the head.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,9 +170,9 @@ impl Lesson<'_> {
         self.passage.tokens.len().saturating_sub(2)
     }
 
-    /// Rows whose prediction is learnt.
+    /// Rows whose prediction is learnt: those with ancestors at all depths.
     fn learnt(&self) -> std::ops::Range<usize> {
-        self.passage.first_learnt.max(1) - 1..self.n_rows()
+        self.passage.first_learnt.saturating_sub(1).max(DEPTHS - 1)..self.n_rows()
     }
 }
 
@@ -296,20 +292,15 @@ fn lessons<'a>(passages: &'a [Passage], record: &Record) -> Vec<Lesson<'a>> {
     lessons
 }
 
-/// Batches of lessons of similar length.
 fn batches(
-    mut lessons: Vec<Lesson<'_>>,
+    lessons: Vec<Lesson<'_>>,
     record: &Record,
     drafted: Option<&[u32]>,
     vocab: usize,
 ) -> Vec<HeadBatch> {
     let n_logits = drafted.map_or(vocab, <[u32]>::len);
-    let tokens = (LOGITS_MAX / n_logits).clamp(1, MICRO_TOKENS);
-    lessons.sort_by_key(Lesson::n_rows);
-    split(lessons, Lesson::n_rows, tokens)
-        .into_iter()
-        .map(|lessons| HeadBatch::new(&lessons, record, drafted))
-        .collect()
+    let parts = split_lessons(lessons, Lesson::n_rows, n_logits).into_iter();
+    parts.map(|lessons| HeadBatch::new(&lessons, record, drafted)).collect()
 }
 
 impl HeadBatch {
@@ -339,9 +330,7 @@ impl HeadBatch {
             let own = &record.states[lesson.first_state * width..][..n * width];
             batch.states[start * width..][..n * width].copy_from_slice(own);
             for learnt in lesson.learnt() {
-                // A row without ancestors at some depth is learnt at none.
-                let row = (n_skipped + learnt + n_drafted - n_rows).checked_sub(DEPTHS - 1);
-                let Some(row) = row.map(|row| row + DEPTHS - 1) else { continue };
+                let row = n_skipped + learnt + n_drafted - n_rows;
                 batch.at.push((number * n_drafted + row) as i32);
                 let position = lesson.first + learnt + 1 - lesson.passage.first_learnt;
                 batch.learn(&record.top[position], &record.log_p[position], drafted);

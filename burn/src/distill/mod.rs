@@ -21,6 +21,7 @@ pub use text::Passage;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::batch::{MICRO_TOKENS, split};
 use crate::rng::Rng;
 use record::TOP;
 
@@ -62,6 +63,12 @@ impl Draws {
 
 /// Maximum number of logits in a micro-batch, about: half a gigabyte with the values that autodiff keeps.
 const LOGITS_MAX: usize = 1 << 25;
+
+/// Groups lessons of similar length, as large as memory for `n_logits` logits a token allows.
+fn split_lessons<T>(mut lessons: Vec<T>, len: impl Fn(&T) -> usize, n_logits: usize) -> Vec<Vec<T>> {
+    lessons.sort_by_key(&len);
+    split(lessons, len, (LOGITS_MAX / n_logits.max(1)).clamp(1, MICRO_TOKENS))
+}
 
 /// `values` as a matrix.
 pub(crate) fn matrix(values: Vec<f32>, shape: [usize; 2], device: &Device) -> Tensor<2> {

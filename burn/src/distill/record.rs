@@ -54,15 +54,25 @@ impl Record {
         &self.hidden[position * self.hidden_dim..(position + 1) * self.hidden_dim]
     }
 
-    /// The training positions and the held-out positions: every tenth passage or, with fewer passages, the last tenth
-    /// of the positions.
+    /// The training positions and the held-out positions: every tenth recorded passage or, with fewer passages, the last
+    /// tenth of the positions.
     pub fn split(&self) -> (Vec<usize>, Vec<usize>) {
-        let n_passages = self.passage.last().map_or(0, |&last| last as usize + 1);
-        let is_held_out = |&position: &usize| match n_passages {
-            0..10 => position >= self.len() - self.len() / 10,
-            _ => self.passage[position] % 10 == 9,
-        };
-        (0..self.len()).partition(|position| !is_held_out(position))
+        let n_passages = self.passage.chunk_by(|a, b| a == b).count();
+        if n_passages < 10 {
+            let n_learnt = self.len() - self.len() / 10;
+            return ((0..n_learnt).collect(), (n_learnt..self.len()).collect());
+        }
+        let (mut learnt, mut held_out, mut first) = (Vec::new(), Vec::new(), 0);
+        for (n, passage) in self.passage.chunk_by(|a, b| a == b).enumerate() {
+            let positions = first..first + passage.len();
+            if n % 10 == 9 {
+                held_out.extend(positions)
+            } else {
+                learnt.extend(positions)
+            }
+            first += passage.len();
+        }
+        (learnt, held_out)
     }
 }
 
@@ -91,8 +101,8 @@ impl Recorder {
         wanted.min(self.engine.config().context_len)
     }
 
-    /// Runs the target over passages until `n_max` positions are recorded: all of them, or some from all parts of the text. With `layer_idx`, records the hidden
-    /// states before that layer. Calls `progress` with (positions, maximum of positions).
+    /// Runs the target over passages until `n_max` positions are recorded: all of them, or some from all parts of the
+    /// text. With `layer_idx`, records the hidden states before that layer. Calls `progress` with (positions, maximum of positions).
     ///
     /// # Errors
     /// The target cannot be run, or has no such layer.
@@ -170,8 +180,8 @@ impl Recorder {
     }
 }
 
-/// The numbers of passages of at most `n_max` learnt positions, spread evenly over all: parts of a text differ. The last of them may
-/// have some positions more.
+/// The numbers of passages with `n_max` learnt positions, or all of them, spread evenly: the tasks of a file often follow one
+/// another. The last one may go beyond `n_max`.
 fn spread(passages: &[Passage], n_max: usize) -> Vec<u32> {
     let n_learnt = |passage: &Passage| passage.tokens.len() - 1 - passage.first_learnt;
     let total: usize = passages.iter().map(n_learnt).sum();
@@ -252,5 +262,11 @@ mod tests {
         let (learnt, held_out) = record(vec![0; 30]).split();
         assert_eq!((learnt.len(), held_out), (27, vec![27, 28, 29]));
         assert_eq!(Record::default().split(), (vec![], vec![]));
+        let (learnt, held_out) = record((0..20).map(|i| 10 * i).collect()).split();
+        assert_eq!(
+            (learnt.len(), held_out),
+            (18, vec![9, 19]),
+            "numbers of passages that were left out do not count"
+        );
     }
 }

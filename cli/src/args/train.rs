@@ -110,9 +110,9 @@ pub(crate) struct TrainHeadArgs {
     /// Its layout: `mtp` reads the model's final hidden states, `eagle3` those before three layers, and has its own output matrix.
     #[arg(long, value_enum, default_value_t = HeadArg::Mtp)]
     pub(crate) layout: HeadArg,
-    /// Tokens that an EAGLE-3 head drafts: those that the model predicts most often in the text.
-    #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(16..))]
-    pub(crate) vocabulary: u32,
+    /// With --layout eagle3: tokens that the head drafts, those that the model predicts most often in the text [default: 32000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) vocabulary: Option<u32>,
     /// Passages per optimiser step.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) passages: u32,
