@@ -1,7 +1,7 @@
 //! A target's predictions for passages: recorded once, used for many trainings.
 
 use refrain::internals::draft::CostProfile;
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, HiddenStates, SessionOptions};
+use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, HiddenStates, SessionError, SessionOptions};
 
 use super::text::Passage;
 use crate::Error;
@@ -113,6 +113,11 @@ impl Recorder {
         n_max: usize,
         progress: impl FnMut(usize, usize),
     ) -> Result<Record, Error> {
+        let max = self.engine.config().n_layers() - 1;
+        if let Some(given) = layer_idx.filter(|&layer_idx| layer_idx > max) {
+            let error = SessionError::OutOfRange { option: "layer_idx", given, min: 0, max };
+            return Err(error.into());
+        }
         self.run(passages, layer_idx, None, n_max, progress)
     }
 
