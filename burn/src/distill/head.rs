@@ -358,7 +358,7 @@ impl HeadBatch {
 
     /// Logarithms of the head's probabilities at each depth, `[n_learnt, drafted tokens]`.
     fn log_q(&self, head: &impl DraftHead, target: &HeadTarget, device: &Device) -> Vec<Tensor<2>> {
-        let ([passages, rows], shape) = (self.shape, head.shape());
+        let ([passages, rows], (shape, _)) = (self.shape, head.parts());
         let (vocab, width) = (shape.vocab, shape.hidden);
         let embedding = matrix(target.embedding.clone(), [vocab, width], device);
         let tokens =

@@ -16,11 +16,8 @@ use super::{Block, MASKED, ModelShape, Rope, project, rms_norm};
 
 /// A head that is trained.
 pub trait DraftHead: Module + Sync {
-    /// The sizes of the target, whose block is the head's but for the width of what queries, keys and values read.
-    fn shape(&self) -> &ModelShape;
-
-    /// Its block.
-    fn block(&self) -> &Block;
+    /// The sizes of the target, and the head's block: one of the target's but for the width of what queries, keys and values read.
+    fn parts(&self) -> (&ModelShape, &Block);
 
     /// Hidden states of rows of text, `[batch, seq, hidden]`, from the target's, `[batch, seq, state_dim]`.
     fn fuse(&self, states: Tensor<3>) -> Tensor<3>;
@@ -55,12 +52,8 @@ pub struct MtpHead {
 }
 
 impl DraftHead for MtpHead {
-    fn shape(&self) -> &ModelShape {
-        &self.shape
-    }
-
-    fn block(&self) -> &Block {
-        &self.block
+    fn parts(&self) -> (&ModelShape, &Block) {
+        (&self.shape, &self.block)
     }
 
     fn fuse(&self, states: Tensor<3>) -> Tensor<3> {
@@ -104,12 +97,8 @@ pub struct Eagle3Head {
 }
 
 impl DraftHead for Eagle3Head {
-    fn shape(&self) -> &ModelShape {
-        &self.shape
-    }
-
-    fn block(&self) -> &Block {
-        &self.block
+    fn parts(&self) -> (&ModelShape, &Block) {
+        (&self.shape, &self.block)
     }
 
     fn fuse(&self, states: Tensor<3>) -> Tensor<3> {
@@ -146,7 +135,7 @@ pub struct Texts {
 /// What the output matrix projects of the last `n_rows` rows of each passage, `[batch, n_rows, hidden]`, at the depths `1..=n_depths`.
 /// The first `n_depths − 1` of these rows have no ancestors at some depths, and mean nothing there.
 pub fn drafts(head: &impl DraftHead, texts: Texts, n_rows: usize, n_depths: usize) -> Vec<Tensor<3>> {
-    let (shape, block) = (head.shape(), head.block());
+    let (shape, block) = head.parts();
     let Texts { embedded, states, n_skipped } = texts;
     let [_, seq, _] = embedded.dims();
     let (first, device) = (seq - n_rows, embedded.device());
