@@ -8,6 +8,7 @@ use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, T
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};
+use refrain_bench::sweep::SweepDraft;
 use refrain_bench::trace::{Trace, TraceError};
 use refrain_bench::{
     AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
@@ -156,6 +157,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         ..EngineOptions::default()
     };
     let engine = load::engine(&checkpoint, options)?;
+    let keeps_prompts = !draft.as_ref().is_some_and(|draft| SweepDraft::from(draft).reads_states());
     if let Some(draft) = draft {
         draft.load(&engine, DraftModelOptions::default())?;
     }
@@ -184,7 +186,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         let progress = Progress::tokens("replaying");
         let rows = measured.into_iter();
         let report = |done, total| progress.set(done as u64, total as u64);
-        refrain_bench::model::replay(&engine, rows, &strategies, sources, &session, report)?
+        refrain_bench::model::replay(&engine, rows, &strategies, sources, &session, keeps_prompts, report)?
     };
     let (isa, n_threads) = engine.compute();
     let conditions = [

@@ -58,10 +58,7 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     };
     let checkpoint = load::checkpoint(Some(&args.model))?;
     let draft = args.draft.as_ref().map(|draft| Drafts::open(draft, Some(&args.model))).transpose()?;
-    let sweep_draft = draft.as_ref().map(|draft| match draft {
-        Drafts::Model(checkpoint) => SweepDraft::Model(checkpoint),
-        Drafts::OwnLayers(predictor) => SweepDraft::OwnLayers(predictor),
-    });
+    let sweep_draft = draft.as_ref().map(SweepDraft::from);
     let (tokenizer, tokenizer_name) = match &args.tokenizer {
         Some(path) => open_tokenizer(Some(path))?,
         None => (checkpoint.tokenizer().map_err(refrain::EngineError::from)?, "the model's".to_owned()),
@@ -103,6 +100,15 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
         conditions.push(format!("a slowed reader models a disk of {:.0} MB/s", bytes as f64 / 1e6));
     }
     print(args.json, || sweep::write(&conditions, &cells), &cells)
+}
+
+impl<'a> From<&'a Drafts> for SweepDraft<'a> {
+    fn from(drafts: &'a Drafts) -> Self {
+        match drafts {
+            Drafts::Model(checkpoint) => Self::Model(checkpoint),
+            Drafts::OwnLayers(predictor) => Self::OwnLayers(predictor),
+        }
+    }
 }
 
 pub(crate) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {

@@ -10,7 +10,7 @@ use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
 use refrain::{
     Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError,
-    SessionOptions, StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
+    Session, SessionOptions, StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
 };
 
 use crate::rows::TokenRow;
@@ -145,7 +145,8 @@ pub struct Timings {
 }
 
 /// Decodes every row plainly and then with each strategy. `options` gives the sessions' limits; the strategies give
-/// the draft sources. Calls `progress` with (rows done, rows to do).
+/// the draft sources. If `keeps_prompts`, the target computes a row's prompt once, and the strategies take its keys and values
+/// from plain decoding; draft heads read more of a prompt than these. Calls `progress` with (rows done, rows to do).
 ///
 /// # Errors
 /// The model fails, or an option is out of its range.
@@ -155,6 +156,7 @@ pub fn replay<'a>(
     strategies: &[Strategy],
     sources: Sources,
     options: &SessionOptions,
+    keeps_prompts: bool,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Timings, GenerateError> {
     let mut all = Timings::default();
@@ -164,7 +166,9 @@ pub fn replay<'a>(
     for (n_done, row) in rows.enumerate() {
         progress(n_done, n_rows);
         earlier.enter(row, sources);
-        let Some(plain) = decode(engine, row, Strategy::Plain, sources, options, &earlier)? else {
+        let mut prompt = Prompt { is_kept: keeps_prompts, state: None };
+        let Some(plain) = decode(engine, row, Strategy::Plain, sources, options, &earlier, &mut prompt)?
+        else {
             all.n_too_long += 1;
             continue;
         };
@@ -172,7 +176,7 @@ pub fn replay<'a>(
             engine.set_reliability(table.clone());
             let stats = match strategy {
                 Strategy::Plain => Some(plain.clone()),
-                _ => decode(engine, row, strategy, sources, options, &earlier)?,
+                _ => decode(engine, row, strategy, sources, options, &earlier, &mut prompt)?,
             };
             *table = engine.reliability();
             let Some(stats) = stats else { continue };
@@ -181,6 +185,30 @@ pub fn replay<'a>(
         earlier.leave(row, sources);
     }
     Ok(all)
+}
+
+/// What the target computed of a row's prompt.
+struct Prompt {
+    is_kept: bool,
+    /// Keys and values of all its tokens but the newest, which each generation computes.
+    state: Option<Vec<u8>>,
+}
+
+impl Prompt {
+    fn restore(&self, session: &mut Session, tokens: &[TokenId]) -> Result<(), GenerateError> {
+        if let Some(state) = &self.state {
+            session.restore_state(0, &tokens[..tokens.len() - 1], state)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps nothing where a session has no such state any more, as behind recurrent layers.
+    fn keep(&mut self, session: &Session, n_tokens: usize) {
+        if self.is_kept && self.state.is_none() && n_tokens > 1 {
+            let mut state = Vec::new();
+            self.state = session.write_state(0..n_tokens - 1, &mut state).is_ok().then_some(state);
+        }
+    }
 }
 
 /// The earlier answers of the newest row's session.
@@ -245,6 +273,7 @@ fn decode(
     sources: Sources,
     options: &SessionOptions,
     earlier: &Earlier<'_>,
+    prompt: &mut Prompt,
 ) -> Result<Option<Stats>, GenerateError> {
     let context_len = row.prompt.len() + row.response.len() + 1;
     if context_len > engine.config().context_len || row.response.is_empty() {
@@ -273,6 +302,7 @@ fn decode(
         session.add_source(source)?;
     }
     session.append_tokens(&row.prompt)?;
+    prompt.restore(&mut session, &row.prompt)?;
     let recorded = Recorded { prompt_len: row.prompt.len(), response: row.response.clone() };
     let generation = session.generate(GenerateOptions {
         max_tokens: row.response.len(),
@@ -286,6 +316,7 @@ fn decode(
         std::ops::ControlFlow::Continue(())
     })?;
     assert_eq!(said, row.response, "the walk follows the recorded tokens");
+    prompt.keep(&session, row.prompt.len());
     Ok(Some(summary.stats))
 }
 

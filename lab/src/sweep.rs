@@ -72,6 +72,13 @@ pub enum SweepDraft<'a> {
     OwnLayers(&'a Predictor),
 }
 
+impl SweepDraft<'_> {
+    /// Whether it reads hidden states of a prompt, which the target has only while it computes the prompt.
+    pub fn reads_states(&self) -> bool {
+        matches!(self, Self::Model(checkpoint) if checkpoint.config().draft_head.is_some())
+    }
+}
+
 /// The measurement failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -115,8 +122,16 @@ pub fn measure(
             // A new engine without learnt state.
             let engine = load(&checkpoint, draft, sweep, percent)?;
             let rows = cut(rows, n_tokens, sweep.n_rows);
-            let timings =
-                replay(&engine, rows.iter(), &sweep.strategies, Sources::Passages, &session, |_, _| {})?;
+            let keeps_prompts = !draft.is_some_and(SweepDraft::reads_states);
+            let timings = replay(
+                &engine,
+                rows.iter(),
+                &sweep.strategies,
+                Sources::Passages,
+                &session,
+                keeps_prompts,
+                |_, _| {},
+            )?;
             cells.extend(cells_of(&timings, percent, n_tokens));
         }
     }
