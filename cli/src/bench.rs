@@ -264,6 +264,15 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         engine.set_predictor(load::predictor(predictor)?)?;
         arms = Arm::PRUNING.to_vec();
     }
+    if let Some(unknown) = args.arm.iter().find(|name| arms.iter().all(|arm| arm.name() != **name)) {
+        let names: Vec<_> = arms.iter().map(|arm| arm.name()).collect();
+        return Err(Failure::usage(
+            format!("no part is called `{unknown}`"),
+            &format!("choose from: {}", names.join(", ")),
+        ));
+    }
+    let is_named = |arm: &Arm| args.arm.iter().any(|name| arm.name() == *name);
+    arms.retain(|arm| args.arm.is_empty() || *arm == Arm::Plain || is_named(arm));
     let session = SessionOptions {
         verify_rows_max: args.rows,
         reuse: Some(args.reuse.config()),

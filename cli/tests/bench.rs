@@ -277,6 +277,18 @@ fn an_ablation_has_every_task_and_every_part() {
     {
         assert!(shown.contains(part), "{part} in {shown}");
     }
+    let named = refrain(&[&args[..], &["--arm", "+ history + echo + reuse,context"]].concat()).done();
+    assert!(
+        named.contains("| task | rows | tokens | plain | context | + history + echo + reuse |\n"),
+        "{named}"
+    );
+    let unknown = refrain(&[&args[..], &["--arm", "context,everything"]].concat());
+    assert_eq!(unknown.code, Some(2));
+    assert!(
+        unknown.stderr.contains("`everything`") && unknown.stderr.contains("sam, context"),
+        "{}",
+        unknown.stderr
+    );
     assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--rows", "0"]).code, Some(2));
     assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--reuse-threshold", "7"]).code, Some(2));
 }

@@ -333,6 +333,9 @@ pub(crate) struct AblateArgs {
     /// Maximum number of rows of each task [default: all].
     #[arg(long, value_name = "N")]
     pub(crate) task_rows: Option<usize>,
+    /// Only plain decoding and these parts, named as in the report [default: all].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) arm: Vec<String>,
     /// The reuse of rejected drafts.
     #[command(flatten)]
     pub(crate) reuse: ReuseArgs,

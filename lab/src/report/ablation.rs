@@ -22,10 +22,10 @@ fn write_all(out: &mut String, conditions: &[String], ablation: &Ablation) -> st
     let totals: Vec<Cell> = ablation.arms.iter().map(|&arm| ablation.total(arm)).collect();
     writeln!(out, "\nTokens per step (ratio to `sam`)\n")?;
     write_by_task(out, ablation, &totals, |cell, sam| {
-        let ratio = sam.map_or(1.0, |sam| cell.acceptance_length() / sam.acceptance_length());
-        format!("{:.3} ({ratio:.3})", cell.acceptance_length())
+        let n = cell.acceptance_length();
+        sam.map_or_else(|| format!("{n:.3}"), |sam| format!("{n:.3} ({:.3})", n / sam.acceptance_length()))
     })?;
-    if ablation.arms.contains(&Arm::Reuse) {
+    if Arm::TEXT.iter().all(|arm| ablation.arms.contains(arm)) {
         write_means(out, ablation)?;
     }
     if ablation.arms.contains(&Arm::WithDraftModel) {
