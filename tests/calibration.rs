@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use common::{Tiny, assert_turns_agree, options, plain, prompt, run_in, samplings};
 use model_files::golden;
 use refrain::internals::draft::CostProfile;
-use refrain::internals::engine::TARGET_READ_STEP_US_MIN;
+use refrain::internals::engine::{ECHO_STEP_US_MIN, TARGET_READ_STEP_US_MIN};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftPolicy, DraftRows, DraftSource,
-    DraftTree, EchoConfig, Engine, EngineOptions, EvidenceClass, GenerateOptions, KvType, NodeIdx, Quantize,
-    ReuseConfig, Sampling, Session, SessionError, SessionOptions, StepOutcome, Successor, SuccessorLists,
-    TargetListener, TokenId,
+    Acceptance, Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftPolicy, DraftRows,
+    DraftSource, DraftTree, EchoConfig, Engine, EngineOptions, EvidenceClass, GenerateOptions, KvType,
+    NodeIdx, Quantize, ReuseConfig, Sampling, Session, SessionError, SessionOptions, StepOutcome, Successor,
+    SuccessorLists, TargetListener, TokenId,
 };
 
 /// Records the received lists, and drafts nothing.
@@ -370,17 +370,33 @@ fn without_calibration_nothing_is_told() {
 #[test]
 fn automatic_calibration_asks_what_a_step_costs() {
     let tiny = Tiny::default();
-    for (step_us, is_on) in [(TARGET_READ_STEP_US_MIN - 1.0, false), (TARGET_READ_STEP_US_MIN, true)] {
+    for (step_us, sources) in [
+        (TARGET_READ_STEP_US_MIN - 1.0, &[][..]),
+        (TARGET_READ_STEP_US_MIN, &["calibration", "reuse"]),
+        (ECHO_STEP_US_MIN - 1.0, &["calibration", "reuse"]),
+        (ECHO_STEP_US_MIN, &["echo", "reuse"]),
+    ] {
         let cost_profile = Some(CostProfile::free_rows(step_us));
         let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
         let (mut session, listener) = session(&engine, Calibration::Auto, 64);
         session.append_tokens(&prompt(5, 60)).unwrap();
         let run = common::run_in(&mut session, GenerateOptions::default(), 4);
-        assert_eq!(listener.lists().iter().any(|list| !list.is_empty()), is_on, "{step_us} µs a step");
-        let names: Vec<&str> = run.stats.sources.iter().map(|source| source.name.as_str()).collect();
-        for name in ["calibration", "reuse"] {
-            assert_eq!(names.contains(&name), is_on, "{names:?}");
-        }
+        let is_told = listener.lists().iter().any(|list| !list.is_empty());
+        assert_eq!(is_told, !sources.is_empty(), "{step_us} µs a step");
+        let reads = |name: &&str| ["calibration", "echo", "reuse"].contains(name);
+        let names: Vec<&str> =
+            run.stats.sources.iter().map(|source| source.name.as_str()).filter(reads).collect();
+        assert_eq!(names, sources, "{step_us} µs a step");
+    }
+    // What the app asks for is not replaced, and a lossy session does not depend on times.
+    let cost_profile = Some(CostProfile::free_rows(ECHO_STEP_US_MIN));
+    let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
+    for (calibration, acceptance) in
+        [(Calibration::Off, Acceptance::Strict), (Calibration::Auto, Acceptance::LossyTopP(0.5))]
+    {
+        let options = SessionOptions { calibration, acceptance, ..SessionOptions::default() };
+        let session = engine.session(options).unwrap();
+        assert!(!session.source_names().iter().any(|name| *name == *"echo"), "{calibration:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory of a session and a draft model, for budgets of streamed targets.
 
-use crate::draft::EchoSource;
+use crate::draft::{EchoConfig, EchoSource};
 use crate::draft_model::DraftModelSource;
 use crate::engine::options::{
     CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, SessionOptions,
@@ -48,7 +48,8 @@ impl SessionOptions {
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
         let reads = self.calibration != Calibration::Off || self.echo.is_some() || self.reuse.is_some();
-        let echo_bytes = self.echo.map_or(0, |config| EchoSource::bytes(config, n_slots));
+        let by_default = (self.calibration == Calibration::Auto).then(EchoConfig::default);
+        let echo_bytes = self.echo.or(by_default).map_or(0, |config| EchoSource::bytes(config, n_slots));
         let drafts = self.drafting != Drafting::Off;
         kv_bytes
             .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))

@@ -36,8 +36,8 @@ pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_togeth
 pub use handle::Engine;
 pub use options::{
     Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
-    DraftRows, Drafting, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig, STOP_BYTES_MAX,
-    SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
+    DraftRows, Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig,
+    STOP_BYTES_MAX, SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
 };
 pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use read_rate::ReadRate;

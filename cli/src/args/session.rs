@@ -78,7 +78,7 @@ impl SessionArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CalibrationArg {
-    /// `in-context` with reuse, unless the model is so fast that calibration costs more time than it saves.
+    /// By the time of a step: echo and reuse from 10 ms on, `in-context` and reuse from 0.5 ms on, otherwise neither.
     Auto,
     /// No calibration.
     Off,
@@ -120,8 +120,8 @@ impl WindowCacheArg {
 /// The source echo. Never changes the output.
 #[derive(Debug, Args)]
 pub(crate) struct EchoArgs {
-    /// Echo: draft also from the target's own predictions after the same one or two tokens, beside calibration or with
-    /// `--calibration off`. The history keeps them. Never changes the output.
+    /// Echo: draft also from the target's own predictions after the same one or two tokens, beside `--calibration in-context`
+    /// or instead of calibration. The history keeps them. Never changes the output.
     #[arg(long)]
     pub(crate) echo: bool,
     /// Echo: maximum rejected rows read per step.

@@ -126,8 +126,9 @@ pub enum Drafting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
-    /// [`InContext`](Self::InContext) if a plain decoding step takes [`TARGET_READ_STEP_US_MIN`] or longer.
-    /// Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
+    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: `Off`, and the source
+    /// [echo](SessionOptions::echo) in its place, as configured there or by default. From [`TARGET_READ_STEP_US_MIN`] on:
+    /// [`InContext`](Self::InContext). Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
     #[default]
     Auto,
     /// No calibration.
@@ -141,6 +142,9 @@ pub enum Calibration {
 /// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay. They cost about 20 µs
 /// per step and save about 5 % of the steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
+
+/// Minimum time of a plain decoding step, in µs, for which the source echo replaces calibration. It drafts more, and reads rejected rows too.
+pub const ECHO_STEP_US_MIN: f32 = 10_000.0;
 
 /// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, a lossy
 /// `acceptance`, and `context_len` if the output ends because the context is full.
@@ -171,7 +175,8 @@ pub struct SessionOptions {
     /// beside calibration or without it. As with calibration, a prefill then computes the last layer for every row of the
     /// prompt; distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the context
     /// and frequent tokens otherwise. The sessions of a namespace share them, in the engine's history; without
-    /// [`history`](Self::history) the session has its own. `None` (the default): no such source.
+    /// [`history`](Self::history) the session has its own. `None` (the default): no such source, unless
+    /// [`Calibration::Auto`] chooses it.
     pub echo: Option<EchoConfig>,
     /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
     pub reuse: Option<ReuseConfig>,

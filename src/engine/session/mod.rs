@@ -151,7 +151,7 @@ impl Session {
 
     /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
     /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
-    /// without this source ([`SessionOptions::echo`]).
+    /// without this source ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
     pub fn share_echo(&mut self, echo: &EchoStore) {
         if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
             let source = Box::new(EchoSource::new(config, echo));

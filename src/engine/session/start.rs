@@ -10,7 +10,9 @@ use crate::draft::{
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
-use crate::engine::options::{Calibration, DraftRows, Drafting, SessionOptions, TARGET_READ_STEP_US_MIN};
+use crate::engine::options::{
+    Calibration, DraftRows, Drafting, ECHO_STEP_US_MIN, SessionOptions, TARGET_READ_STEP_US_MIN,
+};
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
@@ -110,14 +112,22 @@ fn own_sources(
     Ok(sources)
 }
 
-/// Resolves [`Calibration::Auto`] by the measured step time.
+/// Resolves [`Calibration::Auto`] by the measured time of a plain step.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
         // Lossy acceptance must not depend on measured times.
-        let pays = !options.acceptance.is_lossy()
-            && shared.learned().costs().step_us(1, 1) >= TARGET_READ_STEP_US_MIN;
-        options.calibration = if pays { Calibration::InContext } else { Calibration::Off };
-        options.reuse = options.reuse.filter(|_| pays);
+        let step_us = match options.acceptance.is_lossy() {
+            true => 0.0,
+            false => shared.learned().costs().step_us(1, 1),
+        };
+        options.calibration = Calibration::Off;
+        if step_us >= ECHO_STEP_US_MIN {
+            options.echo = Some(options.echo.unwrap_or_default());
+        } else if step_us >= TARGET_READ_STEP_US_MIN {
+            options.calibration = Calibration::InContext;
+        } else {
+            options.reuse = None;
+        }
     }
     options
 }
