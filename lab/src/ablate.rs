@@ -9,8 +9,8 @@ use std::borrow::Cow;
 
 use refrain::internals::draft::ReliabilityTable;
 use refrain::{
-    Calibration, Drafting, Engine, GenerateError, GenerateOptions, PruningConfig, PruningStats, Rejections,
-    Role, RowStats, Session, SessionError, SessionOptions, SpecialTokens, Stats, TokenId,
+    Calibration, Drafting, EchoConfig, Engine, GenerateError, GenerateOptions, PruningConfig, PruningStats,
+    Rejections, Role, RowStats, Session, SessionError, SessionOptions, SpecialTokens, Stats, TokenId,
 };
 use thiserror::Error;
 
@@ -170,7 +170,7 @@ impl Arm {
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,
             },
-            echo: matches!(self, Arm::Echo | Arm::WithEcho).then(|| options.echo.unwrap_or_default()),
+            echo: matches!(self, Arm::Echo | Arm::WithEcho).then(|| options.echo.unwrap_or(EchoConfig::AUTO)),
             reuse: options
                 .reuse
                 .filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse | Arm::Echo | Arm::WithEcho)),

@@ -48,8 +48,9 @@ impl SessionOptions {
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
         let reads = self.calibration != Calibration::Off || self.echo.is_some() || self.reuse.is_some();
-        let by_default = (self.calibration == Calibration::Auto).then(EchoConfig::default);
-        let echo_bytes = self.echo.or(by_default).map_or(0, |config| EchoSource::bytes(config, n_slots));
+        let by_step = (self.calibration == Calibration::Auto).then_some(EchoConfig::AUTO);
+        let echo = self.echo.or(by_step).filter(|_| self.drafting == Drafting::Auto);
+        let echo_bytes = echo.map_or(0, |config| EchoSource::bytes(config, n_slots));
         let drafts = self.drafting != Drafting::Off;
         kv_bytes
             .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))

@@ -127,7 +127,7 @@ pub enum Drafting {
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
     /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: `Off`, and the source
-    /// [echo](SessionOptions::echo) in its place, as configured there or by default. From [`TARGET_READ_STEP_US_MIN`] on:
+    /// [echo](SessionOptions::echo) in its place, as configured there or with [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on:
     /// [`InContext`](Self::InContext). Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
     #[default]
     Auto,

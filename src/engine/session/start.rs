@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::check::check_options;
 use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoSource, EchoStore, ResumeSource,
-    ReuseSource, VERIFY_ROWS_MAX,
+    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoConfig, EchoSource, EchoStore,
+    ResumeSource, ReuseSource, VERIFY_ROWS_MAX,
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
@@ -122,7 +122,7 @@ fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> Ses
         };
         options.calibration = Calibration::Off;
         if step_us >= ECHO_STEP_US_MIN {
-            options.echo = Some(options.echo.unwrap_or_default());
+            options.echo = Some(options.echo.unwrap_or(EchoConfig::AUTO));
         } else if step_us >= TARGET_READ_STEP_US_MIN {
             options.calibration = Calibration::InContext;
         } else {
