@@ -4,7 +4,12 @@ mod common;
 
 use common::{Rng, Tiny, plain, prompt};
 use peak_alloc::PeakAlloc;
-use refrain::{Calibration, CancelToken, EchoConfig, GenerateOptions, ReuseConfig, SessionOptions, TokenId};
+use refrain::internals::draft::CostProfile;
+use refrain::internals::engine::ECHO_STEP_US_MIN;
+use refrain::{
+    Calibration, CancelToken, EchoConfig, EngineOptions, GenerateOptions, ReuseConfig, SessionOptions,
+    TokenId,
+};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -25,6 +30,9 @@ fn texts(n: usize) -> [Vec<TokenId>; 2] {
 #[test]
 fn a_session_stays_within_what_its_options_say() {
     let engine = TINY.engine(2);
+    // Echo takes the place of calibration.
+    let cost_profile = Some(CostProfile::free_rows(ECHO_STEP_US_MIN));
+    let slow = TINY.engine_with(EngineOptions { n_threads: Some(2), cost_profile, ..TINY.options() });
     let config = engine.config();
     let drafting = SessionOptions {
         history: false,
@@ -34,7 +42,9 @@ fn a_session_stays_within_what_its_options_say() {
     };
     let echo = EchoConfig { lists_max: 5_000, ..EchoConfig::default() };
     let echoing = SessionOptions { echo: Some(echo), ..drafting.clone() };
-    for (i, options) in [plain(), drafting, echoing].into_iter().enumerate() {
+    let by_step = SessionOptions { calibration: Calibration::Auto, ..drafting.clone() };
+    let sessions = [(&engine, plain()), (&engine, drafting), (&engine, echoing), (&slow, by_step)];
+    for (i, (engine, options)) in sessions.into_iter().enumerate() {
         let options = SessionOptions { context_len: Some(12_000), ..options };
         let stated = options.memory_bytes(config) as usize - STATED_LOGITS;
         for (j, text) in texts(11_900).into_iter().enumerate() {

@@ -55,7 +55,7 @@ impl EchoConfig {
     /// Maximum of [`lists_max`](Self::lists_max): more than a context and its drafts have.
     pub const LISTS_MAX: u32 = 1 << 22;
 
-    /// What [`Calibration::Auto`](crate::Calibration::Auto) chooses: fewer lists, 2.5 MB at most, because each session's memory counts
+    /// What [`Calibration::Auto`](crate::Calibration::Auto) chooses: fewer lists, 3.3 MB at most, because each session's memory counts
     /// against the budget of a streamed model.
     pub const AUTO: EchoConfig = EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 14 };
 }
