@@ -201,10 +201,8 @@ impl Args {
         let layer_idx = self.option("--layer")?.unwrap_or(recorder.engine().config().n_layers() / 2);
         let record = recorder.record(&passages, Some(layer_idx), usize::MAX, |_, _| {})?;
         println!("{} positions of {} passages", record.len(), passages.len());
-        let (identity, vocab_size) =
-            (recorder.engine().model_identity(), recorder.engine().config().vocab_size);
         let (parts, held_out) =
-            predictor::train(&record, identity, layer_idx, vocab_size, &recipe, |step, loss| {
+            predictor::train(&record, recorder.engine(), layer_idx, &recipe, |step, loss| {
                 if step.is_multiple_of(100) {
                     println!("step {step}/{} loss {loss:.3}", recipe.steps);
                 }

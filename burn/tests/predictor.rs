@@ -36,10 +36,9 @@ fn a_predictor_learns_and_is_the_same_from_the_same_seed() -> Result<(), Error> 
     let record = recorder.record(&passages(), Some(1), usize::MAX, |_, _| {})?;
     assert_eq!((record.len(), record.hidden.len()), (30 * 36, 30 * 36 * 64));
     let recipe = PredictorRecipe { rank: 16, steps: 120, batch: 64, ..PredictorRecipe::default() };
-    let (model, vocab_size) = (recorder.engine().model_identity(), recorder.engine().config().vocab_size);
     let train = |recipe: &PredictorRecipe| {
         let mut losses = Vec::new();
-        let trained = predictor::train(&record, model, 1, vocab_size, recipe, |_, loss| losses.push(loss))?;
+        let trained = predictor::train(&record, recorder.engine(), 1, recipe, |_, loss| losses.push(loss))?;
         Ok::<_, Error>((trained, losses))
     };
     let ((parts, held_out), losses) = train(&recipe)?;
@@ -73,14 +72,7 @@ fn recording_stops_where_it_is_told_to() -> Result<(), Error> {
     assert_eq!((record.len(), record.hidden.len()), (50, 0));
     // 36 positions each: the first passage, and the one at which 36 of 50 have gone by.
     assert_eq!((record.passage[35], record.passage[36], record.passage[49]), (0, 22, 22));
-    let too_few = predictor::train(
-        &record,
-        recorder.engine().model_identity(),
-        1,
-        recorder.engine().config().vocab_size,
-        &PredictorRecipe::default(),
-        |_, _| {},
-    );
+    let too_few = predictor::train(&record, recorder.engine(), 1, &PredictorRecipe::default(), |_, _| {});
     assert!(matches!(too_few, Err(Error::TooFewPositions { given: 50, .. })));
     assert!(recorder.record(&passages(), Some(2), 50, |_, _| {}).is_err(), "there are two layers");
     Ok(())

@@ -62,9 +62,8 @@ mod with_burn {
             seed: args.text.seed,
             ..PredictorRecipe::default()
         };
-        let (model, vocab_size) = (recorder.engine().model_identity(), config.vocab_size);
         let (parts, held_out) =
-            predictor::train(&record, model, layer_idx, vocab_size, &recipe, |step, loss| {
+            predictor::train(&record, recorder.engine(), layer_idx, &recipe, |step, loss| {
                 if step.is_multiple_of((recipe.steps / 10).max(1)) {
                     println!("step {step} of {}: loss {loss:.3}", recipe.steps);
                 }

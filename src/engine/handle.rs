@@ -31,6 +31,7 @@ use crate::profile::{
 };
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
+use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Clones share all of them.
@@ -532,6 +533,14 @@ impl Engine {
         /// all rows of a step, up to [`SessionOptions::projection_rows`]: eager projection, for comparison.
         fn set_projection_costs(&self, costs: CostProfile) {
             *self.shared.projection_costs() = costs;
+        }
+
+        /// The rows of some tokens in the output matrix, `[tokens.len(), hidden_dim]`; `None` if it is not in memory.
+        ///
+        /// # Panics
+        /// A token is not in the vocabulary.
+        fn output_rows(&self, tokens: &[TokenId]) -> Option<Vec<f32>> {
+            self.shared.model.output_rows(tokens)
         }
 
         /// The identity under which measurements of this model are stored; see [`Model::identity`].

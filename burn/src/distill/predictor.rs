@@ -1,5 +1,8 @@
 //! Trains an early-exit predictor: a linear map of low rank from a middle layer's hidden state to scores of tokens.
 //!
+//! The scores end in the target's own output matrix, `up = output · back`, and `down` and `back` are learnt. With `up` learnt freely, a row for
+//! each token of a published vocabulary, the map knew its text by heart and half as many tokens of any other.
+//!
 //! The loss has two parts (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final
 //! distribution, reduced to the likeliest tokens and the rest, and the cross entropy of the target's first
 //! choice, which decides the walk:
@@ -8,15 +11,15 @@
 //! L = λ · KL(p ‖ q) − (1 − λ) · log q(argmax p)        q = softmax(up · down · x) over candidates
 //! ```
 //!
-//! Candidates are the shadow pool and the likely tokens of the step's positions, because these compete at run time.
-//! For a small vocabulary all tokens are candidates.
+//! Candidates are the shadow pool and the likely tokens of the step's positions, because these compete at run time, and tokens drawn
+//! for each step, because an exit lets all compete. For a small vocabulary all tokens are candidates.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Tensor};
 use refrain::internals::pruning::{PredictorParts, SHADOW_POOL_MAX, f16};
-use refrain::{ModelIdentity, TokenId};
+use refrain::{Engine, TokenId};
 
 use super::record::{Record, TOP};
 use super::{indices, kl_sum, matrix, rate_share};
@@ -66,27 +69,33 @@ const HELD_OUT_MAX: usize = 4000;
 /// Up to this size of the vocabulary, all tokens are candidates of a step.
 const WHOLE_VOCABULARY_MAX: usize = 4096;
 
+/// Candidates of a step that are drawn from the whole vocabulary.
+const N_DRAWN: usize = 2048;
+
+/// Tokens whose rows of the output matrix are in memory as f32 at a time.
+const PIECE: usize = 4096;
+
 #[derive(Module, Debug)]
 struct LowRank {
     /// `[hidden_dim, rank]`
     down: Param<Tensor<2>>,
-    /// `[vocab_size, rank]`
-    up: Param<Tensor<2>>,
+    /// `[hidden_dim, rank]`
+    back: Param<Tensor<2>>,
 }
 
-/// Trains a predictor for layer `layer_idx` of the model from the record of that layer's input. Calls `progress` with
+/// Trains a predictor for layer `layer_idx` of the target from the record of that layer's input. Calls `progress` with
 /// (step, loss).
 ///
 /// # Errors
-/// [`Error::TooFewPositions`]; [`Error::Diverged`].
+/// [`Error::TooFewPositions`]; [`Error::Diverged`]; [`Error::Weights`]: the target's output matrix is not in memory.
 pub fn train(
     record: &Record,
-    model: ModelIdentity,
+    target: &Engine,
     layer_idx: usize,
-    vocab_size: usize,
     recipe: &PredictorRecipe,
     mut progress: impl FnMut(usize, f64),
 ) -> Result<(PredictorParts, HeldOut), Error> {
+    let (model, vocab_size) = (target.model_identity(), target.config().vocab_size);
     let (learnt, held_out) = record.split();
     let needed = recipe.batch;
     if learnt.len() < needed || held_out.is_empty() {
@@ -95,14 +104,15 @@ pub fn train(
     let device = Device::default().autodiff();
     let rank = recipe.rank.min(record.hidden_dim);
     let pool = shadow_pool(record, &learnt, recipe.shadow_pool.min(SHADOW_POOL_MAX), vocab_size);
-    let mut map = LowRank::init(record.hidden_dim, rank, vocab_size, recipe.seed, &device);
+    let mut map = LowRank::init(record.hidden_dim, rank, recipe.seed, &device);
     let mut optimizer = AdamWConfig::new().with_weight_decay(1e-4).with_epsilon(1e-8).init();
     let mut order = Order::new(learnt, recipe.seed);
-    let mut candidates = Candidates::new(vocab_size, &pool);
+    let mut candidates = Candidates::new(vocab_size, &pool, recipe.seed);
     for step in 0..recipe.steps {
         let positions = order.next(recipe.batch);
         candidates.set(record, positions);
-        let loss = map.loss(record, positions, &candidates, recipe.soft_weight, &device);
+        let output = output_rows(target, &candidates.tokens, &device)?;
+        let loss = map.loss(record, positions, &candidates, output, recipe.soft_weight, &device);
         let value = f64::from(loss.clone().into_scalar::<f32>());
         if !value.is_finite() {
             return Err(Error::Diverged { step, loss: value });
@@ -112,6 +122,13 @@ pub fn train(
         progress(step + 1, value);
     }
     let map = map.valid();
+    let device = Device::default();
+    let mut up = Vec::with_capacity(vocab_size * rank);
+    let vocabulary: Vec<u32> = (0..vocab_size as u32).collect();
+    for tokens in vocabulary.chunks(PIECE) {
+        let rows = output_rows(target, tokens, &device)?.matmul(map.back.val());
+        up.extend(values(rows)?.into_iter().map(f16::from_f32));
+    }
     let parts = PredictorParts {
         model,
         layer_idx,
@@ -119,7 +136,7 @@ pub fn train(
         rank,
         vocab_size,
         down: values(map.down.val().transpose())?,
-        up: values(map.up.val())?.into_iter().map(f16::from_f32).collect(),
+        up,
         shadow_pool: pool,
     };
     let held_out = evaluate(record, &held_out, &parts)?;
@@ -127,31 +144,30 @@ pub fn train(
 }
 
 impl LowRank {
-    fn init(hidden_dim: usize, rank: usize, vocab_size: usize, seed: u64, device: &Device) -> Self {
+    fn init(hidden_dim: usize, rank: usize, seed: u64, device: &Device) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let mut gaussian = |n: usize, scale: f64| (0..n).map(|_| (scale * rng.gaussian()) as f32).collect();
-        let down = gaussian(hidden_dim * rank, 1.0 / (hidden_dim as f64).sqrt());
-        let up = gaussian(vocab_size * rank, 0.1);
-        Self {
-            down: Param::from_tensor(matrix(down, [hidden_dim, rank], device)),
-            up: Param::from_tensor(matrix(up, [vocab_size, rank], device)),
-        }
+        let scale = 1.0 / (hidden_dim as f64).sqrt();
+        let mut gaussian = || {
+            let values = (0..hidden_dim * rank).map(|_| (scale * rng.gaussian()) as f32).collect();
+            Param::from_tensor(matrix(values, [hidden_dim, rank], device))
+        };
+        Self { down: gaussian(), back: gaussian() }
     }
 
-    /// The mean loss of the positions.
+    /// The mean loss of the positions. `output`: the candidates' rows of the target's output matrix.
     fn loss(
         &self,
         record: &Record,
         positions: &[usize],
         candidates: &Candidates,
+        output: Tensor<2>,
         soft_weight: f64,
         device: &Device,
     ) -> Tensor<1> {
         let n = positions.len();
         let hidden = positions.iter().flat_map(|&at| record.hidden_row(at).iter().copied()).collect();
         let x = matrix(hidden, [n, record.hidden_dim], device);
-        let tokens = indices(candidates.tokens.clone(), [1, candidates.tokens.len()], device);
-        let up = self.up.val().select(0, tokens.reshape([candidates.tokens.len()]));
+        let up = output.matmul(self.back.val());
         let log_q = log_softmax(x.matmul(self.down.val()).matmul(up.transpose()), 1);
         let columns = positions.iter().flat_map(|&at| record.top[at].map(|token| candidates.column(token)));
         let log_q = log_q.gather(1, indices(columns.collect(), [n, TOP], device));
@@ -165,6 +181,15 @@ impl LowRank {
     }
 }
 
+/// Rows of the target's output matrix, `[tokens.len(), hidden_dim]`.
+fn output_rows(target: &Engine, tokens: &[u32], device: &Device) -> Result<Tensor<2>, Error> {
+    let ids: Vec<TokenId> = tokens.iter().copied().map(TokenId).collect();
+    let rows = target
+        .output_rows(&ids)
+        .ok_or_else(|| Error::Weights("the target's output matrix is not in memory".to_owned()))?;
+    Ok(matrix(rows, [tokens.len(), target.config().hidden_dim], device))
+}
+
 fn values(tensor: Tensor<2>) -> Result<Vec<f32>, Error> {
     tensor.into_data().try_to_vec::<f32>().map_err(|error| Error::Weights(format!("{error:?}")))
 }
@@ -172,18 +197,20 @@ fn values(tensor: Tensor<2>) -> Result<Vec<f32>, Error> {
 /// The competing tokens of a step.
 struct Candidates {
     /// In rising order if all tokens compete; otherwise the pool comes first.
-    tokens: Vec<i32>,
+    tokens: Vec<u32>,
     /// The place of each token, or `NONE`: `[vocab_size]`.
     columns: Vec<i32>,
     n_fixed: usize,
+    rng: Rng,
 }
 
 const NONE: i32 = -1;
 
 impl Candidates {
-    fn new(vocab_size: usize, pool: &[TokenId]) -> Self {
+    fn new(vocab_size: usize, pool: &[TokenId], seed: u64) -> Self {
         let whole = vocab_size <= WHOLE_VOCABULARY_MAX;
-        let mut this = Self { tokens: Vec::new(), columns: vec![NONE; vocab_size], n_fixed: 0 };
+        let (columns, rng) = (vec![NONE; vocab_size], Rng::new(seed, 4));
+        let mut this = Self { tokens: Vec::new(), columns, n_fixed: 0, rng };
         match whole {
             true => (0..vocab_size as u32).for_each(|token| this.add(token)),
             false => pool.iter().for_each(|token| this.add(token.0)),
@@ -196,7 +223,7 @@ impl Candidates {
         let column = &mut self.columns[token as usize];
         if *column == NONE {
             *column = self.tokens.len() as i32;
-            self.tokens.push(token as i32);
+            self.tokens.push(token);
         }
     }
 
@@ -205,6 +232,13 @@ impl Candidates {
             self.columns[token as usize] = NONE;
         }
         positions.iter().flat_map(|&at| record.top[at]).for_each(|token| self.add(token));
+        let vocab_size = self.columns.len();
+        if self.n_fixed < vocab_size {
+            for _ in 0..N_DRAWN {
+                let token = self.rng.below(vocab_size) as u32;
+                self.add(token);
+            }
+        }
     }
 
     fn column(&self, token: u32) -> i32 {
@@ -275,4 +309,33 @@ fn evaluate(record: &Record, positions: &[usize], parts: &PredictorParts) -> Res
     let n_positions = positions.len();
     let share = |sum: f64| sum / n_positions.max(1) as f64;
     Ok(HeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_tokens_compete_with_the_pool_and_with_drawn_ones() {
+        let vocab_size = WHOLE_VOCABULARY_MAX + 1;
+        let record = Record { top: (0..2).map(|n| [4000 + n; TOP]).collect(), ..Record::default() };
+        let mut candidates = Candidates::new(vocab_size, &[TokenId(7), TokenId(9)], 1);
+        let mut drawn = Vec::new();
+        for positions in [[0], [1], [0]] {
+            candidates.set(&record, &positions);
+            let tokens = candidates.tokens.clone();
+            assert_eq!(tokens[..3], [7, 9, 4000 + positions[0] as u32]);
+            assert!((N_DRAWN / 2..=N_DRAWN + 3).contains(&tokens.len()), "{}", tokens.len());
+            for (column, &token) in tokens.iter().enumerate() {
+                assert_eq!(candidates.column(token), column as i32, "each token has one place");
+            }
+            let n_placed = candidates.columns.iter().filter(|&&column| column != NONE).count();
+            assert_eq!(n_placed, tokens.len(), "the tokens of earlier steps are gone");
+            drawn.push(tokens);
+        }
+        assert_ne!(drawn[0][3..], drawn[2][3..]);
+        let mut whole = Candidates::new(WHOLE_VOCABULARY_MAX, &[TokenId(7)], 1);
+        whole.set(&record, &[1]);
+        assert!(whole.tokens.iter().copied().eq(0..WHOLE_VOCABULARY_MAX as u32));
+    }
 }

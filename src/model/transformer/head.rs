@@ -156,6 +156,19 @@ impl Model {
         }
     }
 
+    /// The rows of some tokens in the output matrix, `[tokens.len(), hidden_dim]`; `None` if it is not in memory.
+    ///
+    /// # Panics
+    /// If a token is not in the vocabulary.
+    pub(crate) fn output_rows(&self, tokens: &[TokenId]) -> Option<Vec<f32>> {
+        let (head, hidden_dim) = (self.head()?, self.config.hidden_dim);
+        let mut rows = vec![0.0; tokens.len() * hidden_dim];
+        for (token, row) in tokens.iter().zip(rows.chunks_exact_mut(hidden_dim)) {
+            head.dequantize_row(token.index(), row);
+        }
+        Some(rows)
+    }
+
     /// Whether every projection reads the output matrix from flash.
     pub(crate) fn is_head_streamed(&self) -> bool {
         self.streamed.is_some() && self.head().is_none()
