@@ -99,13 +99,20 @@ fn layers_of_several_blocks_have_their_bits() {
     let prompt = prompt(4, 20);
     let reference = reference(tiny, &prompt, &Sampling::default());
     let (_dir, path) = packed(tiny);
+    let mut passes = Vec::new();
     for pinned in [Pinned::Layers(0), Pinned::Layers(1)] {
         let engine = engine(&path, tiny, 2, pinned);
-        assert!(engine.streamed().unwrap().memory().ring_bytes > 2 * (3 << 20));
+        let streamed = engine.streamed().unwrap();
+        assert!(streamed.memory().ring_bytes > 2 * (3 << 20));
+        // A buffer of whole huge pages is longer than a layer.
+        assert!(streamed.ring_room() < streamed.memory().ring_bytes);
+        passes.push((streamed.pass_bytes(), streamed.ring_room()));
         let session = SessionOptions { history: false, ..SessionOptions::default() };
         let run = run(&engine, session, Vec::new(), &prompt, options(&Sampling::default()));
         run.assert_equal(&reference, &format!("{pinned:?}"));
     }
+    let layer_bytes = passes[0].0 - passes[1].0;
+    assert_eq!([passes[0].1, passes[1].1], [3 * layer_bytes; 2], "each of three buffers holds a layer");
 }
 
 #[test]

@@ -58,9 +58,9 @@ fn observe_costs(session: &mut Session, run: &Run, step: &Step) {
     let Session { shared, drafting, .. } = session;
     // Plain decoding chooses tokens at the same cost, so this time is not part of the batch.
     let batch_us = step.pass.us + run.projection.time_us() + step.flows.read_us();
-    let ring_bytes = shared.model.streamed().map_or(0, Streamed::ring_bytes);
+    let ring_room = shared.model.streamed().map_or(0, Streamed::ring_room);
     drafting.costs.observe(step.drafted.n_rows, drafting.tree.n_leaves(), batch_us as f32);
-    drafting.costs.observe_hidden(step.flows.hidden_us(ring_bytes) as f32);
+    drafting.costs.observe_hidden(step.flows.hidden_us(ring_room) as f32);
 }
 
 /// Passes the target's distributions at the step's rows to the sources, while the hidden states are valid.

@@ -18,14 +18,14 @@ impl StepFlows {
     }
 
     /// Drafting time that does not delay the step, in µs. It is bounded by the wait of the batch without
-    /// drafting and by the time to fill the ring's buffers.
-    pub(super) fn hidden_us(&self, ring_bytes: u64) -> f64 {
+    /// drafting and by the time to read the `ring_room` bytes that fill the ring.
+    pub(super) fn hidden_us(&self, ring_room: u64) -> f64 {
         let bandwidth = self.ended.bandwidth();
         if bandwidth <= 0.0 {
             return 0.0;
         }
         let waits_us = self.read_us() + self.ended.since(&self.drafted).stall_us;
-        waits_us.min(ring_bytes as f64 / bandwidth * 1e6)
+        waits_us.min(ring_room as f64 / bandwidth * 1e6)
     }
 }
 
@@ -47,19 +47,19 @@ mod tests {
 
     #[test]
     fn drafting_is_hidden_as_long_as_the_batch_would_wait_and_the_ring_has_room() {
-        let ring_bytes = 30_000_000; // 30 ms
+        let ring_room = 30_000_000; // 30 ms
         // 5 ms of drafting during 5 ms of reads, and the batch still waited 12 ms.
         let waits = flows([(1e6, 3e5), (1.005e6, 3e5), (1.1e6, 3.12e5)]);
-        assert_eq!((waits.read_us(), waits.hidden_us(ring_bytes)), (5e3, 17e3));
+        assert_eq!((waits.read_us(), waits.hidden_us(ring_room)), (5e3, 17e3));
         // The same without drafting.
         let plain = flows([(1e6, 3e5), (1e6, 3e5), (1.1e6, 3.17e5)]);
-        assert_eq!((plain.read_us(), plain.hidden_us(ring_bytes)), (0.0, 17e3));
+        assert_eq!((plain.read_us(), plain.hidden_us(ring_room)), (0.0, 17e3));
         // Drafting lasts until the ring is full.
         let slow = flows([(1e6, 3e5), (1.03e6, 3e5), (2e6, 1.2e6)]);
-        assert_eq!((slow.read_us(), slow.hidden_us(ring_bytes)), (3e4, 3e4));
+        assert_eq!((slow.read_us(), slow.hidden_us(ring_room)), (3e4, 3e4));
         // The ring was full, and the batch did not wait.
         let computes = flows([(1e6, 3e5), (1e6, 3e5), (1.1e6, 3e5)]);
-        assert_eq!((computes.read_us(), computes.hidden_us(ring_bytes)), (0.0, 0.0));
+        assert_eq!((computes.read_us(), computes.hidden_us(ring_room)), (0.0, 0.0));
     }
 
     #[test]

@@ -209,8 +209,8 @@ impl Streamed {
     }
 
     /// Bytes of the ring's buffers now.
-    pub(crate) fn ring_bytes(&self) -> u64 {
-        self.ring.as_ref().map_or(0, |ring| self.plan.slot_bytes() * ring.n_buffers() as u64)
+    fn ring_bytes(&self) -> u64 {
+        self.plan.slot_bytes() * self.n_buffers() as u64
     }
 
     /// Releases the pinned layers and all but two buffers of the ring, or lets layers be pinned again as they
@@ -359,9 +359,27 @@ impl Streamed {
     /// of reading the layers of the pass from this one on, as far as the ring has room. Zero before anything was read.
     fn slack(&self, layer_idx: usize) -> Duration {
         let bandwidth = self.flow().bandwidth();
-        let unpinned = self.layers[layer_idx..].iter().filter(|layer| layer.pinned().is_none());
-        let bytes = unpinned.map(|layer| layer.section.len).sum::<u64>().min(self.ring_bytes());
+        let bytes = self.bytes_read(&self.layers[layer_idx..]);
         if bandwidth > 0.0 { Duration::from_secs_f64(bytes as f64 / bandwidth) } else { Duration::ZERO }
+    }
+
+    /// Bytes that are read until the ring is full. A buffer holds one layer, or a piece of the output matrix; it consists of whole huge
+    /// pages, so a small layer leaves up to half of it empty.
+    pub fn ring_room(&self) -> u64 {
+        let n_buffers = self.n_buffers();
+        let n_layers = self.layers.iter().filter(|layer| layer.pinned().is_none()).count();
+        let n_pieces = n_buffers.saturating_sub(n_layers).min(self.head.len()) as u64;
+        self.bytes_read(&self.layers) + n_pieces * self.plan.slot_len
+    }
+
+    /// Bytes of the streamed ones of `layers`, from the first on, that the ring has buffers for.
+    fn bytes_read(&self, layers: &[StreamedLayer]) -> u64 {
+        let streamed = layers.iter().filter(|layer| layer.pinned().is_none());
+        streamed.take(self.n_buffers()).map(|layer| layer.section.len).sum()
+    }
+
+    fn n_buffers(&self) -> usize {
+        self.ring.as_ref().map_or(0, Ring::n_buffers)
     }
 
     /// Waits for an extent; reads `cancel` before and every few milliseconds.
