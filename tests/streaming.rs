@@ -16,9 +16,9 @@ use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::{
-    AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine,
-    EngineError, EngineOptions, FinishReason, GenerateOptions, MemoryPressure, PidConfig, Pinned, Predictor,
-    Quantize, ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
+    AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows,
+    EchoConfig, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, MemoryPressure, PidConfig,
+    Pinned, Predictor, Quantize, ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
 };
 use tempfile::TempDir;
 
@@ -159,6 +159,49 @@ fn the_fixture_model_answers_as_ever() {
         assert_eq!(engine.memory_usage() as u64, memory.total_bytes());
         answer(&engine).assert_equal(&expected, &format!("{pinned:?}"));
     }
+}
+
+/// Reads of less than a block of the fixture model's layers, counted: rows.
+struct CountedRows {
+    inner: Arc<dyn ReadAt>,
+    n_reads: Arc<AtomicU64>,
+}
+
+impl ReadAt for CountedRows {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
+        self.n_reads.fetch_add(u64::from(out.len() <= 1 << 14), Ordering::Relaxed);
+        self.inner.read_at(offset, out)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+/// The rows of a tied output matrix are those of the embedding, which are in memory: a shortlist reads none.
+#[test]
+fn rows_of_a_tied_output_matrix_are_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    let source = Checkpoint::open(common::fixtures().join("target.gguf")).unwrap();
+    pack(&source, &path, LoadOptions::default()).unwrap();
+    let n_reads = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&n_reads);
+    let wrap = WrapReader::new(move |inner| Arc::new(CountedRows { inner, n_reads: Arc::clone(&counter) }));
+    let streaming = Some(StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(2)) });
+    let engine = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
+    assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
+    for calibration in [Calibration::InContext, Calibration::Auto] {
+        let options =
+            SessionOptions { calibration, echo: Some(Default::default()), ..SessionOptions::default() };
+        let mut session = engine.session(options).unwrap();
+        session.append_turn(refrain::Role::User, common::notes()[0].clone()).unwrap();
+        let options = GenerateOptions { max_tokens: 24, ..GenerateOptions::default() };
+        let run = run_in(&mut session, options, usize::MAX);
+        let drafted = run.stats.sources.iter().map(|source| source.drafted).sum::<usize>();
+        assert!(drafted > 0, "{:?}", run.stats.sources);
+    }
+    assert_eq!(n_reads.load(Ordering::Relaxed), 0);
 }
 
 /// The fixture pair with a predictor, by each policy, with every number of layers in memory.

@@ -331,8 +331,16 @@ impl Streamed {
     /// Appends a row of the streamed output matrix to `to`; `false` if there is no room or the row cannot be
     /// read.
     pub(in crate::model) fn push_head_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
-        let rows = self.head_rows.as_ref().expect("the output matrix is streamed");
-        rows.copy_row(to, row)
+        // A tied one is the embedding, of which rows may be in memory.
+        let embedding = self.embedding_rows.as_ref().filter(|_| self.config.tied_head);
+        embedding.or(self.head_rows.as_ref()).expect("the output matrix is streamed").copy_row(to, row)
+    }
+
+    /// Reads the rows of `tokens` in a streamed embedding, and keeps them as long as there is room, if the plan keeps rows.
+    pub(crate) fn keep_embedding(&self, tokens: impl IntoIterator<Item = TokenId>) {
+        if let Some(rows) = &self.embedding_rows {
+            rows.keep_also(tokens);
+        }
     }
 
     /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first

@@ -62,14 +62,20 @@ impl RowReader {
     /// # Errors
     /// The memory could not be allocated. A row that cannot be read now is read when it is used.
     pub(super) fn keep(&mut self, n_max: usize) -> Result<(), PackError> {
-        // What is read now is not of a pass.
-        let meter = std::mem::take(&mut self.meter);
-        let mut kept = Shortlist::new(&self.empty()?, self.n_rows, n_max)?;
+        self.kept = Some(Mutex::new(Shortlist::new(&self.empty()?, self.n_rows, n_max)?));
         // A vocabulary that fits is kept whole.
         let n_first = if self.n_rows <= n_max { self.n_rows } else { n_max / 2 };
-        kept.extend(|to, row| self.copy_row(to, row), (0..n_first as u32).map(TokenId));
-        (self.kept, self.meter) = (Some(Mutex::new(kept)), meter);
+        self.keep_also((0..n_first as u32).map(TokenId));
         Ok(())
+    }
+
+    /// Reads the rows of `tokens`, and keeps them if rows are kept, as long as there is room.
+    pub(super) fn keep_also(&self, tokens: impl IntoIterator<Item = TokenId>) {
+        // What is read now is not of a pass.
+        let meter = Meter::default();
+        if let Some(mut kept) = self.kept() {
+            kept.extend(|to, row| self.read_row(&meter, to, row), tokens);
+        }
     }
 
     /// Bytes of memory of the kept rows, and of their room.
@@ -82,9 +88,25 @@ impl RowReader {
         self.kept.as_ref().map(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Appends a row to `to`; `false` if there is no room or it cannot be read.
+    /// Appends a row to `to`, a kept one without reading; `false` if there is no room or it cannot be read.
     pub(super) fn copy_row(&self, to: &mut PackedMatrix, row: usize) -> bool {
-        self.with_row(row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
+        if let Some(mut kept) = self.kept()
+            && let Some(at) = self.kept_row(&mut kept, row)
+        {
+            return to.push_row_of(kept.matrix(), at);
+        }
+        self.read_row(&self.meter, to, row)
+    }
+
+    /// The place of a row among the kept ones, of which it becomes one if there is room.
+    fn kept_row(&self, kept: &mut Shortlist, row: usize) -> Option<usize> {
+        let token = TokenId(row as u32);
+        kept.extend(|to, row| self.read_row(&self.meter, to, row), [token]);
+        kept.row(token)
+    }
+
+    fn read_row(&self, meter: &Meter, to: &mut PackedMatrix, row: usize) -> bool {
+        self.with_row(meter, row, |panel, lane| to.push_row_of(panel, lane)).unwrap_or(false)
     }
 
     /// A matrix of the same type and columns without rows.
@@ -109,27 +131,26 @@ impl RowReader {
         by_panel.sort_unstable_by_key(|(row, _)| *row);
         let mut kept = self.kept();
         for (row, values) in by_panel {
-            let held = kept.as_mut().and_then(|kept| {
-                let token = TokenId(row as u32);
-                kept.extend(|to, row| self.copy_row(to, row), [token]);
-                kept.row(token).map(|at| kept.matrix().dequantize_row(at, values))
-            });
+            let held = kept
+                .as_mut()
+                .and_then(|kept| self.kept_row(kept, row).map(|at| kept.matrix().dequantize_row(at, values)));
             if held.is_none() {
-                self.with_row(row, |panel, lane| panel.dequantize_row(lane, values))?;
+                self.with_row(&self.meter, row, |panel, lane| panel.dequantize_row(lane, values))?;
             }
         }
         Ok(())
     }
 
-    /// Calls `f` with the panel that contains `row`, and the row's number in it.
+    /// Calls `f` with the panel that contains `row`, and the row's number in it. `meter` counts what is read.
     ///
     /// # Errors
     /// [`ReadFailure`]; `f` was not called.
     ///
     /// # Panics
     /// If there is no such row.
-    pub(super) fn with_row<T>(
+    fn with_row<T>(
         &self,
+        meter: &Meter,
         row: usize,
         f: impl FnOnce(&PackedMatrix, usize) -> T,
     ) -> Result<T, ReadFailure> {
@@ -143,7 +164,7 @@ impl RowReader {
             panel.idx = None;
             let pages = Arc::get_mut(&mut panel.pages).expect("views end with the call");
             let len = (skipped + self.panel_bytes).next_multiple_of(DIRECT_ALIGN);
-            read_aside(&*self.file, &self.meter, offset, &mut pages.bytes_mut()[..len])?;
+            read_aside(&*self.file, meter, offset, &mut pages.bytes_mut()[..len])?;
             panel.idx = Some(idx);
         }
         let n_rows = PANEL_ROWS.min(self.n_rows - idx * PANEL_ROWS);
