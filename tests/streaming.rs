@@ -178,7 +178,8 @@ impl ReadAt for CountedRows {
     }
 }
 
-/// The rows of a tied output matrix are those of the embedding, which are in memory: a shortlist reads none.
+/// The rows of a tied output matrix are those of the embedding, which are in memory: a shortlist reads none, and sources learn what they
+/// learn from a model in memory.
 #[test]
 fn rows_of_a_tied_output_matrix_are_read_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,19 +190,24 @@ fn rows_of_a_tied_output_matrix_are_read_once() {
     let counter = Arc::clone(&n_reads);
     let wrap = WrapReader::new(move |inner| Arc::new(CountedRows { inner, n_reads: Arc::clone(&counter) }));
     let streaming = Some(StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(2)) });
-    let engine = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
+    let streamed = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
     assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
-    for calibration in [Calibration::InContext, Calibration::Auto] {
-        let options =
-            SessionOptions { calibration, echo: Some(Default::default()), ..SessionOptions::default() };
+    let resident = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let drafted = [&streamed, &resident].map(|engine| {
+        let policy = DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() };
+        let (calibration, echo) = (Calibration::InContext, Some(EchoConfig::default()));
+        let options = SessionOptions { calibration, echo, policy, ..SessionOptions::default() };
         let mut session = engine.session(options).unwrap();
         session.append_turn(refrain::Role::User, common::notes()[0].clone()).unwrap();
-        let options = GenerateOptions { max_tokens: 24, ..GenerateOptions::default() };
-        let run = run_in(&mut session, options, usize::MAX);
-        let drafted = run.stats.sources.iter().map(|source| source.drafted).sum::<usize>();
-        assert!(drafted > 0, "{:?}", run.stats.sources);
-    }
+        let options = GenerateOptions { max_tokens: 40, ..GenerateOptions::default() };
+        run_in(&mut session, options, usize::MAX).stats.sources
+    });
     assert_eq!(n_reads.load(Ordering::Relaxed), 0);
+    let counts = |i: usize| -> Vec<_> {
+        drafted[i].iter().map(|source| (&source.name, source.drafted, source.accepted)).collect()
+    };
+    assert!(counts(0).iter().any(|(_, n_drafted, _)| *n_drafted > 0), "{:?}", counts(0));
+    assert_eq!(counts(0), counts(1));
 }
 
 /// The fixture pair with a predictor, by each policy, with every number of layers in memory.
