@@ -1,7 +1,7 @@
 //! Trains an early-exit predictor: a linear map of low rank from a middle layer's hidden state to scores of tokens.
 //!
 //! The scores end in the target's own output matrix, `up = output · back`, and `down` and `back` are learnt. With `up` learnt freely, a row for
-//! each token of a published vocabulary, the map knew its text by heart and half as many tokens of any other.
+//! each token of a published vocabulary, the map knew its text by heart and little of any other.
 //!
 //! The loss has two parts (Lever, arXiv 2605.16786, eqs. 8–10): the divergence from the target's final
 //! distribution, reduced to the likeliest tokens and the rest, and the cross entropy of the target's first
