@@ -95,9 +95,11 @@ impl OwnLayers {
             return Err(SelfDraftError::Unsupported { parts });
         }
         let config = ModelConfig { layers: config.layers[..n_layers].to_vec(), ..config.clone() };
-        // The tokens that are drafted most often. Each row that is not there waits behind the reads of layers.
-        streamed.keep_embedding(predictor.parts().shadow_pool.iter().copied());
-        Ok(Self { target: Arc::clone(target), config, exit: ExitHead::new(predictor)? })
+        let often_drafted = predictor.parts().shadow_pool.clone();
+        let exit = ExitHead::new(predictor)?;
+        // A row that is not there waits behind the reads of layers.
+        streamed.keep_embedding(often_drafted);
+        Ok(Self { target: Arc::clone(target), config, exit })
     }
 
     pub(super) fn config(&self) -> &ModelConfig {

@@ -371,8 +371,8 @@ impl Streamed {
         if bandwidth > 0.0 { Duration::from_secs_f64(bytes as f64 / bandwidth) } else { Duration::ZERO }
     }
 
-    /// Bytes that are read until the ring is full. A buffer holds one layer, or a piece of the output matrix; it consists of whole huge
-    /// pages, so a small layer leaves up to half of it empty.
+    /// Bytes that are read until the ring is full. A buffer holds one layer, or a piece of the output matrix. From a huge page on, it
+    /// consists of whole ones, so that a layer leaves up to half of it empty.
     pub fn ring_room(&self) -> u64 {
         let n_buffers = self.n_buffers();
         let n_layers = self.layers.iter().filter(|layer| layer.pinned().is_none()).count();

@@ -69,12 +69,16 @@ impl RowReader {
         Ok(())
     }
 
-    /// Reads the rows of `tokens`, and keeps them if rows are kept, as long as there is room.
+    /// Reads the rows of `tokens`, and keeps them, until there is no room or one cannot be read. Passes of other threads go on meanwhile.
     pub(super) fn keep_also(&self, tokens: impl IntoIterator<Item = TokenId>) {
         // What is read now is not of a pass.
         let meter = Meter::default();
-        if let Some(mut kept) = self.kept() {
-            kept.extend(|to, row| self.read_row(&meter, to, row), tokens);
+        for token in tokens {
+            let Some(mut kept) = self.kept() else { return };
+            kept.extend(|to, row| self.read_row(&meter, to, row), [token]);
+            if kept.row(token).is_none() {
+                return;
+            }
         }
     }
 
