@@ -95,11 +95,7 @@ impl OwnLayers {
             return Err(SelfDraftError::Unsupported { parts });
         }
         let config = ModelConfig { layers: config.layers[..n_layers].to_vec(), ..config.clone() };
-        let often_drafted = predictor.parts().shadow_pool.clone();
-        let exit = ExitHead::new(predictor)?;
-        // A row that is not there waits behind the reads of layers.
-        streamed.keep_embedding(often_drafted);
-        Ok(Self { target: Arc::clone(target), config, exit })
+        Ok(Self { target: Arc::clone(target), config, exit: ExitHead::new(predictor)? })
     }
 
     pub(super) fn config(&self) -> &ModelConfig {

@@ -336,13 +336,6 @@ impl Streamed {
         embedding.or(self.head_rows.as_ref()).expect("the output matrix is streamed").copy_row(to, row)
     }
 
-    /// Reads the rows of `tokens` in a streamed embedding, and keeps them as long as there is room, if the plan keeps rows.
-    pub(crate) fn keep_embedding(&self, tokens: impl IntoIterator<Item = TokenId>) {
-        if let Some(rows) = &self.embedding_rows {
-            rows.keep_also(tokens);
-        }
-    }
-
     /// Calls `f` with each piece of the streamed output matrix in order, and the number of the piece's first
     /// row.
     ///

@@ -62,24 +62,14 @@ impl RowReader {
     /// # Errors
     /// The memory could not be allocated. A row that cannot be read now is read when it is used.
     pub(super) fn keep(&mut self, n_max: usize) -> Result<(), PackError> {
-        self.kept = Some(Mutex::new(Shortlist::new(&self.empty()?, self.n_rows, n_max)?));
+        let mut kept = Shortlist::new(&self.empty()?, self.n_rows, n_max)?;
         // A vocabulary that fits is kept whole.
         let n_first = if self.n_rows <= n_max { self.n_rows } else { n_max / 2 };
-        self.keep_also((0..n_first as u32).map(TokenId));
-        Ok(())
-    }
-
-    /// Reads the rows of `tokens`, and keeps them, until there is no room or one cannot be read. Passes of other threads go on meanwhile.
-    pub(super) fn keep_also(&self, tokens: impl IntoIterator<Item = TokenId>) {
         // What is read now is not of a pass.
         let meter = Meter::default();
-        for token in tokens {
-            let Some(mut kept) = self.kept() else { return };
-            kept.extend(|to, row| self.read_row(&meter, to, row), [token]);
-            if kept.row(token).is_none() {
-                return;
-            }
-        }
+        kept.extend(|to, row| self.read_row(&meter, to, row), (0..n_first as u32).map(TokenId));
+        self.kept = Some(Mutex::new(kept));
+        Ok(())
     }
 
     /// Bytes of memory of the kept rows, and of their room.
