@@ -14,7 +14,7 @@ use common::{
     Rng, Run, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, drafts_with, fixtures, isa,
     notes, options, plain, random_prompt, run, run_in, samplings,
 };
-use heads::{Eagle3Folder, content, eagle3, head_file, qwen, random_head, target_file};
+use heads::{Eagle3Folder, both, content, eagle3, head_file, qwen, random_head, target_file};
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant, golden};
 use refrain::internals::draft::CostProfile;
@@ -32,14 +32,6 @@ use refrain::{
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize};
 use serde_json::{Value, json};
-
-/// The fixture target and its head in one file, as llama.cpp's converter writes them.
-fn both() -> Gguf {
-    let (mut file, head) = (content(&target_file()), head_file());
-    file.metadata = head.metadata;
-    file.tensors.extend(head.tensors);
-    file
-}
 
 /// Heads of each kind, with targets of attention and of recurrent layers.
 struct Pairs {

@@ -69,6 +69,14 @@ pub fn random_head() -> Checkpoint {
     Checkpoint::mtp_from_gguf_bytes(head_file().bytes().into(), "head").unwrap()
 }
 
+/// The fixture target and its head in one file, as llama.cpp's converter writes them.
+pub fn both() -> Gguf {
+    let (mut file, head) = (content(&target_file()), head_file());
+    file.metadata = head.metadata;
+    file.tensors.extend(head.tensors);
+    file
+}
+
 /// The golden Qwen3.5, and its random head in a folder of its own.
 pub fn qwen() -> (Checkpoint, Checkpoint, tempfile::TempDir) {
     let (target, folder) = (golden("qwen3_5"), tempfile::tempdir().unwrap());

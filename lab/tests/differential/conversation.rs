@@ -289,11 +289,11 @@ impl Turn {
         let vocab_size = world.engine.config().vocab_size as u32;
         let mut options = self.options();
         if chance(rng, 60) {
-            let source: Box<dyn DraftSource> = match rng.below(4) {
-                0 => Box::new(AlwaysRight::new(prompt_len, known)),
-                1 => Box::new(AlwaysWrong::new(prompt_len, known)),
+            let source: Box<dyn DraftSource> = match rng.below(6) {
+                0..3 => Box::new(AlwaysRight::new(prompt_len, known)),
+                3 => Box::new(AlwaysWrong::new(prompt_len, known)),
                 // Half of the drafts are not tokens of the model.
-                2 => Box::new(Random::new(rng.next_u64(), 2 * vocab_size)),
+                4 => Box::new(Random::new(rng.next_u64(), 2 * vocab_size)),
                 _ => Box::new(Endless::new(vocab_size)),
             };
             options.sources.push(source);

@@ -25,7 +25,7 @@ use conversation::Tally;
 use world::{KINDS, World};
 
 /// Conversations in a world.
-const CONVERSATIONS: usize = 4;
+const CONVERSATIONS: usize = 3;
 
 fn number(name: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(name) else { return default };
@@ -34,7 +34,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_combination_changes_a_bit() {
-    let n_generations = number("REFRAIN_DIFFERENTIAL_GENERATIONS", 150) as usize;
+    let n_generations = number("REFRAIN_DIFFERENTIAL_GENERATIONS", 100) as usize;
     let first_seed = number("REFRAIN_DIFFERENTIAL_SEED", 1);
     let time_max = Duration::from_secs(60 * number("REFRAIN_DIFFERENTIAL_MINUTES", 1 << 20));
     let start = Instant::now();
@@ -42,7 +42,12 @@ fn no_combination_changes_a_bit() {
     let mut seed = first_seed;
     let n_compared =
         |tallies: &BTreeMap<&str, Tally>| tallies.values().map(|tally| tally.generations).sum::<usize>();
-    while n_compared(&tallies) < n_generations && start.elapsed() < time_max {
+    // A short run has each kind once.
+    let is_enough = |tallies: &BTreeMap<&str, Tally>, seed: u64| {
+        n_compared(tallies) >= n_generations
+            && (n_generations < 100 || seed - first_seed >= KINDS.len() as u64)
+    };
+    while !is_enough(&tallies, seed) && start.elapsed() < time_max {
         let kind = KINDS[seed as usize % KINDS.len()];
         let tally = tallies.entry(kind).or_default();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -68,7 +73,7 @@ fn no_combination_changes_a_bit() {
         all.generations, all.with_grammar, all.in_shared_passes, all.in_part
     );
     // Drafts that never come true would prove little.
-    if all.generations >= 150 {
+    if all.generations >= 100 {
         assert_eq!(tallies.len(), KINDS.len());
         assert!(all.accepted > 100, "only {} draft tokens were accepted", all.accepted);
         assert!(all.with_grammar > 0 && all.in_shared_passes > 0 && all.in_part > 0);

@@ -14,11 +14,11 @@ use refrain_grammar::Vocabulary;
 use tempfile::TempDir;
 
 use crate::common::{Rng, Tiny, fixtures, uninformed};
-use crate::heads::{eagle3, qwen, random_head, target_file};
+use crate::heads::{Eagle3Folder, both, eagle3, qwen, random_head, target_file};
 use crate::model_files::golden;
 
 /// What a target is, and what drafts beside the text.
-pub(crate) const KINDS: [&str; 9] = [
+pub(crate) const KINDS: [&str; 10] = [
     "in memory",
     "in memory, draft model",
     "streamed",
@@ -26,6 +26,7 @@ pub(crate) const KINDS: [&str; 9] = [
     "streamed, own layers",
     "static graphs",
     "head",
+    "streamed, head",
     "family",
     "family, recurrent drafts",
 ];
@@ -135,21 +136,32 @@ impl World {
                 (target, Engine::open(&path, options).unwrap())
             }
             "head" => {
-                let is_recurrent = chance(rng, 40);
-                let (target, head) = if is_recurrent {
-                    let (target, head, folder) = qwen();
-                    files.push(folder);
-                    (target, head)
-                } else {
-                    let head = if chance(rng, 50) { random_head() } else { eagle3() };
-                    (Checkpoint::open(target_file()).unwrap(), head)
+                let (target, head) = match rng.below(5) {
+                    0 | 1 => {
+                        let (target, head, folder) = qwen();
+                        files.push(folder);
+                        (target, head)
+                    }
+                    2 => (Checkpoint::open(target_file()).unwrap(), random_head()),
+                    3 => (Checkpoint::open(target_file()).unwrap(), eagle3()),
+                    _ => (Checkpoint::open(golden("qwen3")).unwrap(), speculator(48, 384)),
                 };
-                let engine = if is_recurrent || chance(rng, 50) {
-                    Engine::load(&target, options, None).unwrap()
-                } else {
-                    let (_, path) = packed(Checkpoint::open(target_file()).unwrap(), &mut files);
-                    streamed(&path, options, StreamOptions::new(Pinned::Layers(rng.below(6))))
+                let engine = Engine::load(&target, options, None).unwrap();
+                engine.set_draft_model(&head, draft_options(rng), None).unwrap();
+                (target, engine)
+            }
+            "streamed, head" => {
+                let (target, path) = packed(Checkpoint::open(target_file()).unwrap(), &mut files);
+                // Where the embedding is streamed, the head's file has its own.
+                let (n_pinned, head) = match rng.below(3) {
+                    0 => (6, if chance(rng, 50) { random_head() } else { eagle3() }),
+                    1 => (
+                        rng.below(6),
+                        Checkpoint::mtp_from_gguf_bytes(both().bytes().into(), "both").unwrap(),
+                    ),
+                    _ => (rng.below(6), speculator(256, 2048)),
                 };
+                let engine = streamed(&path, options, StreamOptions::new(Pinned::Layers(n_pinned)));
                 engine.set_draft_model(&head, draft_options(rng), None).unwrap();
                 (target, engine)
             }
@@ -233,6 +245,11 @@ fn draft_options(rng: &mut Rng) -> DraftModelOptions {
 
 fn keep() -> LoadOptions<'static> {
     LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }
+}
+
+/// An EAGLE-3 head with an embedding of its own.
+fn speculator(hidden: usize, vocab_size: usize) -> Checkpoint {
+    Eagle3Folder::of_speculators(hidden, vocab_size).open().unwrap()
 }
 
 /// A checkpoint, and its packed file in a folder of its own.
