@@ -5,17 +5,17 @@
 //! passages.
 
 use std::collections::HashSet;
+use std::ops::Bound;
 
 use tantivy::collector::TopDocs;
 use tantivy::directory::RamDirectory;
-use tantivy::query::{BooleanQuery, Occur, Query, TermQuery};
+use tantivy::query::{BooleanQuery, Occur, Query, RangeQuery, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
-use tantivy::tokenizer::{
-    AsciiFoldingFilter, Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, StopWordFilter,
-    TextAnalyzer, TokenizerManager,
-};
+use tantivy::tokenizer::{TextAnalyzer, TokenizerManager};
 use tantivy::{Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
 
+use crate::notes::Language;
+use crate::notes::words::{MarkedTokenizer, Stems, Word, WordKind, marked, plain_words};
 use crate::passage::Passage;
 use crate::stop_words::STOP_WORDS;
 
@@ -29,8 +29,8 @@ const BUILD_BYTES: usize = 50_000_000;
 /// The name of the index's text analyzer.
 const TOKENIZER: &str = "words";
 
-/// Maximum length of a word in the index, in bytes: tantivy's own value for text. Links and encoded data are longer.
-const WORD_BYTES_MAX: usize = 40;
+/// The language of the stems.
+const LANGUAGE: Option<Language> = Some(Language::English);
 
 /// Passages with an index of their words.
 pub struct PassageIndex {
@@ -71,7 +71,7 @@ impl PassageIndex {
         let text = schema.add_text_field("text", words);
 
         let tokenizers = TokenizerManager::new();
-        tokenizers.register(TOKENIZER, analyzer(&[]));
+        tokenizers.register(TOKENIZER, TextAnalyzer::from(MarkedTokenizer));
         // One segment, written by this thread. Document numbers, and so the order of equal scores, then follow the
         // passages. No writer threads stay alive.
         let mut writer = Index::builder()
@@ -80,8 +80,8 @@ impl PassageIndex {
             .single_segment_index_writer(RamDirectory::default(), BUILD_BYTES)?;
         for passage in &passages {
             let mut document = TantivyDocument::default();
-            document.add_text(title, &passage.title);
-            document.add_text(text, &passage.text);
+            document.add_text(title, marked(&passage.title, LANGUAGE));
+            document.add_text(text, marked(&passage.text, LANGUAGE));
             writer.add_document(document)?;
         }
         let reader = writer.finalize()?.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
@@ -105,8 +105,15 @@ impl PassageIndex {
         }
         let terms = words.iter().flat_map(|word| {
             [self.title, self.text].map(|field| {
-                let term = Term::from_field_text(field, word);
-                let query: Box<dyn Query> = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
+                let term = Term::from_field_text(field, &word.text);
+                let query: Box<dyn Query> = match word.kind {
+                    // One character of a script without spaces: the beginning of a word.
+                    WordKind::Single => {
+                        let end = Term::from_field_text(field, &format!("{}\u{10ffff}", word.text));
+                        Box::new(RangeQuery::new(Bound::Included(term), Bound::Excluded(end)))
+                    }
+                    _ => Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)),
+                };
                 (Occur::Should, query)
             })
         });
@@ -122,38 +129,25 @@ impl PassageIndex {
 }
 
 /// The distinct words of a request in the form of the index. Stop words are included only if there are no others.
-fn request_words(request: &str) -> Vec<String> {
-    let words = distinct_words(analyzer(&STOP_WORDS), request);
-    if words.is_empty() { distinct_words(analyzer(&[]), request) } else { words }
+fn request_words(request: &str) -> Vec<Word> {
+    let words = distinct_words(request, |word| !STOP_WORDS.contains(&word));
+    if words.is_empty() { distinct_words(request, |_| true) } else { words }
 }
 
-fn distinct_words(mut analyzer: TextAnalyzer, text: &str) -> Vec<String> {
+fn distinct_words(text: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<Word> {
     let mut seen = HashSet::new();
-    let mut words = Vec::new();
-    let mut tokens = analyzer.token_stream(text);
-    while words.len() < QUERY_WORDS_MAX && tokens.advance() {
-        let word = &tokens.token().text;
-        if seen.insert(word.clone()) {
-            words.push(word.clone());
-        }
-    }
-    words
-}
-
-/// Converts text into lower-case English word stems without accents.
-fn analyzer(stop_words: &[&str]) -> TextAnalyzer {
-    TextAnalyzer::builder(SimpleTokenizer::default())
-        .filter(RemoveLongFilter::limit(WORD_BYTES_MAX))
-        .filter(LowerCaser)
-        .filter(StopWordFilter::remove(stop_words.iter().map(|&word| word.to_owned())))
-        .filter(AsciiFoldingFilter)
-        .filter(Stemmer::new(Language::English))
-        .build()
+    let stems = Stems::new(LANGUAGE);
+    // The last character of several would find all words that end with it.
+    let plain =
+        plain_words(text, LANGUAGE).filter(|word| word.kind != WordKind::Last && is_wanted(&word.text));
+    let words = plain.map(|word| stems.stem(word)).filter(|word| seen.insert(word.text.clone()));
+    words.take(QUERY_WORDS_MAX).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use unicode_normalization::UnicodeNormalization;
 
     use super::*;
     use crate::document::Document;
@@ -210,6 +204,29 @@ mod tests {
         let index = index(&["To be, or not to be.", "The tap."]);
         assert_eq!(found(&index, "the", 3), ["1.md"]);
         assert_eq!(found(&index, "the not", 3), ["0.md"]);
+    }
+
+    #[test]
+    fn words_of_all_scripts_are_found() {
+        let index = index(&[
+            "我们明天在北京开会，讨论新的预算，然后一起吃饭。",
+            "दिन में बारिश हुई",
+            "достопримечательность",
+            "회의는 내일",
+        ]);
+        let decomposed: String = "회의".nfd().collect();
+        for (request, name) in [
+            ("北京", "0.md"),
+            ("算", "0.md"),
+            ("दिन", "1.md"),
+            ("достопримечательность", "2.md"),
+            (&decomposed, "3.md"),
+        ] {
+            assert_eq!(found(&index, request, 4), [name], "{request}");
+        }
+        for request in ["दान", "京都", "достопримечательный"] {
+            assert_eq!(found(&index, request, 4), [""; 0], "{request}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use frostem::Algorithm;
 use tantivy::tokenizer::{Language as StopWords, SimpleTokenizer, StopWordFilter, TextAnalyzer};
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 use whatlang::{Detector, Lang, Script};
 
 /// Declares the languages once, with their codes and their names in the other crates.
@@ -113,7 +114,12 @@ impl Languages {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let info = self.detector.detect(&text[..end])?;
+        let sample = &text[..end];
+        let info = match is_nfc_quick(sample.chars()) {
+            IsNormalized::Yes => self.detector.detect(sample),
+            // Trigrams are of composed letters.
+            _ => self.detector.detect(&sample.nfc().collect::<String>()),
+        }?;
         if info.script() == Script::Latin && !info.is_reliable() {
             return Some(self.usual);
         }
@@ -137,7 +143,9 @@ impl Functional {
 
     /// Whether a lower-case word is one of them.
     pub(super) fn contains(&mut self, word: &str) -> bool {
-        self.0.iter_mut().any(|analyzer| !analyzer.token_stream(word).advance())
+        // The analyzers see no word in an emoji.
+        let is_word = word.contains(char::is_alphanumeric);
+        is_word && self.0.iter_mut().any(|analyzer| !analyzer.token_stream(word).advance())
     }
 }
 
@@ -157,6 +165,7 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(languages.detect(text), language, "{text}");
+            assert_eq!(languages.detect(&text.nfd().collect::<String>()), language, "{text}");
         }
         assert_eq!(Languages::new(&[Language::Dutch]).detect("x"), Some(Language::Dutch));
     }
@@ -174,6 +183,6 @@ mod tests {
     fn function_words_are_recognised() {
         let mut functional = Functional::new(&[Language::English, Language::German]);
         assert!(functional.contains("the") && functional.contains("und") && functional.contains("when"));
-        assert!(!functional.contains("train") && !functional.contains("zug"));
+        assert!(!functional.contains("🚀") && !functional.contains("train") && !functional.contains("zug"));
     }
 }

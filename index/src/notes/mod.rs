@@ -89,7 +89,7 @@ mod update;
 mod vectors;
 mod walk;
 mod watch;
-mod words;
+pub(crate) mod words;
 mod writer;
 
 pub use derive::{DIMENSIONS_MAX, Embedder};

@@ -12,10 +12,10 @@ use super::kind::SourceKind;
 use super::language::Language;
 use super::passage::NotePassage;
 use super::paths;
-use super::words::{MarkedTokenizer, marked};
+use super::words::{MarkedTokenizer, composed_lower, marked};
 
-/// The name of the analyzer.
-const TOKENIZER: &str = "words-1";
+/// The name of the analyzer. It changes with the words of a text: an index with another name is built again.
+const TOKENIZER: &str = "words-2";
 
 /// See the module.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ impl Fields {
         passage.path.ancestors().for_each(|path| document.add_u64(self.folder, paths::hash(path)));
         document.add_u64(self.kind, passage.kind.code().into());
         document.add_i64(self.date, passage.date);
-        passage.tags.iter().for_each(|tag| document.add_text(self.tag, tag));
+        passage.tags.iter().for_each(|tag| document.add_text(self.tag, composed_lower(tag)));
         document.add_u64(self.language, Language::number(language));
         document.add_u64(self.key, passage.key);
         document.add_text(self.title_words, marked(&passage.title, language));
@@ -136,7 +136,7 @@ impl Fields {
     }
 
     pub(super) fn of_tag(&self, tag: &str) -> Term {
-        Term::from_field_text(self.tag, tag)
+        Term::from_field_text(self.tag, &composed_lower(tag))
     }
 
     pub(super) fn of_language(&self, language: Option<Language>) -> Term {

@@ -24,7 +24,7 @@ use super::paths;
 use super::snapshot::Snapshot;
 use super::snippet::{Snippet, snippet};
 use super::vectors::Vectors;
-use super::words::words;
+use super::words::{Stems, WordKind, plain_words};
 
 /// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
 /// different words, and each costs two posting lists per language.
@@ -160,13 +160,16 @@ impl Wanted {
     fn new(text: &str, languages: &[Option<Language>], functional: &mut Functional) -> Self {
         let mut wanted = Self::default();
         for &language in languages {
-            for word in words(text, language).take(QUERY_WORDS_MAX) {
-                let set = match functional.contains(&text[word.range].to_lowercase()) {
+            let stems = Stems::new(language);
+            // The last character of several would find all words that end with it.
+            let plain = plain_words(text, language).filter(|word| word.kind != WordKind::Last);
+            for word in plain.take(QUERY_WORDS_MAX) {
+                let set = match functional.contains(&word.text) {
                     true => &mut wanted.functional,
-                    false if word.is_single => &mut wanted.initials,
+                    false if word.kind == WordKind::Single => &mut wanted.initials,
                     false => &mut wanted.terms,
                 };
-                set.insert(word.text);
+                set.insert(stems.stem(word).text);
             }
         }
         // A stem of one language may be a function word of another.
@@ -367,8 +370,7 @@ fn filter(search: &Search<'_>, snapshot: &Snapshot) -> Result<Option<Box<dyn Que
         .map(|folder| paths::absolute(folder).map(|folder| fields.of_path(&folder)))
         .collect::<Result<_, _>>()?;
     let kinds = search.kinds.iter().map(|&kind| fields.of_kind(kind)).collect();
-    let tags =
-        search.tags.iter().map(|tag| fields.of_tag(&tag.trim_start_matches('#').to_lowercase())).collect();
+    let tags = search.tags.iter().map(|tag| fields.of_tag(tag.trim_start_matches('#'))).collect();
     let sets: [Vec<Term>; 3] = [kinds, folders, tags];
     let mut conditions: Vec<(Occur, Box<dyn Query>)> = sets
         .into_iter()

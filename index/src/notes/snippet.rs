@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
+use unicode_normalization::char::is_combining_mark;
+
 use super::language::Language;
-use super::words::words;
+use super::words::{is_ignorable, words};
 
 /// Maximum length of a snippet, in bytes: two lines of a terminal.
 pub const SNIPPET_BYTES_MAX: usize = 200;
@@ -63,11 +65,20 @@ fn matches(
             false => initials.iter().find(|&initial| word.text.starts_with(initial.as_str()))?.clone(),
         };
         // Of a pair of characters, only the first is known to match.
-        let first = text[word.range.clone()].chars().next().map_or(0, char::len_utf8);
-        let end = if is_whole { word.range.end } else { word.range.start + first };
-        Some((word.range.start..end, form))
+        let end = if is_whole { word.range.end } else { word.first_end };
+        // Of a word that is too long for a snippet, the beginning matches.
+        let start = word.range.start;
+        let longest = text.floor_char_boundary(start + SNIPPET_BYTES_MAX);
+        Some((start..with_marks(text, end).min(longest), form))
     });
     found.collect()
+}
+
+/// The end of the marks behind a place. They are shown with the character before.
+fn with_marks(text: &str, at: usize) -> usize {
+    let rest =
+        text[at..].trim_start_matches(|c: char| !c.is_ascii() && (is_combining_mark(c) || is_ignorable(c)));
+    text.len() - rest.len()
 }
 
 /// The bytes of a text around a part: up to the limit, at the ends of words where possible.
@@ -77,12 +88,19 @@ fn around(text: &str, part: Range<usize>) -> Range<usize> {
     while !text.is_char_boundary(start) {
         start += 1;
     }
+    start = with_marks(text, start).min(part.start);
     if start > 0 && start < part.start {
         start += text[start..part.start].find(char::is_whitespace).unwrap_or(0);
     }
     let mut end = start.saturating_add(SNIPPET_BYTES_MAX.max(part.end.saturating_sub(start))).min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
+    end = text.floor_char_boundary(end);
+    let mut before_marks = end;
+    while before_marks > part.end && with_marks(text, before_marks) > before_marks {
+        before_marks = text.floor_char_boundary(before_marks - 1);
+    }
+    // A character may have more marks than fit.
+    if before_marks > start {
+        end = before_marks;
     }
     if end < text.len() && end > part.end {
         end = text[part.end..end].rfind(char::is_whitespace).map_or(end, |at| part.end + at);
@@ -107,6 +125,7 @@ fn joined(ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use unicode_normalization::UnicodeNormalization;
 
     use super::*;
 
@@ -134,6 +153,23 @@ mod tests {
         let snippet = of("今日は東京都へ行く", &["東京", "京都"]);
         assert_eq!(&snippet.text[snippet.matched[0].clone()], "東京都");
         assert_eq!(of("日本語版", &[]).matched, vec![6..9; 1]);
+    }
+
+    /// A terminal or a page that marks a match must not tear a letter from its marks.
+    #[test]
+    fn matches_and_cuts_keep_characters_whole() {
+        let shown = |text: &str, terms: &[&str]| {
+            let snippet = of(text, terms);
+            snippet.matched.iter().map(|range| snippet.text[range.clone()].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(shown("ที่นี่", &["ที"]), ["ที่"]);
+        assert_eq!(shown("the cafe\u{301}.", &["cafe"]), ["cafe\u{301}"]);
+        assert_eq!(shown(&"語\u{fe00}".nfd().collect::<String>(), &[]), ["語\u{fe00}"]);
+        let long = "x".repeat(1000);
+        assert_eq!(shown(&long, &[&long[..128]]), [&long[..SNIPPET_BYTES_MAX]]);
+        let text = of(&"e\u{301}".repeat(300), &[]).text;
+        assert!(text.starts_with('e') && text.ends_with('\u{301}') && text.len() > 190, "{text}");
+        assert!(!of(&format!("e{}", "\u{301}".repeat(300)), &[]).text.is_empty());
     }
 
     proptest! {

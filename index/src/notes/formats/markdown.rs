@@ -1,8 +1,11 @@
 //! Markdown and plain text, with front matter and `#tags`.
 
+use unicode_normalization::char::is_combining_mark;
+
 use super::{Body, TAG_BYTES_MAX, Unit, lines, parse_date, sorted};
 use crate::document::{first_heading, is_fence};
 use crate::notes::report::SkipReason;
+use crate::notes::words::is_ignorable;
 
 /// The first lines between `---` and `---`.
 #[derive(Default)]
@@ -73,7 +76,7 @@ fn tag(text: &str) -> Option<String> {
     (!tag.is_empty() && tag.len() <= TAG_BYTES_MAX).then_some(tag)
 }
 
-/// Words `#tag` outside of code: a letter first, then letters, digits, `-`, `_` and `/`.
+/// Words `#tag` outside of code: a letter first, then letters with their marks, digits, `-`, `_` and `/`.
 fn tags_in(text: &str) -> Vec<String> {
     let mut tags = Vec::new();
     let mut fenced = false;
@@ -96,7 +99,9 @@ fn tags_in(text: &str) -> Vec<String> {
 /// Whether a word after `#` is a tag (`#2` and `##` are not).
 fn is_tag(word: &str) -> bool {
     word.starts_with(char::is_alphabetic)
-        && word.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '/'))
+        && word.chars().all(|c| {
+            c.is_alphanumeric() || is_combining_mark(c) || is_ignorable(c) || matches!(c, '-' | '_' | '/')
+        })
 }
 
 #[cfg(test)]
