@@ -68,7 +68,7 @@ const NONE: u32 = u32::MAX;
 /// The diff of a growing new text against an old one.
 ///
 /// The events of all calls, in order, describe the new text from its start to its end. An event is never taken back. Text is kept,
-/// inserted and left out in whole pieces (a word of more than 64 bytes is several), except for white space.
+/// inserted and left out in whole pieces (a word of more than 64 characters is several), except for white space.
 ///
 /// Memory: both texts, and about 150 bytes for each word of the old one. Time: linear in both texts.
 ///

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::citations::citations;
 use super::runs::{Run, Text};
-use crate::pieces::{Piece, Splitter, is_single};
+use crate::pieces::{Piece, Splitter, composed, is_single};
 
 /// A passage that was shown to the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,8 @@ pub struct CopiedSpan {
     pub passage: usize,
     /// Its place in the passage's text.
     pub place: Range<usize>,
-    /// Whether both texts are equal byte for byte. Otherwise they differ in white space, citations, or signs that begin lines of lists and quotes.
+    /// Whether both texts are equal byte for byte. Otherwise they differ in white space, citations, signs that begin lines of lists and quotes, or
+    /// the encoding of equal characters.
     pub is_exact: bool,
     /// Number of words.
     pub n_words: usize,
@@ -69,7 +70,8 @@ impl CopiedSpan {
 
 /// Finds the spans of an answer that are copied from passages.
 ///
-/// A span is a run of words and signs that stand in the same order in a passage. White space may differ; citations and, at the start of a
+/// A span is a run of words and signs that stand in the same order in a passage. White space, the encoding of equal characters (NFC or
+/// NFD) and soft hyphens may differ; citations and, at the start of a
 /// line, marks of lists and quotes are skipped; [`CopiedSpan::is_exact`] says whether they do. Spans do not overlap in the answer. The longest
 /// run counts first (of equal ones, the first in the answer), then the longest of what it leaves, down to
 /// [`words_min`](SpanOptions::words_min). A run that occurs at several places has the first one of the first passage; what a longer
@@ -95,13 +97,13 @@ pub fn copied_spans(output: &str, passages: &[Shown<'_>], options: SpanOptions) 
         .iter()
         .map(|piece| {
             let n = numbers.len() as u32;
-            *numbers.entry(&output[piece.clone()]).or_insert(n)
+            *numbers.entry(composed(&output[piece.clone()])).or_insert(n)
         })
         .collect();
     let mut text = Text::new(&words);
     for passage in passages {
         let mut reader = text.reader();
-        each_piece(passage.text, |piece| reader.read(numbers.get(&passage.text[piece]).copied()));
+        each_piece(passage.text, |piece| reader.read(numbers.get(&composed(&passage.text[piece])).copied()));
     }
     let weights: Vec<usize> = std::iter::once(0)
         .chain(half_words(output, &pieces).into_iter().scan(0, |sum, n| {
@@ -229,6 +231,7 @@ fn places(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use unicode_normalization::UnicodeNormalization;
 
     use super::*;
 
@@ -271,6 +274,14 @@ mod tests {
             ]
         );
         assert_eq!(find("- order a new switch\n", &[passage], 4), [("order a new switch", 0, true)]);
+    }
+
+    #[test]
+    fn equal_characters_may_be_encoded_differently() {
+        let answer = "Élise répète qu'elle a déjà payé.";
+        let decomposed: String = answer.nfd().collect();
+        assert_eq!(find(answer, &[&decomposed], 4), [(answer, 0, false)]);
+        assert_eq!(find(answer, &[&answer.replace("pè", "p\u{ad}è")], 4), [(answer, 0, false)]);
     }
 
     #[test]

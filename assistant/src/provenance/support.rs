@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::sentences::is_list_number;
-use crate::pieces::{Piece, Splitter, is_single};
+use crate::pieces::{Piece, Splitter, composed, is_single};
 
 /// Minimum share of a sentence's content words that a supporting passage has (`lab/RESULTS.md` has the measurement).
 pub const SUPPORT_SHARE_MIN: f32 = 0.5;
@@ -87,7 +87,7 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
     let mut read_to = 0;
     let mut take = |piece: Option<Piece>| {
         let piece = piece.unwrap_or(text.len()..text.len());
-        let own = &text[piece.clone()];
+        let own = &*composed(&text[piece.clone()]);
         let is_first = read_to == 0 || text[read_to..piece.start].contains(['\n', '\r']);
         read_to = piece.end;
         let first = own.chars().next();
@@ -123,7 +123,8 @@ fn words(text: &str, mut found: impl FnMut(&str, Kind)) {
         } else if digits > 0 {
             number = Some((own[..digits].to_owned(), piece.end, is_first));
         } else {
-            word.extend(own.chars().flat_map(char::to_lowercase));
+            // A sigma at the end of a word is the same letter.
+            word.extend(own.chars().flat_map(char::to_lowercase).map(|c| if c == 'ς' { 'σ' } else { c }));
             let n_chars = own.chars().count();
             let kind = match own.chars().any(char::is_numeric) {
                 true => Kind::Number,
@@ -279,6 +280,8 @@ impl Passages {
 
 #[cfg(test)]
 mod tests {
+    use unicode_normalization::UnicodeNormalization;
+
     use super::*;
 
     fn content(text: &str) -> Vec<String> {
@@ -293,6 +296,16 @@ mod tests {
         assert_eq!(content("地下室の水"), ["の水", "下室", "地下", "室の"]);
         assert_eq!(content("펌프가 그 멈췄다"), ["멈췄다", "펌프가"]);
         assert_eq!(content("a — of"), [""; 0]);
+    }
+
+    /// A note may have another form than the answer: files of a Mac are often decomposed.
+    #[test]
+    fn words_do_not_depend_on_the_form_of_the_text() {
+        for text in ["펌프가 그 멈췄다", "Élise répète", "地下室が", "ΟΔΟΣΣ Bahnhof"] {
+            let decomposed: String = text.nfd().collect();
+            assert_eq!(content(&decomposed), content(text));
+            assert_eq!(content(&text.replace("hof", "\u{ad}hof")), content(text));
+        }
     }
 
     #[test]
