@@ -35,6 +35,7 @@ pub(crate) fn mcp(args: &McpArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     keeping.watch(assistant.notes());
     let spec = first.spec(&setup, assistant, Some(keeping.ready()));
     let server = StdioServer::new(Limits::default(), Models::new([spec])?.with_gate(gate))?;
+    let server = server.with_forget(args.notes.mcp_forget);
     refrain_serve::quiet_panics();
     note("MCP on standard input and output; the client ends it");
     let stop = CancelToken::new();

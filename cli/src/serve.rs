@@ -11,6 +11,7 @@ use refrain_assistant::{Assistant, AssistantOptions, BuildError, Gate, StoreErro
 use refrain_serve::{
     Limits, Loaded, ModelKind, ModelSpec, Models, ModelsError, ServeError, ServeOptions, Server,
 };
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::args::{ModelArgs, NotesArgs, ServeArgs, SessionArgs};
 use crate::failure::{Exit, Failure};
@@ -32,13 +33,15 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         .with_waiting(args.queue)
         .with_warm_bytes(args.kept_prompts)
         .with_grace_time(Duration::from_secs(args.grace_time));
+    let new_token = needs_token(args).then(new_token).transpose()?;
     let options = ServeOptions::default()
         .with_host(args.host)
         .with_port(args.port)
         .with_unix_socket(args.unix_socket.clone())
-        .with_token(args.token.clone())
+        .with_token(args.token.clone().or_else(|| new_token.clone()))
         .with_origins(args.origin.clone())
         .with_hosts(args.allow_host.clone())
+        .with_mcp_forget(args.notes.mcp_forget)
         .with_stops_on_sigterm(true)
         .with_limits(limits);
     // A refused option should not wait for the model.
@@ -81,13 +84,23 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     models.load(&id)?;
     let server = Server::bind(options, models)?;
     refrain_serve::quiet_panics();
-    let place = match server.unix_socket() {
-        Some(path) => visible(&format!("unix:{}", path.display())).into_owned(),
-        None => format!("http://{}", reachable(server.local_addr())),
+    let place = match (server.unix_socket(), &new_token) {
+        (Some(path), _) => visible(&format!("unix:{}", path.display())).into_owned(),
+        (None, Some(token)) => format!("http://{}/?token={token}", reachable(server.local_addr())),
+        (None, None) => format!("http://{}", reachable(server.local_addr())),
     };
     AnswerStream::stdout().line(&place)?;
+    if args.no_token && args.notes.notes.is_some() && server.unix_socket().is_none() {
+        note(
+            "--no-token: every program and every user of this device can read, ask and forget the notes at this address",
+        );
+    }
     match server.unix_socket() {
         Some(_) => note("the OpenAI API is at /v1 of this socket, MCP at its /mcp; Ctrl-C stops the server"),
+        None if new_token.is_some() => note(
+            "a page is at this address; the OpenAI API at /v1 and MCP at /mcp want the token as a key (`Authorization: Bearer …`); Ctrl-C \
+             stops the server",
+        ),
         None => note(
             "a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server",
         ),
@@ -100,6 +113,19 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         setup.learned.keep(&setup.engine);
     }
     Ok(Exit::Done)
+}
+
+/// Whether the server needs a token that nobody has given: other users and programs of this device reach an address, and not a socket.
+fn needs_token(args: &ServeArgs) -> bool {
+    args.notes.notes.is_some() && args.token.is_none() && !args.no_token && args.unix_socket.is_none()
+}
+
+/// A token of 128 random bits.
+fn new_token() -> Result<String, Failure> {
+    let mut bytes = [0; 16];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| Failure::new(Exit::Failed, "the system gives no random numbers for a token"))?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// An address that a browser on this device can open.

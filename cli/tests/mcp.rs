@@ -119,7 +119,7 @@ fn a_client_searches_reads_and_asks_the_notes() {
     let tools = client.result("tools/list", json!({}));
     let names: Vec<&str> =
         tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["search_notes", "answer_from_notes", "summarize", "forget"]);
+    assert_eq!(names, ["search_notes", "answer_from_notes", "summarize"]);
     let found = client.call("search_notes", json!({ "query": "who is repairing the taps" }));
     let passage = &found["passages"][0];
     assert_eq!(passage["name"], "notes/tap.md");

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use support::{arg, model, refrain};
 
-/// A running server with its address.
+/// A running server with its address. A token that the server has made is behind the address.
 fn start(args: &[&str]) -> (Child, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
         .args(["serve", "--no-config", "--port", "0", "--threads", "1"])
@@ -38,6 +38,13 @@ fn request(address: &str, head: &str, body: &str) -> String {
     reply
 }
 
+/// Ends a server, and returns what it wrote to standard error.
+fn ended(mut child: Child) -> String {
+    let errors = child.stderr.take().expect("piped");
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    std::io::read_to_string(errors).expect("text")
+}
+
 /// Ends a server with a signal, and returns its exit code.
 fn stop(mut child: Child, signal: &str) -> Option<i32> {
     let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill runs");
@@ -61,6 +68,7 @@ fn the_model_inside_the_program_answers_until_a_signal() {
 
 /// The names of the notes that a search finds.
 fn found(address: &str, query: &str) -> Vec<String> {
+    let (address, token) = address.split_once("/?token=").unwrap_or((address, "none"));
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
@@ -68,9 +76,12 @@ fn found(address: &str, query: &str) -> Vec<String> {
     });
     let call = json!({ "name": "search_notes", "arguments": { "query": query }, "_meta": meta });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call }).to_string();
-    let head = "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
-        MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: search_notes";
-    let reply = request(address, head, &body);
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n\
+        Authorization: Bearer {token}\r\n\
+        MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: search_notes"
+    );
+    let reply = request(address, &head, &body);
     let message = reply.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
     let message = message.filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(Value::is_object);
     let message = message.unwrap_or_else(|| panic!("{reply}"));
@@ -129,6 +140,66 @@ fn a_token_guards_the_server() {
     let list = request(&address, "GET /v1/models HTTP/1.1\r\nAuthorization: Bearer 0123456789abcdef", "");
     assert!(list.contains("\"mine\""), "{list}");
     assert_eq!(stop(child, "-TERM"), Some(0));
+}
+
+/// Other users and programs of the device reach an address of it too.
+#[test]
+fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
+    let place = tempfile::tempdir().expect("a folder");
+    let notes = place.path().join("notes");
+    fs::create_dir(&notes).unwrap();
+    fs::write(notes.join("tap.md"), "# Kitchen\n\nThe tap drips.\n").unwrap();
+    let (model, index) = (model(), place.path().join("index"));
+    let fixed = ["--no-store", "--model", arg(&model), "--index", arg(&index), "--notes", arg(&notes)];
+    let with = |more: &[&'static str]| start(&[&fixed[..], more].concat());
+    let (first, shown) = with(&[]);
+    let (address, token) = shown.split_once("/?token=").unwrap_or_else(|| panic!("{shown}"));
+    assert!(token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let status = |head: &str, token: Option<&str>| {
+        let key = token.map(|token| format!("\r\nAuthorization: Bearer {token}")).unwrap_or_default();
+        request(address, &format!("{head} HTTP/1.1{key}"), "")[9..12].to_owned()
+    };
+    // The token in an address is for the page alone, which takes it out: addresses are written to logs.
+    let in_address = format!("/page/status?token={token}");
+    for path in
+        ["/v1/models", "/page/status", "/page/history", "/metrics", "/mcp", "/page/source/1", &in_address]
+    {
+        assert_eq!(status(&format!("GET {path}"), None), "401", "{path}");
+        assert_eq!(status(&format!("GET {path}"), Some("0123456789abcdef")), "401", "{path}");
+        assert_ne!(status(&format!("GET {path}"), Some(token)), "401", "{path}");
+    }
+    for path in ["/health", "/", &format!("/?token={token}"), "/page/page.js", "/page/page.css"] {
+        assert_eq!(status(&format!("GET {path}"), None), "200", "{path}");
+    }
+    assert_eq!(found(&shown, "taps"), ["notes/tap.md"]);
+    let (second, other) = with(&[]);
+    assert_ne!(other.split_once("/?token=").expect("a token").1, token, "each start has a new one");
+    assert!(!ended(first).contains(token));
+    ended(second);
+    // A given token is not shown.
+    let (child, address) = with(&["--token", "0123456789abcdef"]);
+    assert!(!address.contains("token"), "{address}");
+    assert!(request(&address, "GET /page/status HTTP/1.1", "").starts_with("HTTP/1.1 401"));
+    ended(child);
+    // Without a token, a line says what that opens.
+    let (child, address) = with(&["--no-token"]);
+    assert_eq!(found(&address, "taps"), ["notes/tap.md"]);
+    assert_eq!(ended(child).lines().filter(|line| line.contains("--no-token")).count(), 1);
+    refrain(&["serve", "--no-config", "--no-token", "--token", "0123456789abcdef"]).refused(2);
+    refrain(&["serve", "--no-config", "--no-token", "--host", "0.0.0.0", "--port", "0"]).refused(2);
+    // A socket is open to its owner alone.
+    let socket = place.path().join("socket");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
+        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", arg(&socket)])
+        .args(fixed)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("unix:") && !line.contains("token"), "{line}");
+    ended(child);
 }
 
 /// What a stream of eight long answers still sends when a signal has stopped the server.

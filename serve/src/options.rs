@@ -28,6 +28,8 @@ pub struct ServeOptions {
     pub origins: Vec<String>,
     /// Further names of this device that requests may have as `Host`, without a port. Addresses and `localhost` need no entry.
     pub hosts: Vec<String>,
+    /// Whether clients of the Model Context Protocol may delete notes and what was made from them: the tool `forget`. Default: no.
+    pub mcp_forget: bool,
     /// Whether SIGTERM stops the server, as service managers expect. Default: it ends the program.
     pub stops_on_sigterm: bool,
     /// The limits.
@@ -43,6 +45,7 @@ impl Default for ServeOptions {
             token: None,
             origins: Vec::new(),
             hosts: Vec::new(),
+            mcp_forget: false,
             stops_on_sigterm: false,
             limits: Limits::default(),
         }
@@ -51,7 +54,8 @@ impl Default for ServeOptions {
 
 impl std::fmt::Debug for ServeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { host, port, unix_socket, token, origins, hosts, stops_on_sigterm, limits } = self;
+        let Self { host, port, unix_socket, token, origins, hosts, mcp_forget, stops_on_sigterm, limits } =
+            self;
         f.debug_struct("ServeOptions")
             .field("host", host)
             .field("port", port)
@@ -59,6 +63,7 @@ impl std::fmt::Debug for ServeOptions {
             .field("has_token", &token.is_some())
             .field("origins", origins)
             .field("hosts", hosts)
+            .field("mcp_forget", mcp_forget)
             .field("stops_on_sigterm", stops_on_sigterm)
             .field("limits", limits)
             .finish()
@@ -105,6 +110,13 @@ impl ServeOptions {
     #[must_use]
     pub fn with_hosts(mut self, hosts: Vec<String>) -> Self {
         self.hosts = hosts;
+        self
+    }
+
+    /// Sets [`mcp_forget`](field@Self::mcp_forget).
+    #[must_use]
+    pub fn with_mcp_forget(mut self, forgets: bool) -> Self {
+        self.mcp_forget = forgets;
         self
     }
 

@@ -83,8 +83,10 @@ impl Server {
         let (bound, address) = Bound::new(&options)?;
         let app = App::new(&options, models);
         let page = Page::new(app.clone());
-        let router =
-            api::router().with_state(app.clone()).merge(mcp::router(page.clone())).merge(page::router(page));
+        let router = api::router()
+            .with_state(app.clone())
+            .merge(mcp::router(page.clone(), options.mcp_forget))
+            .merge(page::router(page));
         Ok(Self { bound, address, options, app, router })
     }
 

@@ -166,7 +166,7 @@ fn a_session_begins_lists_the_tools_and_ends() {
     let tools = client.result("tools/list", json!({}));
     let names: Vec<_> =
         tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["search_notes", "answer_from_notes", "summarize", "forget"]);
+    assert_eq!(names, ["search_notes", "answer_from_notes", "summarize"]);
     for tool in tools["tools"].as_array().unwrap() {
         assert!(
             tool["inputSchema"].is_object()
@@ -416,7 +416,7 @@ fn a_cancelled_request_ends_its_job() {
 #[test]
 fn refused_arguments_are_errors_of_the_protocol() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default());
+    let (server, _) = place.server(ServeOptions::default().with_mcp_forget(true));
     let client = Client::new(&server);
     for (name, arguments, param) in [
         ("search_notes", json!({}), "query"),
@@ -492,10 +492,39 @@ fn what_a_client_sends_has_limits() {
     assert!(all[1..].iter().all(|client| status(client) == 200));
 }
 
+/// Tools that delete are absent, and refused like any other name, unless the user has allowed them.
+#[test]
+fn nothing_is_deleted_unless_the_user_allows_it() {
+    let place = Place::new();
+    let (server, assistant) = place.server(ServeOptions::default());
+    let client = Client::new(&server);
+    let n_files = assistant.note_files().unwrap().len();
+    let unknown = client.error("tools/call", json!({ "name": "erase", "arguments": {} }));
+    for arguments in [json!({ "folder": "notes" }), json!({ "before": "2999-01-01" }), json!({})] {
+        let refused = client.error("tools/call", json!({ "name": "forget", "arguments": arguments }));
+        assert_eq!(refused, unknown);
+    }
+    let first = messages(&server.request("POST", "/mcp", &[ACCEPT, JSON], &initialize(VERSION).to_string()));
+    assert!(!first[0]["result"]["instructions"].as_str().unwrap().contains("forget"), "{first:?}");
+    assert_eq!(assistant.note_files().unwrap().len(), n_files);
+    let (server, _) = Place::new().server(ServeOptions::default().with_mcp_forget(true));
+    let tools = Client::new(&server).result("tools/list", json!({}));
+    let destructive: Vec<_> = tools["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|tool| tool["annotations"]["destructiveHint"] == true)
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(destructive, ["forget"]);
+    let first = messages(&server.request("POST", "/mcp", &[ACCEPT, JSON], &initialize(VERSION).to_string()));
+    assert!(first[0]["result"]["instructions"].as_str().unwrap().contains("`forget`"), "{first:?}");
+}
+
 #[test]
 fn what_is_forgotten_is_found_no_more() {
     let place = Place::new();
-    let (server, assistant) = place.server(ServeOptions::default());
+    let (server, assistant) = place.server(ServeOptions::default().with_mcp_forget(true));
     let client = Client::new(&server);
     let answer = client.call("answer_from_notes", json!({ "question": QUESTION }));
     let note = answer["sources"][0]["uri"].clone();
@@ -574,7 +603,7 @@ fn an_open_stream_ends_with_the_server() {
 #[test]
 fn no_answer_shows_where_the_notes_are() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default());
+    let (server, _) = place.server(ServeOptions::default().with_mcp_forget(true));
     let client = Client::new(&server);
     let folder = place.0.path();
     let shows = |value: &Value| value.to_string().contains(Path::new(folder).to_str().unwrap());

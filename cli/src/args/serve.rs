@@ -21,9 +21,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     pub(crate) unix_socket: Option<PathBuf>,
     /// The secret that requests must have as `Authorization: Bearer …`, at least 16 characters. The variable REFRAIN_TOKEN hides it from other
-    /// users of this device.
-    #[arg(long, value_name = "SECRET")]
+    /// users of this device [default with --notes on an address: a new one, which the printed address has].
+    #[arg(long, value_name = "SECRET", conflicts_with = "no_token")]
     pub(crate) token: Option<String>,
+    /// Serve --notes without a token: every program and every user of this device can read the notes.
+    #[arg(long)]
+    pub(crate) no_token: bool,
     /// Let pages of this origin use the server, such as `https://chat.example`. May be repeated.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
@@ -94,4 +97,7 @@ pub(crate) struct NotesArgs {
     /// Keep answers in memory, and nothing on disk.
     #[arg(long)]
     pub(crate) no_store: bool,
+    /// Offer clients of the Model Context Protocol the tool `forget`, which deletes notes from the index and what was made from them.
+    #[arg(long)]
+    pub(crate) mcp_forget: bool,
 }

@@ -21,6 +21,16 @@ export const token = {
   clear: (): void => sessionStorage.removeItem(TOKEN_KEY),
 };
 
+/** Takes the token from the page's address, as the server prints it. It does not stay there: addresses are copied and written to histories. */
+export function takeToken(): void {
+  const address = new URL(location.href);
+  const given = address.searchParams.get("token");
+  if (given === null) return;
+  address.searchParams.delete("token");
+  window.history.replaceState(null, "", address.pathname + address.search + address.hash);
+  if (given !== "") token.set(given);
+}
+
 /** Called when the server wants another token. */
 let onUnauthorized: () => void = () => undefined;
 

@@ -80,7 +80,7 @@ function signIn(): void {
     "form",
     { class: "signin" },
     el("h2", {}, "Sign in"),
-    el("p", { class: "dim" }, "The server wants its token: the one that it was started with. It is kept in this tab until you close it."),
+    el("p", { class: "dim" }, "The server wants its token: the one that it was started with, or that is in the address that it printed. It is kept in this tab until you close it."),
     wasWrong && el("p", { class: "error", role: "alert" }, "The server does not accept this token."),
     // Password managers file a secret under a name.
     el("input", { type: "text", autocomplete: "username", value: "refrain", hidden: true }),
@@ -98,6 +98,7 @@ function signIn(): void {
   input.focus();
 }
 
+api.takeToken();
 applyTheme();
 api.whenUnauthorized(signIn);
 document.addEventListener("keydown", (event) => {

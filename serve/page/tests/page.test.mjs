@@ -338,6 +338,33 @@ describe("signing in", () => {
     }
   });
 
+  test("the printed address signs in, and loses the token", async () => {
+    const server = await Server.start();
+    try {
+      assert.match(server.query, /^\?token=[0-9a-f]{32}$/);
+      const token = server.query.slice("?token=".length);
+      await withPage(
+        server,
+        async (page) => {
+          await page.locator(".composer").waitFor();
+          const shown = await page.evaluate(() => [location.href, JSON.stringify(localStorage), document.cookie, sessionStorage.getItem("refrain.token")]);
+          assert.deepEqual(shown, [`${server.url}/#ask`, shown[1], "", token]);
+          assert.ok(!shown[1].includes(token));
+          assert.equal(await page.evaluate(() => history.length), 2, "no entry has the token");
+          await page.reload();
+          await ask(page, QUESTION);
+          // Another tab needs the address again, and a wrong token asks for the right one.
+          await page.goto(`${server.url}/?token=wrong&a=b`);
+          await page.getByText("The server does not accept this token.").waitFor();
+          assert.equal(await page.evaluate(() => location.search), "?a=b");
+        },
+        { hash: "#ask", allow: ["401"] },
+      );
+    } finally {
+      await server.stop();
+    }
+  });
+
   test("a server without notes says so, and edits", async () => {
     const server = await Server.start({ notes: false });
     try {

@@ -60,11 +60,14 @@ export class Server {
       let shown = "";
       server.process.stdout.on("data", (data) => {
         shown += data;
-        const address = /http:\/\/\S+/.exec(shown);
-        if (address) resolve(address[0]);
+        const address = /(http:\/\/\S+)\n/.exec(shown);
+        if (address) resolve(address[1]);
       });
       server.process.once("exit", () => reject(new Error(`the server has ended: ${server.output}`)));
     });
+    // A token that the server has made is in the address that it prints.
+    server.query = new URL(server.url).search;
+    server.url = new URL(server.url).origin;
     return server;
   }
 
@@ -105,7 +108,7 @@ export async function withPage(server, test, { width = 1200, height = 800, schem
     if (!request.url().startsWith(server.url)) problems.push(`a request to ${request.url()}`);
   });
   try {
-    await page.goto(`${server.url}/${hash}`);
+    await page.goto(`${server.url}/${server.query}${hash}`);
     await test(page);
     if (problems.length > 0) throw new Error(problems.join("\n"));
   } finally {

@@ -68,7 +68,7 @@ impl Share {
 }
 
 /// The route.
-pub(crate) fn router(page: Page) -> Router {
+pub(crate) fn router(page: Page, forgets: bool) -> Router {
     let app = page.app().clone();
     let mut manager = LocalSessionManager::default();
     manager.session_config.keep_alive = Some(SESSION_IDLE);
@@ -78,7 +78,7 @@ pub(crate) fn router(page: Page) -> Router {
         .disable_allowed_hosts()
         .with_sse_keep_alive(Some(app.limits().ping_time))
         .with_max_request_body_bytes(app.limits().body_bytes);
-    let mcp = Mcp::new(page);
+    let mcp = Mcp::new(page, forgets);
     let service = StreamableHttpService::new(move || Ok(mcp.clone()), Arc::clone(&manager), config);
     let sessions = Sessions { manager, used: Mutex::default(), beginning: tokio::sync::Mutex::default() };
     let endpoint = Endpoint { app, service, sessions: Arc::new(sessions) };

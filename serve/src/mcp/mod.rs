@@ -5,7 +5,7 @@
 //! | `search_notes` | passages that match a query |
 //! | `answer_from_notes` | an answer with its sources, copied spans and checked citations |
 //! | `summarize` | a summary of a note, a text, or what matches a query |
-//! | `forget` | deletes a note or a folder from the index, or what was kept before a time |
+//! | `forget` | deletes a note or a folder from the index, or what was kept before a time; only where the user allows it |
 //!
 //! One [`Mcp`] answers both transports: `http` (the route `/mcp`, behind the checks of every request) and [`stdio`]. Jobs take their places
 //! in the queue and their turns at the gate as requests of the API do.
@@ -40,24 +40,39 @@ use arguments::Call;
 /// What a client's model is told about this server.
 const INSTRUCTIONS: &str = "The user's own notes, on this device. `search_notes` finds passages, `answer_from_notes` answers a question \
     from them with a small local model and says where each part comes from, `summarize` shortens a note or a text. Notes have URIs, \
-    which resources/read and the tools take. `forget` deletes and cannot be undone: ask the user first.";
+    which resources/read and the tools take.";
+
+/// The same about deleting.
+const FORGET_INSTRUCTIONS: &str = " `forget` deletes and cannot be undone: ask the user first.";
 
 /// The answers of a client's requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Mcp {
     page: Page,
+    /// Whether there are tools that delete.
+    forgets: bool,
 }
 
 impl Mcp {
-    pub(crate) fn new(page: Page) -> Self {
-        Self { page }
+    pub(crate) fn new(page: Page, forgets: bool) -> Self {
+        Self { page, forgets }
+    }
+
+    /// The tools that this server has.
+    fn tools(&self) -> impl Iterator<Item = Tool> {
+        let forgets = self.forgets;
+        tools::all().into_iter().filter(move |tool| forgets || !tools::is_destructive(tool))
     }
 }
 
 impl ServerHandler for Mcp {
     fn get_info(&self) -> ServerConfig {
+        let mut instructions = INSTRUCTIONS.to_owned();
+        if self.forgets {
+            instructions.push_str(FORGET_INSTRUCTIONS);
+        }
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
-        let mut info = ServerConfig::new(capabilities).with_instructions(INSTRUCTIONS);
+        let mut info = ServerConfig::new(capabilities).with_instructions(instructions);
         info.server_info =
             Implementation::new("refrain", env!("CARGO_PKG_VERSION")).with_title("Refrain: your notes");
         info
@@ -71,12 +86,12 @@ impl ServerHandler for Mcp {
         match request.and_then(|request| request.cursor) {
             // All tools are on one page.
             Some(_) => Err(invalid(&ApiError::field("cursor", "the cursor is not one of this server"))),
-            None => Ok(ListToolsResult::with_all_items(tools::all())),
+            None => Ok(ListToolsResult::with_all_items(self.tools().collect())),
         }
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::all().into_iter().find(|tool| tool.name == name)
+        self.tools().find(|tool| tool.name == name)
     }
 
     async fn call_tool(
@@ -85,7 +100,9 @@ impl ServerHandler for Mcp {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = Value::Object(request.arguments.unwrap_or_default());
-        let call = Call::read(&request.name, &arguments).map_err(|error| invalid(&error))?;
+        let has_tool = self.tools().any(|tool| tool.name == request.name);
+        let name = if has_tool { &*request.name } else { "" };
+        let call = Call::read(name, &arguments).map_err(|error| invalid(&error))?;
         drop(arguments);
         let result = match call {
             Call::Search(call) => self.search(call, context).await,

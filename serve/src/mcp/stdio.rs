@@ -42,7 +42,14 @@ impl StdioServer {
         let options = ServeOptions::default().with_limits(limits);
         options.check()?;
         let app = App::new(&options, models);
-        Ok(Self { mcp: Mcp::new(Page::new(app.clone())), app })
+        Ok(Self { mcp: Mcp::new(Page::new(app.clone()), false), app })
+    }
+
+    /// Whether the client may delete notes and what was made from them: the tool `forget`. Default: no.
+    #[must_use]
+    pub fn with_forget(mut self, forgets: bool) -> Self {
+        self.mcp.forgets = forgets;
+        self
     }
 
     /// Answers the client until it closes standard input, or until `stop` is cancelled. Running jobs are cancelled then.

@@ -19,6 +19,13 @@ pub(super) fn all() -> Vec<Tool> {
     vec![search(), answer(), summarize(), forget()]
 }
 
+/// Whether a tool deletes something of the user.
+pub(super) fn is_destructive(tool: &Tool) -> bool {
+    tool.annotations
+        .as_ref()
+        .is_none_or(|hints| hints.destructive_hint != Some(false) && hints.read_only_hint != Some(true))
+}
+
 fn search() -> Tool {
     let kinds: Vec<&str> = SourceKind::ALL.into_iter().map(SourceKind::name).collect();
     let input = object(
@@ -322,6 +329,7 @@ mod tests {
                 let known = ["type", "properties", "required", "additionalProperties"];
                 assert!(schema.keys().all(|key| known.contains(&key.as_str())), "{}", tool.name);
             }
+            assert_eq!(is_destructive(&tool), tool.name == "forget");
             let hints = tool.annotations.expect("hints");
             assert_eq!(hints.destructive_hint == Some(true), tool.name == "forget");
             assert_eq!(hints.read_only_hint == Some(true), tool.name == "search_notes");
