@@ -58,17 +58,25 @@ pub(crate) fn words(text: &str, language: Option<Language>) -> impl Iterator<Ite
 }
 
 /// Makes words of a text to words of the index.
-pub(crate) struct Stems(Option<Stemmer>);
+pub(crate) struct Stems {
+    stemmer: Option<Stemmer>,
+    /// The Greek stemmer knows the accents of today, and a text may have others or none.
+    is_greek: bool,
+}
 
 impl Stems {
     pub(crate) fn new(language: Option<Language>) -> Self {
-        Self(language.map(|language| Stemmer::new(language.algorithm())))
+        let stemmer = language.map(|language| Stemmer::new(language.algorithm()));
+        Self { stemmer, is_greek: language == Some(Language::Greek) }
     }
 
     /// The stem of one of [`plain_words`], without accents.
     pub(crate) fn stem(&self, mut word: Word) -> Word {
         if word.kind == WordKind::Run {
-            if let Some(stemmer) = &self.0 {
+            if self.is_greek {
+                word.text = without_accents(&word.text);
+            }
+            if let Some(stemmer) = &self.stemmer {
                 word.text = stemmer.stem(&word.text).into_owned();
             }
             if !word.text.is_ascii() {
@@ -355,15 +363,16 @@ impl Run {
     }
 }
 
-/// The lower case of a character. Turkish has an `i` without a dot. A sigma at the end of a word is the same letter.
+/// The folded case of a character. Turkish has an `i` without a dot. A sigma at the end of a word is the same letter.
 fn lower(c: char, is_turkish: bool) -> impl Iterator<Item = char> {
-    let c = match c {
-        'I' if is_turkish => 'ı',
-        'İ' if is_turkish => 'i',
-        'ς' => 'σ',
-        c => c,
+    let (c, second) = match c {
+        'I' if is_turkish => ('ı', None),
+        'İ' if is_turkish => ('i', None),
+        'ς' => ('σ', None),
+        'ß' | 'ẞ' => ('s', Some('s')),
+        c => (c, None),
     };
-    c.to_lowercase()
+    c.to_lowercase().chain(second)
 }
 
 /// A name, such as a tag, in the form in which names are compared: composed, in lower case, without invisible characters.
@@ -468,7 +477,6 @@ fn without_accents(word: &str) -> String {
 
 fn push_plain(letter: char, plain: &mut String) {
     match letter {
-        'ß' => plain.push_str("ss"),
         'æ' => plain.push_str("ae"),
         'œ' => plain.push_str("oe"),
         'þ' => plain.push_str("th"),
@@ -614,6 +622,10 @@ mod tests {
         assert_eq!(shown("größe Straße STRAẞE", None), ["grosse", "strasse", "strasse"]);
         assert_eq!(shown("cafe\u{301} ＡＢＣ Łódź ǿ", None), ["cafe", "abc", "lodz", "o"]);
         assert_eq!(shown("Οδός", None), shown("ΟΔΟΣ", None));
+        let greek = Some(Language::Greek);
+        assert_eq!(shown("τοῖς ἀνθρώποις", greek), shown("ΤΟΙΣ ΑΝΘΡΩΠΟΙΣ", greek));
+        let english = Some(Language::English);
+        assert_eq!(shown("Straße", english), shown("STRASSE", english));
         assert_eq!(shown("ﬁn ﬂuß Ⅳ ŉ", None), ["fin", "fluss", "iv", "n"]);
         assert_eq!(shown("мой мои ёлка", None), ["мой", "мои", "елка"]);
     }
