@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::document::{Document, heading, is_fence};
+use crate::notes::words::continues;
 
 /// Maximum length of a passage, in words. About 160 tokens of English: several passages fit a small model's context
 /// together, and one contains a whole paragraph of ordinary prose.
@@ -247,20 +248,29 @@ fn sentences(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     sentences.into_iter().map(|sentence| trim(text, sentence)).filter(|s| !s.is_empty()).collect()
 }
 
-/// Words of a sentence. Long words are divided between characters, so that each part counts as at most one passage.
+/// Words of a sentence. Long words are divided between characters with their marks, so that each part counts as at most one passage.
 fn word_parts(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
     let part_bytes_max = PASSAGE_WORDS_MAX * WORD_BYTES_MAX;
     let mut parts = Vec::new();
     let mut open: Option<Range<usize>> = None;
+    // The start of the last character with its marks.
+    let mut whole = range.start;
     for (offset, character) in text[range.clone()].char_indices() {
         let position = range.start + offset;
         let end = position + character.len_utf8();
-        let is_full = open.as_ref().is_some_and(|part| end - part.start > part_bytes_max);
-        if character.is_whitespace() || is_full {
-            parts.extend(open.take());
+        if !continues(character) {
+            whole = position;
         }
-        if !character.is_whitespace() {
-            open.get_or_insert(position..end).end = end;
+        if character.is_whitespace() {
+            parts.extend(open.take());
+        } else {
+            let part = open.get_or_insert(position..end);
+            if end - part.start > part_bytes_max {
+                let cut = if whole > part.start { whole } else { position };
+                parts.push(part.start..cut);
+                part.start = cut;
+            }
+            part.end = end;
         }
     }
     parts.extend(open);
@@ -288,6 +298,16 @@ mod tests {
         let passages = split_text("# Trip\n\nWe fly to Oslo.\n\nOn Monday.\n\n## Hotel\nThe Bristol.\n");
         let shown: Vec<_> = passages.iter().map(|p| (p.line, p.title.as_str(), p.text.as_str())).collect();
         assert_eq!(shown, [(3, "Trip", "We fly to Oslo.\n\nOn Monday."), (8, "Trip: Hotel", "The Bristol.")]);
+    }
+
+    #[test]
+    fn no_character_is_cut_from_its_marks() {
+        for character in ["e\u{301}", "\u{1112}\u{116c}", "क\u{93c}"] {
+            let passages = split_text(&character.repeat(2000));
+            let first = character.chars().next().unwrap();
+            assert!(passages.len() > 2 && passages.iter().all(|passage| passage.text.starts_with(first)));
+        }
+        assert!(split_text(&format!("e{}", "\u{301}".repeat(5000))).len() > 2);
     }
 
     #[test]

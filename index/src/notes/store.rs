@@ -215,3 +215,34 @@ pub(super) fn remove_catalogues(folder: &Path, is_old: impl Fn(u64) -> bool) -> 
 fn is_empty(words: &Path) -> Result<bool, NotesError> {
     Ok(files::names(words)?.iter().all(|name| name.starts_with('.') || name.ends_with(".partial")))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::notes::{NotesIndex, NotesOptions, NotesWriter, Notice, Search};
+
+    /// The words of a request are cut as those of this version: an index of other ones would not be found.
+    #[test]
+    fn an_index_of_other_words_is_built_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (notes, folder) = (place.path().join("a.md"), place.path().join("index"));
+        std::fs::write(&notes, "The tap drips.").unwrap();
+        let update = |writer: &mut NotesWriter| writer.update(&mut |_, _| ControlFlow::Continue(())).unwrap();
+        let mut writer = NotesWriter::open(&folder, NotesOptions::default()).unwrap();
+        writer.add(&[notes]).unwrap();
+        update(&mut writer);
+        drop(writer);
+        let meta = folder.join(WORDS).join(META);
+        let text = String::from_utf8(files::read(&meta).unwrap()).unwrap();
+        assert!(text.contains("words-2"));
+        files::replace(&meta, text.replace("words-2", "words-1").as_bytes(), false).unwrap();
+        let error = NotesIndex::open(&folder).map(drop).unwrap_err();
+        assert!(error.is_damage() && error.to_string().contains("another version"), "{error}");
+        let mut writer = NotesWriter::open(&folder, NotesOptions::default()).unwrap();
+        assert!(writer.notices().iter().any(|notice| matches!(notice, Notice::Rebuilt { .. })));
+        update(&mut writer);
+        assert_eq!(NotesIndex::open(&folder).unwrap().search(&Search::new("taps", 3)).unwrap().len(), 1);
+    }
+}

@@ -381,7 +381,7 @@ pub(crate) fn composed_lower(name: &str) -> String {
 }
 
 /// Whether a character may change with the ones before it when the text is composed.
-fn continues(c: char) -> bool {
+pub(crate) fn continues(c: char) -> bool {
     if is_stable(c) {
         return false;
     }
