@@ -144,7 +144,7 @@ impl World {
                     }
                     2 => (Checkpoint::open(target_file()).unwrap(), random_head()),
                     3 => (Checkpoint::open(target_file()).unwrap(), eagle3()),
-                    _ => (Checkpoint::open(golden("qwen3")).unwrap(), speculator(48, 384)),
+                    _ => (Checkpoint::open(golden("qwen3")).unwrap(), speculator(64, 384)),
                 };
                 let engine = Engine::load(&target, options, None).unwrap();
                 engine.set_draft_model(&head, draft_options(rng), None).unwrap();
