@@ -113,6 +113,35 @@ impl Client {
 }
 
 #[test]
+fn a_client_deletes_only_where_the_user_allows_it() {
+    let place = Place::new();
+    let (notes, index, model) = (place.path("notes"), place.path("index"), model());
+    let fixed = [
+        "mcp",
+        "--no-config",
+        "--threads",
+        "1",
+        "--no-store",
+        "--model",
+        arg(&model),
+        "--index",
+        arg(&index),
+    ];
+    let start = |more: &[&str]| Client::start(&[&fixed, more, &["--notes", arg(&notes)]].concat());
+    let forget = json!({ "name": "forget", "arguments": { "folder": "notes" } });
+    let mut client = start(&[]);
+    assert_eq!(client.response("tools/call", forget.clone())["error"]["data"]["param"], "name");
+    client.end();
+    let mut client = start(&["--mcp-forget"]);
+    let tools = client.result("tools/list", json!({}));
+    assert_eq!(tools["tools"].as_array().unwrap().last().unwrap()["name"], "forget");
+    assert_eq!(client.result("resources/list", json!({}))["resources"].as_array().unwrap().len(), 2);
+    assert_ne!(client.result("tools/call", forget)["isError"], true);
+    assert_eq!(client.result("resources/list", json!({}))["resources"].as_array().unwrap().len(), 0);
+    client.end();
+}
+
+#[test]
 fn a_client_searches_reads_and_asks_the_notes() {
     let place = Place::new();
     let mut client = place.client(&[&place.path("notes")]);

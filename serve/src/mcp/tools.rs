@@ -324,12 +324,12 @@ mod tests {
     #[test]
     fn schemas_are_whole_and_plain_at_the_top() {
         for tool in all() {
+            assert_eq!(is_destructive(&tool), tool.name == "forget");
             for schema in [Some(tool.input_schema), tool.output_schema].into_iter().flatten() {
                 check(&Value::Object((*schema).clone()), &tool.name);
                 let known = ["type", "properties", "required", "additionalProperties"];
                 assert!(schema.keys().all(|key| known.contains(&key.as_str())), "{}", tool.name);
             }
-            assert_eq!(is_destructive(&tool), tool.name == "forget");
             let hints = tool.annotations.expect("hints");
             assert_eq!(hints.destructive_hint == Some(true), tool.name == "forget");
             assert_eq!(hints.read_only_hint == Some(true), tool.name == "search_notes");
