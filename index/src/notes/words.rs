@@ -57,7 +57,7 @@ pub(crate) fn words(text: &str, language: Option<Language>) -> impl Iterator<Ite
     plain_words(text, language).map(move |word| stems.stem(word))
 }
 
-/// Makes words of a text to words of the index.
+/// Turns the words of a text into those of the index.
 pub(crate) struct Stems {
     stemmer: Option<Stemmer>,
     /// The Greek stemmer knows the accents of today, and a text may have others or none.
