@@ -153,6 +153,7 @@ fn random_model(folder: &Path) -> Result<PathBuf, Error> {
     writer.metadata("general.architecture", "llama");
     writer.metadata("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
     writer.metadata("tokenizer.ggml.model", "llama");
+    writer.metadata("tokenizer.ggml.bos_token_id", 256u32);
     let tokens = (0..256).map(|byte| format!("<0x{byte:02X}>"));
     let tokens = tokens.chain(["<s>", "</s>", "a", "b"].map(str::to_owned)).collect();
     writer.metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens)));

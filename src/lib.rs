@@ -40,9 +40,12 @@ mod face;
 mod kernels;
 mod mapping;
 mod model;
+mod open;
 mod profile;
 mod pruning;
+mod quiet;
 mod replace;
+mod room;
 mod sam;
 mod schedule;
 mod stream;
@@ -113,6 +116,7 @@ pub mod error {
     pub use crate::model::streamed::StreamedError;
     pub use crate::model::weights::WeightsError;
     pub use crate::pruning::PredictorField;
+    pub use crate::stream::StreamOptionError;
     pub use crate::tokenizer::{ReservedVariable, TemplateError};
 }
 
@@ -132,8 +136,11 @@ pub mod internals {
         engine,
         kernels,
         model,
+        open,
         profile,
         pruning,
+        quiet,
+        room,
         sam,
         schedule,
         stream,

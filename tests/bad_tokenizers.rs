@@ -301,3 +301,46 @@ fn companion_files_that_are_refused() {
     std::fs::write(dir.path().join("tokenizer.json"), b"\xff").unwrap();
     refused(checkpoint.tokenizer(), "File(NotUtf8", &["byte 0"]);
 }
+
+/// The time of these expressions grows with the square of a text, or faster, in one match or over all.
+#[test]
+fn the_steps_of_all_patterns_over_a_text_are_bounded() {
+    let text = "a".repeat(100_000);
+    let replace = |pattern: &str| json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": "a"});
+    for pattern in ["(?=(a+))a*b", "a*b|a", "(?=.*b)a", "(a+)+b"] {
+        for is_normalizer in [false, true] {
+            let mut json = tokenizer_json();
+            match is_normalizer {
+                true => json["normalizer"] = json!({"type": "Sequence", "normalizers": [replace(pattern)]}),
+                false => json["pre_tokenizer"] = sequence(&[split(pattern), byte_level(false)]),
+            }
+            let tokenizer = from_json(&json).unwrap();
+            for special in [SpecialTokens::AsText, SpecialTokens::Parse] {
+                let encoded = tokenizer.encode(&text, special);
+                refused(encoded, "TooManySteps", &["tokenizer.json", "100000 bytes"]);
+            }
+            // A short text has few steps.
+            assert!(!tokenizer.encode("aaab", SpecialTokens::AsText).unwrap().is_empty(), "{pattern}");
+        }
+    }
+    // Each piece of a first split has few steps; together they have many.
+    let steps: Vec<Value> = std::iter::repeat_n(split("a*b|a"), 40).chain([byte_level(false)]).collect();
+    let mut json = tokenizer_json();
+    json["pre_tokenizer"] = sequence(&[vec![split("[^c]+")], steps].concat());
+    let text = format!("{}c", "a".repeat(300)).repeat(300);
+    refused(from_json(&json).unwrap().encode(&text, SpecialTokens::AsText), "TooManySteps", &[]);
+}
+
+#[test]
+fn patterns_that_cannot_be_compiled_are_refused() {
+    for (pattern, reason) in [
+        (r"(.)\1", "back-references"),
+        (r"a\Kb", "\\K"),
+        ("(?:(?:ab){1000}){1000}", "operations"),
+        ("[a", "error"),
+        ("(a", "error"),
+    ] {
+        let change = |j: &mut Value| j["pre_tokenizer"] = sequence(&[split(pattern), byte_level(false)]);
+        json_refused(change, "Json", &[reason]);
+    }
+}

@@ -195,16 +195,18 @@ fn gguf_of(json: &Value, twin: Twin) -> Tokenizer {
     let merges = merges.iter().map(|m| format!("{} {}", m[0].as_str().unwrap(), m[1].as_str().unwrap()));
     match twin {
         Twin::Merges(pre) => {
-            gguf.set("tokenizer.ggml.model", "gpt2").set("tokenizer.ggml.pre", pre);
+            gguf.set("tokenizer.ggml.model", "gpt2")
+                .set("tokenizer.ggml.pre", pre)
+                .set("tokenizer.ggml.add_bos_token", false);
             gguf.set("tokenizer.ggml.merges", merges.collect::<Vec<_>>());
         }
         Twin::Gemma4 => {
-            gguf.set("tokenizer.ggml.model", "gemma4");
+            gguf.set("tokenizer.ggml.model", "gemma4").set("tokenizer.ggml.bos_token_id", 0u32);
             gguf.set("tokenizer.ggml.merges", merges.collect::<Vec<_>>());
         }
         Twin::Scores { architecture, adds_space } => {
             gguf.set("general.architecture", architecture);
-            gguf.set("tokenizer.ggml.model", "llama").set("tokenizer.ggml.pre", "default");
+            gguf.set("tokenizer.ggml.model", "llama").set("tokenizer.ggml.bos_token_id", 0u32);
             gguf.set("tokenizer.ggml.add_space_prefix", adds_space);
             gguf.set("tokenizer.ggml.scores", tokens.iter().map(|t| -(t.0 as f32)).collect::<Vec<_>>());
         }

@@ -140,7 +140,9 @@ fn gguf_of(json: &Value, pre: &str) -> Gguf {
         pair => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
     };
     let merges: Vec<String> = json["model"]["merges"].as_array().unwrap().iter().map(merge).collect();
-    gguf.set("tokenizer.ggml.model", "gpt2").set("tokenizer.ggml.pre", pre);
+    gguf.set("tokenizer.ggml.model", "gpt2")
+        .set("tokenizer.ggml.pre", pre)
+        .set("tokenizer.ggml.add_bos_token", false);
     gguf.set("tokenizer.ggml.tokens", tokens.iter().map(|t| t.1.clone()).collect::<Vec<_>>());
     gguf.set("tokenizer.ggml.token_type", tokens.iter().map(|t| t.2).collect::<Vec<_>>());
     gguf.set("tokenizer.ggml.merges", merges);

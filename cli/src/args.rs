@@ -72,6 +72,9 @@ pub(crate) struct Cli {
     /// The folder of pulled models, which `--model OWNER/NAME` and others name [default: `refrain/models` in the user's data folder].
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
+    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm; `inspect` lists them.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) pre_tokenizer: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

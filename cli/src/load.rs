@@ -1,8 +1,14 @@
 //! Opens the models given by the user, or those inside the program.
 
+use std::io::Read;
 use std::path::Path;
+use std::sync::OnceLock;
 
-use refrain::{Checkpoint, DraftModelOptions, Engine, EngineOptions, Predictor, StreamOptions, Tokenizer};
+use refrain::internals::model::hf::JSON_BYTES_MAX;
+use refrain::internals::open::open_regular;
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
+};
 
 use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
 use crate::failure::Failure;
@@ -25,13 +31,29 @@ static EMBEDDED_DRAFT_MODEL: &[u8] =
 static EMBEDDED_PREDICTOR: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.predictor"));
 
+/// The pre-tokenizer that `--pre-tokenizer` names.
+static PRE_TOKENIZER: OnceLock<Option<String>> = OnceLock::new();
+
+/// Sets the pre-tokenizer of GGUF files that name none, once.
+pub(crate) fn set_pre_tokenizer(name: Option<String>) {
+    let _ = PRE_TOKENIZER.set(name);
+}
+
 /// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
 pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => Checkpoint::open(&models::located(path)?)
-            .map_err(|error| refrain::EngineError::from(error).into()),
+        Some(path) => open(&models::located(path)?).map_err(|error| refrain::EngineError::from(error).into()),
         None => embedded(),
     }
+}
+
+/// Opens the checkpoint at `path`.
+pub(crate) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+    let checkpoint = Checkpoint::open(path)?;
+    Ok(match PRE_TOKENIZER.get() {
+        Some(Some(name)) => checkpoint.with_pre_tokenizer(name),
+        _ => checkpoint,
+    })
 }
 
 /// Loads a checkpoint, with progress.
@@ -159,7 +181,9 @@ pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String),
     if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
         let name = path.display().to_string();
         let advice = "name a tokenizer.json, a GGUF file or a folder";
-        let text = std::fs::read_to_string(path)
+        let mut text = String::new();
+        open_regular(path)
+            .and_then(|file| file.take(JSON_BYTES_MAX).read_to_string(&mut text))
             .map_err(|error| Failure::input(format!("{name}: {error}"), advice))?;
         let tokenizer = Tokenizer::from_json(&text, &name).map_err(|error| Failure::input(error, advice))?;
         return Ok((tokenizer, name));

@@ -54,6 +54,7 @@ use std::process::ExitCode;
 use args::Command;
 use failure::{Exit, Failure};
 use interrupt::Interrupt;
+use refrain::internals::room::{MEMORY_MARGIN, has_room};
 
 fn main() -> ExitCode {
     match run_program() {
@@ -62,12 +63,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// Memory that every command needs. With less, the process would end in the middle of an allocation.
+const MEMORY_MIN: usize = 48 << 20;
+
+/// Checks that the system gives memory, before the first command allocates some.
+fn check_memory() -> Result<(), Failure> {
+    if has_room(MEMORY_MIN) {
+        return Ok(());
+    }
+    let needed = (MEMORY_MIN + MEMORY_MARGIN) >> 20;
+    let problem = format!("the system gives this program less than {needed} MiB of memory");
+    Err(Failure::new(Exit::Failed, format!("{problem} (raise the limit of its address space: `ulimit -v`)")))
+}
+
 fn run_program() -> Result<Exit, Failure> {
     let args: Vec<OsString> = std::env::args_os().collect();
     // Until the end of the program: a server loads its models again with the same options.
     let cli: &'static args::Cli = Box::leak(Box::new(config::parse(&args)?));
     terminal::set_color(cli.color.choice());
     models::set_folder(cli.models.clone());
+    load::set_pre_tokenizer(cli.pre_tokenizer.clone());
+    check_memory()?;
     let interrupt = Interrupt::install()?;
     match &cli.command {
         Command::Ask(args) => assist::ask(args, &interrupt),

@@ -21,6 +21,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use refrain::CancelToken;
+use refrain::internals::quiet::{catch_quietly, is_caught};
+use refrain::internals::room::has_room;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -57,6 +59,8 @@ const LINGER_BYTES_MAX: usize = 16 << 20;
 /// Threads that read requests and write responses. Models run elsewhere; a second thread would be woken for each event, and take a core
 /// from a pass.
 pub(crate) const IO_THREADS: usize = 1;
+/// Address space of a thread's stack and of its first allocations.
+const THREAD_BYTES: usize = 4 << 20;
 
 /// A server that listens.
 pub struct Server {
@@ -108,15 +112,22 @@ impl Server {
     pub fn run(self, stop: &CancelToken) -> Result<(), ServeError> {
         let Self { bound, options, app, router, .. } = self;
         let limits = options.limits.clone();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(IO_THREADS)
-            // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
-            .max_blocking_threads(limits.running + PREPARING_MAX + 1)
-            .thread_name("refrain-serve")
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(ServeError::Runtime)?;
+        if !has_room(IO_THREADS * THREAD_BYTES) {
+            return Err(ServeError::Runtime(io::ErrorKind::OutOfMemory.into()));
+        }
+        // The runtime panics where the system refuses it a thread.
+        let runtime = catch_quietly(|| {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(IO_THREADS)
+                // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
+                .max_blocking_threads(limits.running + PREPARING_MAX + 1)
+                .thread_name("refrain-serve")
+                .enable_io()
+                .enable_time()
+                .build()
+        });
+        let runtime =
+            runtime.unwrap_or_else(|reason| Err(io::Error::other(reason))).map_err(ServeError::Runtime)?;
         let (rules, stops_on_sigterm) = (Arc::new(Rules::new(&options)), options.stops_on_sigterm);
         let served = runtime.block_on(async {
             let listener = bound.listen().map_err(ServeError::Runtime)?;
@@ -137,6 +148,9 @@ impl Server {
 /// Makes panics of this process print their place only. Messages of panics may quote texts.
 pub fn quiet_panics() {
     std::panic::set_hook(Box::new(|info| {
+        if is_caught() {
+            return;
+        }
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
         eprintln!("error: a bug in this program{place} (the request has failed; others go on)");
     }));

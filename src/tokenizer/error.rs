@@ -49,6 +49,17 @@ pub enum TokenizerError {
         /// Its value.
         name: String,
     },
+    /// A GGUF file with a byte-level vocabulary does not name its pre-tokenizer, as files before May 2024. A guess would cut
+    /// texts into other tokens than those that the model was trained with. llama.cpp takes `default`.
+    #[error(
+        "{file}: `tokenizer.ggml.pre` is missing: how the model cuts texts into words is unknown; known pre-tokenizers: {known}"
+    )]
+    NoPreTokenizer {
+        /// The file.
+        file: String,
+        /// All names.
+        known: String,
+    },
     /// A field has a value of the wrong type.
     #[error("{file}: `{field}` should be {expected}")]
     WrongType {
@@ -176,9 +187,26 @@ pub enum TokenizerError {
         /// The library's message.
         reason: String,
     },
-    /// The `tokenizers` library panicked on this tokenizer or text. The tokenizer stays usable.
-    ///
-    /// The process's panic hook has already run. The default hook prints the panic to standard error.
+    /// The system gives too little memory for the tokenizer.
+    #[error("{file}: the tokenizer needs {bytes} bytes of memory, which the system does not give")]
+    Memory {
+        /// The tokenizer's file.
+        file: String,
+        /// Bytes needed.
+        bytes: usize,
+    },
+    /// The regular expressions of the tokenizer take more than 512 steps for each byte of a text: a time that grows with the
+    /// square of the text, or faster.
+    #[error(
+        "{file}: the patterns of the tokenizer take too many steps on a text of {len} bytes; its split expressions are not meant for such texts"
+    )]
+    TooManySteps {
+        /// The tokenizer's file.
+        file: String,
+        /// Bytes of the text.
+        len: usize,
+    },
+    /// The `tokenizers` library panicked on this tokenizer or text. The tokenizer stays usable. Nothing is printed.
     #[error("{file}: the tokenizer library failed: {reason}")]
     Panicked {
         /// The tokenizer's file.

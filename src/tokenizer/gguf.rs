@@ -1,9 +1,10 @@
 //! The tokenizer in a GGUF model's metadata.
 
 use tokenizers::AddedToken;
-use tokenizers::normalizers::{Prepend, Replace, Sequence};
+use tokenizers::normalizers::{Prepend, Replace};
 
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
+use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
 use crate::model::config::VOCAB_SIZE_MAX;
@@ -15,6 +16,9 @@ const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
+
+/// The name of the pre-tokenizer of a byte-level vocabulary.
+pub(crate) const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
 
 pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
     let keys = Keys { gguf };
@@ -38,12 +42,24 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
         ("gemma4", _) => true,
         (_, stated) => stated.unwrap_or(adds_bos),
     };
+    // llama.cpp's defaults for files that do not state them.
+    let is_control = |id: u32| tokens.get(id as usize).is_some_and(|(_, _, kind)| *kind == TokenKind::Control);
+    let default = |id: u32| (model == "llama" && is_control(id)).then_some(TokenId(id));
+    let bos = keys.id("bos_token_id", tokens.len())?.or(default(1));
+    if adds_bos && bos.is_none() {
+        let missing = "tokenizer.ggml.bos_token_id (each prompt begins with this token)".to_owned();
+        return Err(TokenizerError::Missing { file: keys.file(), missing });
+    }
+    let mut eos: Vec<TokenId> = eos.collect::<Result<_, _>>()?;
+    if keys.gguf.get("tokenizer.ggml.eos_token_id").is_none() {
+        eos.extend(default(2).filter(|_| bos != default(2)));
+    }
     Tokenizer::build(Spec {
         scheme,
         strips_first_space: inserts_space,
-        bos: keys.id("bos_token_id", tokens.len())?,
+        bos,
         adds_bos,
-        eos: eos.collect::<Result<_, _>>()?,
+        eos,
         template: keys.template()?,
         parts,
         tokens,
@@ -86,14 +102,17 @@ fn token_types(keys: &Keys<'_>, n_tokens: usize) -> Result<Vec<u64>, TokenizerEr
 
 fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<Encoder, TokenizerError> {
     let file = keys.file();
-    let family = pre::family(&file, keys.get("pre", "a string", GgufValue::as_str)?.unwrap_or("default"))?;
+    let Some(name) = keys.get("pre", "a string", GgufValue::as_str)? else {
+        return Err(TokenizerError::NoPreTokenizer { file, known: pre::names() });
+    };
+    let family = pre::family(&file, name)?;
     let options = BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() };
     let parts = PipelineParts {
         file,
         model: ModelParts::Bpe { ordinary: ordinary(tokens), merges: keys.merges()?, options },
         normalizer: family.normalizer,
-        pre_tokenizer_inside: Some(family.pre_tokenizer.clone()),
-        pre_tokenizer: Some(family.pre_tokenizer),
+        pre_tokenizer: family.pre_tokenizer,
+        pre_tokenizer_inside: None,
         added: added(keys, tokens, false)?,
     };
     Ok(Encoder { scheme: Scheme::ByteLevel, parts, adds_bos: family.adds_bos, inserts_space: false })
@@ -160,11 +179,11 @@ fn sentence_piece(
         ordinary.push((text.clone(), *id));
     }
     let library = |e: tokenizers::Error| TokenizerError::Library { file: keys.file(), reason: e.to_string() };
-    let spaces = Replace::new(" ", "\u{2581}").map_err(library)?.into();
-    let normalizer = match inserts_space {
-        true => Sequence::new(vec![Prepend::new("\u{2581}".to_owned()).into(), spaces]).into(),
-        false => spaces,
-    };
+    let mut normalizer = Vec::with_capacity(2);
+    if inserts_space {
+        normalizer.push(NormalizerStep::Library(Prepend::new("\u{2581}".to_owned()).into()));
+    }
+    normalizer.push(NormalizerStep::Library(Replace::new(" ", "\u{2581}").map_err(library)?.into()));
     let options = BpeOptions {
         unk_token: unk.map(|(_, text, _)| text.clone()),
         fuse_unk: true,
@@ -174,8 +193,8 @@ fn sentence_piece(
     let parts = PipelineParts {
         file: keys.file(),
         model: ModelParts::Bpe { ordinary, merges, options },
-        normalizer: Some(normalizer),
-        pre_tokenizer: None,
+        normalizer,
+        pre_tokenizer: Vec::new(),
         pre_tokenizer_inside: None,
         added,
     };

@@ -10,10 +10,11 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
-use tokenizers::{AddedToken, NormalizerWrapper, PreTokenizerWrapper};
+use tokenizers::AddedToken;
 
 use super::json_steps::{Steps, first_token, without_first_space};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
+use super::steps;
 use super::unigram::UnigramParts;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
@@ -65,31 +66,23 @@ fn parse_with<M>(
     json: Root<M>,
     parse_model: impl FnOnce(&str, M, &[AddedJson], &Steps) -> Result<ParsedModel, TokenizerError>,
 ) -> Result<ParsedJson, TokenizerError> {
-    let json_error =
-        |e: serde_json::Error| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() };
     if json.added_tokens.len() > ADDED_TOKENS_MAX {
         let (value, limit) = (json.added_tokens.len(), ADDED_TOKENS_MAX);
         return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "added tokens", value, limit });
     }
-    let mut steps = Steps::default();
-    steps.check_normalizer(file, json.normalizer.as_ref())?;
-    steps.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
-    let ParsedModel { scheme, tokens, model } = parse_model(file, json.model, &json.added_tokens, &steps)?;
+    let mut checked = Steps::default();
+    checked.check_normalizer(file, json.normalizer.as_ref())?;
+    checked.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
+    let ParsedModel { scheme, tokens, model } = parse_model(file, json.model, &json.added_tokens, &checked)?;
     let added = json.added_tokens.into_iter().map(AddedJson::into_token).collect();
-    let pre_tokenizer_inside = json.pre_tokenizer.clone().map(without_first_space);
-    let (normalizer, pre_tokenizer, pre_tokenizer_inside) =
-        guarded(file, || -> Result<_, serde_json::Error> {
-            let normalizer: Option<NormalizerWrapper> =
-                json.normalizer.map(serde_json::from_value).transpose()?;
-            let pre_tokenizer: Option<PreTokenizerWrapper> =
-                json.pre_tokenizer.map(serde_json::from_value).transpose()?;
-            let inside: Option<PreTokenizerWrapper> =
-                pre_tokenizer_inside.map(serde_json::from_value).transpose()?;
-            Ok((normalizer, pre_tokenizer, inside))
-        })?
-        .map_err(json_error)?;
+    let inside = json.pre_tokenizer.clone().map(without_first_space).filter(|_| checked.begins_once);
+    let (normalizer, pre_tokenizer, pre_tokenizer_inside) = guarded(file, || -> Result<_, String> {
+        let inside = inside.map(|inside| steps::pre_tokenizer(Some(inside))).transpose()?;
+        Ok((steps::normalizer(json.normalizer)?, steps::pre_tokenizer(json.pre_tokenizer)?, inside))
+    })?
+    .map_err(|reason| TokenizerError::Json { file: file.to_owned(), reason })?;
     let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
-    let inserts_space = scheme == Scheme::SentencePiece && steps.inserts_space;
+    let inserts_space = scheme == Scheme::SentencePiece && checked.inserts_space;
     let parts = PipelineParts {
         file: file.to_owned(),
         model,

@@ -45,6 +45,8 @@ pub(super) struct Steps {
     pub(super) metaspace: bool,
     /// A space is inserted before a text.
     pub(super) inserts_space: bool,
+    /// A step inserts a space at the beginning of a text, and not behind a control token.
+    pub(super) begins_once: bool,
 }
 
 impl Steps {
@@ -107,6 +109,7 @@ impl Steps {
         let writes_metaspace =
             |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
         self.metaspace |= kind == "Metaspace" || writes_metaspace("content") || writes_metaspace("prepend");
+        self.begins_once |= step.get("prepend_scheme").and_then(Value::as_str) == Some("first");
         self.inserts_space |= match kind {
             "Prepend" => writes_metaspace("prepend"),
             "Metaspace" => {

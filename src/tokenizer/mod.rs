@@ -12,7 +12,9 @@ mod json_steps;
 mod pipeline;
 mod pre;
 mod reasoning;
+mod regexp;
 mod spm;
+mod steps;
 mod template;
 mod unigram;
 mod utf8;
@@ -23,6 +25,7 @@ use std::collections::HashMap;
 use crate::face::internals;
 use crate::model::gguf::GgufFile;
 use crate::model::hf::HfFolder;
+use crate::room::has_room;
 use crate::token::TokenId;
 use pipeline::{Pipeline, PipelineParts};
 use vocab::{Scheme, TokenKind, Vocab};
@@ -30,6 +33,7 @@ use vocab::{Scheme, TokenKind, Vocab};
 pub use chat::{ChatOptions, Message, ReservedVariable, Role};
 pub use date::ChatDate;
 pub use error::TokenizerError;
+pub(crate) use gguf::PRE_TOKENIZER;
 pub(crate) use hf::FOLDER_FILES;
 pub use json_steps::GROWTH_MAX;
 pub use pipeline::MERGES_MAX;
@@ -57,6 +61,9 @@ pub const ADDED_TOKENS_BYTES_MAX: usize = 1 << 20;
 pub const FILE_MEMORY_MULTIPLE: usize = 64;
 /// Memory needed to build a tokenizer from the smallest files, in bytes.
 pub const FILE_MEMORY_SLACK: usize = 64 << 20;
+
+/// Memory of a token beside its text, in the tables of the tokenizer and of its encoder (about 400 bytes, measured).
+const TOKEN_MEMORY: usize = 512;
 
 /// Tokens that end a turn or a text in published models, even if the file does not list them as such.
 const END_TOKENS: [&str; 11] = [
@@ -166,6 +173,10 @@ impl Tokenizer {
         if added_bytes > ADDED_TOKENS_BYTES_MAX {
             let (value, limit) = (added_bytes, ADDED_TOKENS_BYTES_MAX);
             return Err(TokenizerError::OverLimit { file, field: "bytes of all added tokens", value, limit });
+        }
+        let texts: usize = spec.tokens.iter().map(|(_, text, _)| text.len() + TOKEN_MEMORY).sum();
+        if !has_room(texts) {
+            return Err(TokenizerError::Memory { file, bytes: texts });
         }
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
         let missing_bytes = spec

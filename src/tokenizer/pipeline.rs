@@ -5,20 +5,21 @@
 //! without control tokens. It builds an encoding with offsets that have no use here. Parts of the library panic on
 //! some vocabularies, so input is checked first, and every call is guarded.
 
-use std::any::Any;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use tokenizers::models::bpe::{self, BPE, BpeTrainer};
 use tokenizers::{
     AddedToken, AddedVocabulary, Model, NormalizerWrapper, OffsetReferential, OffsetType, PreTokenizedString,
-    PreTokenizer, PreTokenizerWrapper, Token,
+    Token,
 };
 
 use super::TokenizerError;
+use super::regexp::Budget;
+use super::steps::{CountedNormalizer, NormalizerStep, PreTokenizerStep, pre_tokenize};
 use super::unigram::{Unigram, UnigramParts};
 use super::vocab::{self, Scheme, Vocab};
+use crate::quiet::catch_quietly;
 use crate::token::TokenId;
 
 /// Maximum number of merges (published: about 500 000).
@@ -64,19 +65,19 @@ impl ModelParts {
 pub(super) struct PipelineParts {
     pub(super) file: String,
     pub(super) model: ModelParts,
-    pub(super) normalizer: Option<NormalizerWrapper>,
-    pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
-    /// The pre-tokenizer for a piece that follows a control token.
-    pub(super) pre_tokenizer_inside: Option<PreTokenizerWrapper>,
+    pub(super) normalizer: Vec<NormalizerStep>,
+    pub(super) pre_tokenizer: Vec<PreTokenizerStep>,
+    /// The pre-tokenizer for a piece that follows a control token, if it is another one.
+    pub(super) pre_tokenizer_inside: Option<Vec<PreTokenizerStep>>,
     /// Tokens matched literally, including control tokens (`special`).
     pub(super) added: Vec<AddedToken>,
 }
 
 pub(super) struct Pipeline {
     file: String,
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
-    pre_tokenizer_inside: Option<PreTokenizerWrapper>,
+    normalizer: Vec<NormalizerStep>,
+    pre_tokenizer: Vec<PreTokenizerStep>,
+    pre_tokenizer_inside: Option<Vec<PreTokenizerStep>>,
     model: CutModel,
     /// Matches control tokens and user-defined tokens.
     parse: AddedVocabulary,
@@ -153,9 +154,15 @@ impl Pipeline {
             let subsets =
                 [(&mut controls, control_tokens), (&mut as_text, user_defined), (&mut parse, added)];
             for (vocabulary, tokens) in subsets {
+                let len: usize = tokens.iter().map(|token: &AddedToken| token.content.len()).sum();
+                let budget = Budget::new(len);
+                let counted = CountedNormalizer { steps: &normalizer, budget: &budget };
                 vocabulary
-                    .add_tokens(tokens, &ids, normalizer.as_ref())
+                    .add_tokens(tokens, &ids, (!normalizer.is_empty()).then_some(&counted))
                     .map_err(|e| library(e.to_string()))?;
+                if budget.is_spent() {
+                    return Err(TokenizerError::TooManySteps { file: file.clone(), len });
+                }
             }
             let file = file.clone();
             Ok(Self {
@@ -192,34 +199,43 @@ impl Pipeline {
 
     /// Encodes a text whose control tokens become their ids.
     pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode(text, &self.parse, self.pre_tokenizer.as_ref())
+        self.encode(text, &self.parse, &self.pre_tokenizer)
     }
 
     /// Encodes a text whose control tokens are encoded as letters.
     pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode(text, &self.as_text, self.pre_tokenizer.as_ref())
+        self.encode(text, &self.as_text, &self.pre_tokenizer)
     }
 
     /// As [`Pipeline::encode_as_text`], for a piece that follows a control token.
     pub(super) fn encode_as_text_inside(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        self.encode(text, &self.as_text, self.pre_tokenizer_inside.as_ref())
+        self.encode(text, &self.as_text, self.pre_tokenizer_inside.as_ref().unwrap_or(&self.pre_tokenizer))
     }
 
     fn encode(
         &self,
         text: &str,
         added: &AddedVocabulary,
-        pre_tokenizer: Option<&PreTokenizerWrapper>,
+        pre_tokenizer: &[PreTokenizerStep],
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let library = |e: tokenizers::Error| TokenizerError::Library {
             file: self.file.clone(),
             reason: format!("cannot encode a text of {} bytes: {e}", text.len()),
         };
         guarded(&self.file, || {
-            let mut pieces: PreTokenizedString = added.extract_and_normalize(self.normalizer.as_ref(), text);
-            if let Some(pre_tokenizer) = pre_tokenizer {
-                pre_tokenizer.pre_tokenize(&mut pieces).map_err(library)?;
+            let budget = Budget::new(text.len());
+            let normalizer = CountedNormalizer { steps: &self.normalizer, budget: &budget };
+            let normalizer = (!self.normalizer.is_empty()).then_some(&normalizer);
+            let mut pieces: PreTokenizedString = added.extract_and_normalize(normalizer, text);
+            // The library drops the errors of a normalizer.
+            let split = match budget.is_spent() {
+                true => Ok(()),
+                false => pre_tokenize(pre_tokenizer, &mut pieces, &budget),
+            };
+            if budget.is_spent() {
+                return Err(TokenizerError::TooManySteps { file: self.file.clone(), len: text.len() });
             }
+            split.map_err(library)?;
             pieces.tokenize(|piece| self.model.tokenize(piece.get())).map_err(library)?;
             let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
             let tokens = splits.iter().filter_map(|(_, _, tokens)| tokens.as_ref());
@@ -256,18 +272,10 @@ fn check_merges(
     Ok(())
 }
 
-/// Runs library code and converts a panic into an error. (Has no effect if the program is built with
-/// `panic = "abort"`.)
+/// Runs library code and converts a panic into an error.
 pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
     // A panic leaves no partial change: `run` builds new values, and the encoder's cache is never half written.
-    catch_unwind(AssertUnwindSafe(run))
-        .map_err(|panic| TokenizerError::Panicked { file: file.to_owned(), reason: panic_message(&*panic) })
-}
-
-/// The message of a panic.
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+    catch_quietly(run).map_err(|reason| TokenizerError::Panicked { file: file.to_owned(), reason })
 }
 
 /// A model that only maps ids, as [`AddedVocabulary`] requires.

@@ -1,6 +1,5 @@
 //! Opens the container at a path, of any supported kind.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
@@ -8,13 +7,14 @@ use refrain::internals::kernels::PANEL_LAYOUT_VERSION;
 use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
+use refrain::internals::open::open_regular;
 use refrain::internals::schedule::GraphKind;
 use refrain::{Checkpoint, LoadError, MachineProfile, Tokenizer};
 
 use super::report::{Report, TensorReport};
 use crate::failure::Failure;
-use crate::profile;
 use crate::progress::Progress;
+use crate::{load, profile};
 
 /// Longest metadata value that is shown in full, in characters. Vocabularies and templates are longer.
 const VALUE_CHARS_MAX: usize = 72;
@@ -32,7 +32,7 @@ pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure>
         return embedded();
     };
     if path.is_dir() {
-        return match Checkpoint::open(path) {
+        return match load::open(path) {
             Ok(opened) if opened.graphs().is_some() => graphs(path, opened),
             _ => folder(path),
         };
@@ -59,7 +59,7 @@ pub(super) fn open(path: Option<&Path>, verify: bool) -> Result<Report, Failure>
 /// The first bytes of the file, padded with zeros if it is shorter; its extension then chooses the reader.
 fn magic(path: &Path) -> Result<[u8; 8], Failure> {
     let (mut magic, mut n_bytes) = ([0; 8], 0);
-    let read = File::open(path).and_then(|mut file| {
+    let read = open_regular(path).and_then(|mut file| {
         loop {
             match file.read(&mut magic[n_bytes..]) {
                 Ok(0) => return Ok(()),
@@ -93,7 +93,7 @@ fn embedded() -> Result<Report, Failure> {
 
 fn gguf_file(path: &Path) -> Result<Report, Failure> {
     let file = GgufFile::open(path).map_err(malformed_gguf)?;
-    Ok(gguf(&file, Checkpoint::open(path), profile::stored(Some(path)).as_ref()))
+    Ok(gguf(&file, load::open(path), profile::stored(Some(path)).as_ref()))
 }
 
 fn gguf(file: &GgufFile, opened: Result<Checkpoint, LoadError>, profile: Option<&MachineProfile>) -> Report {
@@ -114,8 +114,13 @@ fn gguf(file: &GgufFile, opened: Result<Checkpoint, LoadError>, profile: Option<
         is_readable: tensor.ty.block_type().is_some(),
     });
     report.set_tensors(tensors.collect());
+    // The opened file has the pre-tokenizer that the user names.
+    let tokenizer = match &opened {
+        Ok(opened) => opened.tokenizer(),
+        Err(_) => Tokenizer::from_gguf(file),
+    };
     report.set_checkpoint(opened, profile);
-    report.set_tokenizer(Tokenizer::from_gguf(file));
+    report.set_tokenizer(tokenizer);
     report
 }
 
@@ -202,7 +207,7 @@ fn packed(path: &Path, verify: bool) -> Result<Report, Failure> {
         ..Report::default()
     };
     report.set_tensors(tensors.collect());
-    report.set_checkpoint(Checkpoint::open(path), profile::stored(Some(path)).as_ref());
+    report.set_checkpoint(load::open(path), profile::stored(Some(path)).as_ref());
     report.set_tokenizer(file.tokenizer());
     Ok(report)
 }
@@ -240,7 +245,7 @@ fn folder(path: &Path) -> Result<Report, Failure> {
         ..Report::default()
     };
     report.set_tensors(folder.shards().iter().flat_map(tensors).collect());
-    report.set_checkpoint(Checkpoint::open(path), profile::stored(Some(path)).as_ref());
+    report.set_checkpoint(load::open(path), profile::stored(Some(path)).as_ref());
     report.set_tokenizer(Tokenizer::from_hf_folder(&folder));
     Ok(report)
 }

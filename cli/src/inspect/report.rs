@@ -145,6 +145,9 @@ impl Report {
                 }
                 self.tokenizer = Some(TokenizerReport::new(&tokenizer));
             }
+            Err(error @ TokenizerError::NoPreTokenizer { .. }) => {
+                self.unsupported.push(format!("tokenizer: {error} (--pre-tokenizer names one)"));
+            }
             Err(error) => self.unsupported.push(format!("tokenizer: {error}")),
         }
     }

@@ -16,12 +16,12 @@ use crate::kernels::{BlockType, FloatEnv};
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
-use crate::model::gguf::{GgufError, GgufFile};
+use crate::model::gguf::{GgufError, GgufFile, GgufValue};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
 use crate::token::TokenId;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -279,6 +279,17 @@ impl Checkpoint {
     pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
         open::from_packed(PackedFile::from_bytes(bytes, name)?)
+    }
+
+    /// Names the pre-tokenizer of a GGUF file that names none (`tokenizer.ggml.pre`), as `llama-bpe` or `qwen2`; a file
+    /// that is packed from it names it too. Other containers, and files that name one, keep their own. An
+    /// unknown name is an error of [`Checkpoint::tokenizer`].
+    #[must_use]
+    pub fn with_pre_tokenizer(mut self, name: &str) -> Self {
+        if let Container::Gguf(file) = &mut self.container {
+            file.set_default(PRE_TOKENIZER, GgufValue::String(name.to_owned()));
+        }
+        self
     }
 
     internals! {

@@ -1,7 +1,6 @@
 //! Opens a container and checks its tensor table against the architecture.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
+use crate::open::open_regular;
 use crate::token::TokenId;
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
@@ -73,7 +73,7 @@ fn kind(path: &Path) -> Result<Kind<'_>, LoadError> {
 fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
     let mut found = vec![0; magic.len()];
     let by_content =
-        File::open(path).is_ok_and(|mut file| file.read_exact(&mut found).is_ok() && found == magic);
+        open_regular(path).is_ok_and(|mut file| file.read_exact(&mut found).is_ok() && found == magic);
     by_content || path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 

@@ -118,6 +118,14 @@ impl GgufFile {
         self.by_key.get(key).and_then(|&i| self.metadata.get(i)).map(|(_, value)| value)
     }
 
+    /// Adds a metadata pair, unless the file has one with this key.
+    pub(crate) fn set_default(&mut self, key: &str, value: GgufValue) {
+        if !self.by_key.contains_key(key) {
+            self.by_key.insert(key.to_owned(), self.metadata.len());
+            self.metadata.push((key.to_owned(), value));
+        }
+    }
+
     /// All tensors, part by part, in the order of the tables.
     pub fn tensors(&self) -> &[GgufTensor] {
         &self.tensors

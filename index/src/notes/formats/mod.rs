@@ -13,10 +13,11 @@ mod markdown;
 mod screen;
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use date::parse_date;
 pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
+
+use refrain::internals::quiet::catch_quietly;
 
 use super::kind::Format;
 use super::report::SkipReason;
@@ -56,7 +57,7 @@ pub(super) struct Piece {
 /// The reason why no part of the file can be read.
 pub(super) fn read(format: Format, name: &str, bytes: &[u8]) -> Result<Vec<Unit>, SkipReason> {
     // The parsers of mail, calendars and XML come from other projects, and their input from anyone.
-    catch_unwind(AssertUnwindSafe(|| match format {
+    catch_quietly(|| match format {
         Format::Text => markdown::read(name, text(bytes)?),
         Format::Mail => mail::read(name, bytes),
         Format::Mailbox => mail::read_mailbox(name, bytes),
@@ -64,7 +65,7 @@ pub(super) fn read(format: Format, name: &str, bytes: &[u8]) -> Result<Vec<Unit>
         Format::ScreenText => screen::read_text(name, text(bytes)?),
         Format::ScreenXml => screen::read_xml(name, text(bytes)?),
         Format::Calendar => calendar::read(name, text(bytes)?),
-    }))
+    })
     .unwrap_or(Err(SkipReason::Broken { what: "the parser panicked", offset: 0 }))
 }
 
