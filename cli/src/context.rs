@@ -1,10 +1,10 @@
 //! The notes of a request: read, split into passages, and searched.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use refrain::internals::open::open_regular;
 use refrain_index::{
     Document, NoteHit, NotesIndex, Passage, PassageIndex, ReadLimits, Search, SkipReason, read_documents,
     split, split_sections,
@@ -85,7 +85,7 @@ impl Chosen {
 /// The line of a file at an offset, from 1; 1 if the file cannot be read any more.
 fn line_at(path: &Path, offset: u64) -> usize {
     let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(offset).read_to_end(&mut start));
+    let read = open_regular(path).and_then(|file| file.take(offset).read_to_end(&mut start));
     read.map_or(1, |_| 1 + start.iter().filter(|&&byte| byte == b'\n').count())
 }
 

@@ -1,6 +1,5 @@
 //! `refrain pack`: writes a model in the layout of the kernels, as one file that is loaded by mapping.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Instant;
@@ -9,6 +8,7 @@ use indicatif::HumanBytes;
 use refrain::EngineError;
 use refrain::internals::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
 use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::open::open_regular;
 use serde::Serialize;
 
 use crate::args::PackArgs;
@@ -55,7 +55,7 @@ fn refuse_to_replace(out: &Path) -> Result<(), Failure> {
 
 fn begins_with_magic(path: &Path) -> io::Result<bool> {
     let mut start = Vec::new();
-    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    open_regular(path)?.take(MAGIC.len() as u64).read_to_end(&mut start)?;
     Ok(start == MAGIC)
 }
 

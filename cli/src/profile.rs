@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 use refrain::internals::draft::CostProfile;
+use refrain::internals::open::open_regular;
 use refrain::internals::profile::PassCost;
 use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, Session, ThreadEnergy};
 
@@ -93,7 +94,7 @@ fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
 /// Whether a file is a plot of a profile, by its title.
 fn has_caption(svg: &Path) -> io::Result<bool> {
     let mut start = Vec::new();
-    File::open(svg)?.take(1 << 16).read_to_end(&mut start)?;
+    open_regular(svg)?.take(1 << 16).read_to_end(&mut start)?;
     Ok(String::from_utf8_lossy(&start).contains(CAPTION))
 }
 

@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use refrain::internals::open::open_regular;
+
 use crate::document::Document;
 
 /// File name extensions of notes in folders.
@@ -158,7 +160,8 @@ impl Reader<'_> {
             return Ok(());
         }
         let limit = self.limits.file_bytes_max;
-        match read_text(path, limit) {
+        // A path that the caller names may be a pipe.
+        match File::open(path).map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
             Ok(text) => self.keep(path, &text),
             Err(Unread::Io(source)) => Err(io_error(source)),
             Err(Unread::NotText) => Err(ReadError::NotText { path: path.to_owned() }),
@@ -236,7 +239,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let limit = self.limits.file_bytes_max;
-        match read_text(path, limit) {
+        match open_regular(path).map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
             Ok(text) => self.keep(path, &text)?,
             Err(Unread::Io(error)) => self.skip(path, SkipReason::Unreadable(error.kind())),
             Err(Unread::NotText) => self.skip(path, SkipReason::NotText),
@@ -286,9 +289,9 @@ impl From<io::Error> for Unread {
 }
 
 /// The text of one file. Reads at most one byte beyond the limit, so a pipe or a growing file is limited as well.
-fn read_text(path: &Path, bytes_max: u64) -> Result<String, Unread> {
+fn read_text(file: File, bytes_max: u64) -> Result<String, Unread> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(Unread::TooLong);
     }

@@ -1,11 +1,11 @@
 //! The costs of verification batches in a replay without a model.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use refrain::internals::draft::CostProfile;
+use refrain::internals::open::open_regular;
 use refrain::{MachineProfile, ProfileError, SessionOptions};
 use thiserror::Error;
 
@@ -71,7 +71,7 @@ impl Costs {
     pub fn read(path: &Path) -> Result<Self, CostsError> {
         let io = |source| CostsError::Io { path: path.to_owned(), source };
         let mut text = Vec::new();
-        File::open(path).map_err(io)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
+        open_regular(path).map_err(io)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(CostsError::TooLarge { path: path.to_owned() });
         }

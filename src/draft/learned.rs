@@ -13,7 +13,6 @@
 //! machine; times are valid for one machine. From a file of another machine only the reliability is loaded. A
 //! file of another model is an error.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -27,6 +26,7 @@ use super::draft_times::{DraftTimes, Mean};
 use super::name::SourceName;
 use super::reliability::{ReliabilityTable, StoredRecord};
 use crate::face::internals;
+use crate::open::open_regular;
 use crate::replace::{ReplaceError, replace_file};
 
 /// The format version of this program.
@@ -283,7 +283,7 @@ impl Learned {
         /// [`LearnedError`]: the file cannot be read, is damaged, or was written with another model.
         fn load(path: &Path, key: &LearnedKey, fresh: &Learned) -> Result<Loaded, LearnedError> {
             let io = |source| LearnedError::Io { path: path.to_owned(), source };
-            let file = File::open(path).map_err(io)?;
+            let file = open_regular(path).map_err(io)?;
             let bytes = file.metadata().map_err(io)?.len();
             if bytes > FILE_BYTES_MAX {
                 return Err(LearnedError::TooLarge { path: path.to_owned(), bytes });

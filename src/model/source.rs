@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use crate::open::open_regular;
 use crate::stream::{DirectFile, read_exact_at};
 
 /// One readable, immutable range of bytes with a name for messages.
@@ -31,12 +32,9 @@ impl Source {
     /// # Errors
     /// The error of the operating system; [`io::ErrorKind::InvalidInput`] if `path` is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(Self { name: path.display().to_string(), len: meta.len(), data: Data::File(file) })
+        let file = open_regular(path)?;
+        let len = file.metadata()?.len();
+        Ok(Self { name: path.display().to_string(), len, data: Data::File(file) })
     }
 
     /// Wraps bytes in memory (an embedded fixture).

@@ -8,7 +8,6 @@ mod cpu;
 mod energy;
 mod measure;
 
-use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +20,7 @@ use crate::kernels::KvType;
 use crate::model::config::{FeedForward, Widths};
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
+use crate::open::open_regular;
 use crate::replace::{ReplaceError, replace_file};
 
 pub use cpu::cpu_name;
@@ -329,7 +329,7 @@ impl MachineProfile {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
         let path = path.as_ref();
         let io = |source| ProfileError::Io { path: path.to_owned(), source };
-        let file = fs::File::open(path).map_err(io)?;
+        let file = open_regular(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         if bytes > FILE_BYTES_MAX {
             return Err(ProfileError::TooLarge { path: path.to_owned(), bytes });
@@ -406,6 +406,8 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn profile() -> MachineProfile {

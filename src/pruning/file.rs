@@ -13,7 +13,6 @@
 //! The header determines the length of the file, which is checked before any allocation. A file is written
 //! under another name and then renamed.
 
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -23,6 +22,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::error::PredictorError;
 use super::predictor::{Predictor, PredictorParts, SHADOW_POOL_MAX};
 use crate::model::packed::ModelIdentity;
+use crate::open::open_regular;
 use crate::replace::replace_file;
 use crate::token::TokenId;
 
@@ -51,7 +51,7 @@ impl Predictor {
         let path = path.as_ref();
         let name = path.display().to_string();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = open_regular(path).map_err(io)?;
         let len = file.metadata().map_err(io)?.len();
         let mut bytes = Vec::new();
         (&mut file).take(HEADER_LEN as u64).read_to_end(&mut bytes).map_err(io)?;

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::open::open_regular;
+
 /// The format version that this program writes and reads.
 const VERSION: u32 = 1;
 /// The largest accepted file of times, in bytes.
@@ -172,7 +174,7 @@ impl SwitchTimes {
     pub fn read(path: &Path) -> Result<Self, TimesError> {
         let io = |source| TimesError::Io { path: path.to_owned(), source };
         let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(io)?;
+        let file = open_regular(path).map_err(io)?;
         file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(io)?;
         if text.len() as u64 > FILE_BYTES_MAX {
             return Err(TimesError::TooLarge { path: path.to_owned(), limit: FILE_BYTES_MAX });

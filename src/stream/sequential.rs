@@ -1,6 +1,5 @@
 //! Measures the bandwidth of a disk under sequential reads: the upper bound of streaming.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use super::file::{DIRECT_ALIGN, DirectFile};
 use super::options::StreamOptions;
 use super::{Extent, Meter, ReadFailure, Ring, RingOptions, TakeError};
 use crate::kernels::PageBuf;
+use crate::open::open_regular;
 
 /// Number of buffers: one is filled while another is returned, and the third keeps the disk busy meanwhile.
 const N_BUFFERS: usize = 3;
@@ -20,7 +20,7 @@ const N_BUFFERS: usize = 3;
 ///
 /// # Errors
 /// [`io::ErrorKind::OutOfMemory`] if the buffers cannot be allocated, [`io::ErrorKind::TimedOut`] if no read
-/// ends within [`StreamOptions::stall_max`], otherwise the system's error.
+/// ends within [`StreamOptions::stall_max`], [`io::ErrorKind::InvalidInput`] for options out of range, otherwise the system's error.
 ///
 /// # Panics
 /// If `block_len` is 0 or not a multiple of [`DIRECT_ALIGN`].
@@ -31,7 +31,8 @@ pub fn sequential_read(
     options: &StreamOptions,
 ) -> io::Result<(u64, Duration)> {
     assert!(block_len > 0 && block_len.is_multiple_of(DIRECT_ALIGN), "blocks of {block_len}");
-    let file = File::open(path)?;
+    options.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let file = open_regular(path)?;
     let len = file.metadata()?.len();
     let len = len - len % DIRECT_ALIGN as u64;
     let file = options.reader(Arc::new(DirectFile::reopen(&file)?));

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use refrain::internals::open::open_regular;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -228,7 +229,7 @@ impl Ledger {
             namespaces: BTreeSet::new(),
             forgetting: Vec::new(),
         };
-        let found = match File::open(path) {
+        let found = match open_regular(path) {
             Ok(file) => ledger.read(file)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Whole,
             Err(error) => return Err(io_error("read", path)(error)),

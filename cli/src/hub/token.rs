@@ -1,11 +1,12 @@
 //! The secret of a hub's user. It is in no error, note or listing.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use refrain::internals::open::open_regular;
 
 use super::HubError;
 use crate::history::{folder_of, home};
@@ -62,7 +63,7 @@ impl Token {
         }
         let Some(path) = token_file() else { return Ok(None) };
         let mut text = String::new();
-        let read = File::open(&path)
+        let read = open_regular(&path)
             .and_then(|file| file.take(TOKEN_BYTES_MAX as u64 + 2).read_to_string(&mut text));
         match read {
             Ok(_) => Self::new(&text),
@@ -93,10 +94,15 @@ impl Token {
             .spawn()
             .map_err(|error| problem(format!("`{program}`: {error}")))?;
         let mut out = child.stdout.take().expect("piped").take(TOKEN_BYTES_MAX as u64 + 2);
-        let reader = std::thread::spawn(move || {
+        let read = move || {
             let mut text = String::new();
             out.read_to_string(&mut text).map(|_| text)
-        });
+        };
+        let reader = std::thread::Builder::new().spawn(read).map_err(|error| {
+            let _ = child.kill();
+            let _ = child.wait();
+            problem(format!("no thread reads its answer: {error}"))
+        })?;
         let start = Instant::now();
         let status = loop {
             match child.try_wait() {

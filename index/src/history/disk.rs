@@ -8,6 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use refrain::internals::open::open_regular;
+
 use super::HistoryError;
 use super::error::io_error;
 
@@ -166,7 +168,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(File::open(path)?))
+        Ok(Box::new(open_regular(path)?))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {

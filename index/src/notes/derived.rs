@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use refrain::internals::open::open_regular;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec::{Decoder, Encoder};
@@ -81,7 +82,7 @@ impl Derived {
     /// Opens a file for reading; `None` if it does not exist or its header is damaged. Damaged records are left out.
     pub(super) fn open(folder: &Path, kind: DerivedKind, identity: u64) -> Result<Option<Self>, NotesError> {
         let path = kind.path(folder, identity);
-        let file = match File::open(&path) {
+        let file = match open_regular(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(io_error("open", &path))?,
         };

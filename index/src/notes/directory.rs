@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use refrain::internals::open::open_regular;
 use tantivy::HasLen;
 use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
 use tantivy::directory::{
@@ -51,7 +52,7 @@ fn open_error(name: &Path) -> impl FnOnce(io::Error) -> OpenReadError {
 
 impl Directory for PlainDirectory {
     fn get_file_handle(&self, name: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
-        let opened = File::open(self.path(name)).and_then(|file| {
+        let opened = open_regular(&self.path(name)).and_then(|file| {
             let len = DiskFile::len(&file)? as usize;
             Ok(OpenFile { file, len })
         });

@@ -1,10 +1,10 @@
 //! Reads a file and makes its passages. Files are independent, so several are read at the same time.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
+use refrain::internals::open::open_regular;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::catalogue::Entry;
@@ -111,11 +111,8 @@ impl From<io::Error> for Unread {
 
 /// The bytes of a file, its stamp, and whether the stamp was the same before and after the reading.
 fn read(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, Stamp, bool), Unread> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let before = file.metadata()?;
-    if !before.is_file() {
-        return Err(Unread::Io(io::ErrorKind::InvalidInput));
-    }
     let mut bytes = Vec::with_capacity(before.len().min(bytes_max) as usize);
     // A file may grow while it is read.
     (&mut file).take(bytes_max + 1).read_to_end(&mut bytes)?;

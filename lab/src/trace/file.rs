@@ -12,10 +12,11 @@
 //! Numbers are little-endian. A file has one task, and a task has one session: the rows' order is that of the requests.
 //! A row takes 48 bytes, so an answer of 128 tokens to a prompt of 1,000, with ten rejected rows a token, 130 KB.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
+use refrain::internals::open::open_regular;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -127,11 +128,14 @@ impl Trace {
     /// [`TraceError`]; lengths are checked before anything is allocated for them.
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
         let io = |source| TraceError::Io { path: path.to_owned(), source };
-        let bytes = std::fs::metadata(path).map_err(io)?.len();
+        let file = open_regular(path).map_err(io)?;
+        let bytes = file.metadata().map_err(io)?.len();
         if bytes > FILE_BYTES_MAX {
             return Err(TraceError::TooLarge { bytes, max: FILE_BYTES_MAX });
         }
-        Self::from_bytes(&std::fs::read(path).map_err(io)?)
+        let mut content = Vec::new();
+        file.take(FILE_BYTES_MAX).read_to_end(&mut content).map_err(io)?;
+        Self::from_bytes(&content)
     }
 
     /// Writes a file.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::{HfError, SafetensorsFile, StoredTensor};
+use crate::open::open_regular;
 
 /// Longest text file read (`tokenizer.json` of the largest published vocabularies: about 35 MB).
 pub const JSON_BYTES_MAX: u64 = 256 << 20;
@@ -109,7 +109,7 @@ impl HfFolder {
 fn read_text(path: &Path, limit: u64) -> Result<Option<String>, HfError> {
     let file = || path.display().to_string();
     let io = |source| HfError::Io { file: file(), source };
-    let handle = match fs::File::open(path) {
+    let handle = match open_regular(path) {
         Ok(handle) => handle,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(e)),

@@ -1,0 +1,58 @@
+//! Named pipes where a file is expected: refused at once for models and what belongs to them, read where texts are read.
+#![cfg(unix)]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::{arg, model, refrain, repository};
+
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn models_and_their_files_are_regular_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["m.gguf", "m.refrain", "m.safetensors", "tokenizer.json", "other"];
+    let paths = names.map(|name| folder.path().join(name));
+    paths.iter().for_each(|path| pipe(path));
+    let [gguf, packed, safetensors, json, other] = paths.each_ref().map(|path| arg(path));
+    let (out, model) = (folder.path().join("out"), model());
+    let (out, model, rows) = (arg(&out), arg(&model), repository("fixtures/rows.jsonl"));
+    let cases: [&[&str]; 13] = [
+        &["inspect", gguf],
+        &["inspect", packed],
+        &["inspect", safetensors],
+        &["inspect", other],
+        &["run", "--model", gguf, "hi"],
+        &["run", "--model", packed, "hi"],
+        &["run", "--model", other, "hi"],
+        &["score", gguf, "--text", "hi"],
+        &["pack", gguf, out],
+        &["pack", model, packed],
+        &["run", "--draft", gguf, "hi"],
+        &["bench", "replay", "--tokenizer", json, arg(&rows)],
+        &["run", "--pruning", other, "hi"],
+    ];
+    for case in cases {
+        let ran = refrain(case);
+        assert!(matches!(ran.code, Some(2 | 3)), "{case:?}: {ran:?}");
+        assert!(ran.stderr.contains("named pipe") || ran.stderr.contains("neither"), "{case:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn texts_may_come_through_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("grammar");
+    pipe(&path);
+    let writer = {
+        let path = path.clone();
+        std::thread::spawn(move || std::fs::write(path, r#"{"const": "from a pipe"}"#).unwrap())
+    };
+    let answer = refrain(&["run", "--stats", "off", "--max-tokens", "20", "--json-schema", arg(&path), "hi"]);
+    writer.join().unwrap();
+    assert_eq!(answer.done().trim(), r#""from a pipe""#);
+}
