@@ -67,6 +67,38 @@ fn sessions() -> [SessionOptions; 4] {
     [plain(), drafting, in_context, full]
 }
 
+/// A read that takes hours would hold up the engine for ever, because nothing can stop it.
+#[test]
+fn options_that_no_disk_has_are_refused() {
+    let tiny = Tiny::default();
+    let (_folder, path) = packed(tiny);
+    let all = || StreamOptions::new(Pinned::Layers(0));
+    for (options, part) in [
+        (StreamOptions { bandwidth_max: Some(0), ..all() }, "bandwidth_max is 0"),
+        (
+            StreamOptions { bandwidth_max: Some(StreamOptions::BANDWIDTH_MIN - 1), ..all() },
+            "the minimum is 1000000",
+        ),
+        (StreamOptions { stall_max: Duration::ZERO, ..all() }, "stall_max is 0"),
+    ] {
+        let error = try_engine(&path, tiny, 1, options).unwrap_err();
+        assert!(
+            matches!(&error, EngineError::Weights(WeightsError::Streamed(StreamedError::Options(_)))),
+            "{error:?}"
+        );
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    for bandwidth in [StreamOptions::BANDWIDTH_MIN, u64::MAX] {
+        let options = StreamOptions { bandwidth_max: Some(bandwidth), stall_max: Duration::MAX, ..all() };
+        assert!(try_engine(&path, tiny, 1, options).is_ok(), "{bandwidth}");
+    }
+    let longest = EngineOptions { measure_time: Some(Duration::MAX), ..EngineOptions::default() };
+    assert!(
+        Engine::load(&Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap(), longest, None)
+            .is_ok()
+    );
+}
+
 #[test]
 fn the_bits_are_those_of_the_model_in_memory() {
     let prompt = prompt(3, 70);

@@ -12,7 +12,7 @@ use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
 use refrain::{
     EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
-    SessionError,
+    SessionError, TokenizerError,
 };
 use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};
@@ -131,6 +131,7 @@ impl From<EngineError> for Failure {
                     }
                     StreamedError::Widened { .. } => "use the model that it was packed from, in memory",
                     StreamedError::MemoryLimit { .. } => "raise --memory, or lower --ctx",
+                    StreamedError::Options(_) => "raise --flash-bandwidth, or omit it",
                     _ => return Self::input(error, DISK_ADVICE),
                 };
                 Self::usage(error, advice)
@@ -143,6 +144,10 @@ impl From<EngineError> for Failure {
             EngineError::HeadWidth { .. } | EngineError::HeadLayer { .. } => {
                 Self::input(error, "name the head that belongs to the model")
             }
+            EngineError::Tokenizer(TokenizerError::NoPreTokenizer { .. }) => Self::input(
+                error,
+                "the model's publisher knows its name: give it with --pre-tokenizer; llama.cpp takes `default`",
+            ),
             EngineError::Load(LoadError::NoMtp { .. }) => Self::input(
                 error,
                 "name the file that the model was packed from, or one with its head: --draft mtp:FILE",

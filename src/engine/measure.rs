@@ -139,7 +139,7 @@ pub(super) fn measure_load(
         });
     }
     let start = Instant::now();
-    let is_over = |share: f64| start.elapsed() >= time.mul_f64(share);
+    let is_over = |share: f64| start.elapsed().as_secs_f64() >= time.as_secs_f64() * share;
     let projection = measure_projection(model, compute, || is_over(0.3))?;
     let mut probe = LayerProbe::new(model, compute)?;
     probe.choose_layers(time.saturating_sub(start.elapsed()))?;

@@ -24,7 +24,7 @@ pub struct ProfileOptions {
     pub prefill: Vec<usize>,
     /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Time per entry; at least two runs are made, unless one takes longer than twice the time.
+    /// Time per entry, at most a minute; at least two runs are made, unless one takes longer than twice the time.
     pub entry_time: Duration,
 }
 
@@ -77,6 +77,9 @@ impl MachineProfile {
         Ok(Self { version: VERSION, key, verify, projection, prefill })
     }
 }
+
+/// A longer time makes no measurement better.
+const ENTRY_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The measured passes for a model, from the options.
 #[derive(Debug)]
@@ -140,7 +143,7 @@ impl<'a> Probe<'a> {
             batch: Batch::new(),
             tokens: VariedTokens::new(model.config().vocab_size),
             logits: Vec::new(),
-            entry_time: options.entry_time,
+            entry_time: options.entry_time.min(ENTRY_TIME_MAX),
         })
     }
 

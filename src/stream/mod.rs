@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use file::{DIRECT_ALIGN, ReadAt, ReadMode};
 pub use meter::Flow;
-pub use options::{Pinned, StreamOptions, WrapReader};
+pub use options::{Pinned, StreamOptionError, StreamOptions, WrapReader};
 pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 

@@ -39,10 +39,10 @@ pub struct StreamOptions {
     /// [`SessionOptions::memory_bytes`]: crate::engine::SessionOptions::memory_bytes
     /// [`DraftModelOptions::memory_bytes`]: crate::engine::DraftModelOptions::memory_bytes
     pub reserved_bytes: u64,
-    /// Simulates a disk of this bandwidth, in bytes per second.
+    /// Simulates a disk of this bandwidth, in bytes per second; at least [`BANDWIDTH_MIN`](Self::BANDWIDTH_MIN).
     pub bandwidth_max: Option<u64>,
-    /// A pass fails if it waits for the ring and no read ends within this time. The limit does not apply to
-    /// single rows of an embedding, which the pass reads itself.
+    /// A pass fails if it waits for the ring and no read ends within this time, which is above 0. The limit does not apply
+    /// to single rows of an embedding, which the pass reads itself.
     pub stall_max: Duration,
     /// The app's own reader between the file and the ring, if any.
     pub wrap: Option<WrapReader>,
@@ -52,6 +52,10 @@ impl StreamOptions {
     /// The default of [`stall_max`](Self::stall_max): longer than a disk needs to spin up or to retry a bad
     /// sector.
     pub const STALL_MAX: Duration = Duration::from_secs(60);
+
+    /// Minimum of [`bandwidth_max`](Self::bandwidth_max): reads in progress cannot be stopped, and at this bandwidth the
+    /// sixteen of a ring end within 20 seconds. No disk that streams a model is as slow.
+    pub const BANDWIDTH_MIN: u64 = 1_000_000;
 
     /// The default options with this part of the weights in memory.
     pub fn new(pinned: Pinned) -> Self {
@@ -66,6 +70,17 @@ impl StreamOptions {
         }
     }
 
+    /// Checks the ranges of the numbers.
+    ///
+    /// # Errors
+    /// The first number that is out of its range.
+    pub(crate) fn check(&self) -> Result<(), StreamOptionError> {
+        if let Some(given) = self.bandwidth_max.filter(|&given| given < Self::BANDWIDTH_MIN) {
+            return Err(StreamOptionError::Bandwidth { given });
+        }
+        if self.stall_max.is_zero() { Err(StreamOptionError::StallTime) } else { Ok(()) }
+    }
+
     /// The reader of `file` with the wrapper and the simulated bandwidth of these options.
     pub(crate) fn reader(&self, file: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
         let file = match &self.wrap {
@@ -77,6 +92,20 @@ impl StreamOptions {
             None => file,
         }
     }
+}
+
+/// A number of [`StreamOptions`] that is out of its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StreamOptionError {
+    /// A simulated disk is too slow.
+    #[error("bandwidth_max is {given} bytes per second, the minimum is {}", StreamOptions::BANDWIDTH_MIN)]
+    Bandwidth {
+        /// The bandwidth.
+        given: u64,
+    },
+    /// No read could end in time.
+    #[error("stall_max is 0; it has to be longer than a read")]
+    StallTime,
 }
 
 /// Wraps the file in a reader of the app: to count reads, to decrypt, or to fail on purpose.

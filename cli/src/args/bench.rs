@@ -140,7 +140,7 @@ pub(crate) struct BenchStreamArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Limit all reads to BYTES per second, to simulate a slower disk.
-    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bandwidth)]
     pub(crate) flash_bandwidth: Option<u64>,
     /// Instead, replay these rows (JSON Lines) for each share of pinned layers, each of --lengths and each of
     /// --strategy, against plain decoding.

@@ -16,7 +16,7 @@ pub(crate) struct StreamingArgs {
     #[arg(long, value_name = "N")]
     pub(crate) pinned_layers: Option<usize>,
     /// Limit reads to BYTES per second, to simulate a slower disk.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
     pub(crate) flash_bandwidth: Option<u64>,
 }
 
@@ -32,6 +32,14 @@ impl StreamingArgs {
         };
         Some(StreamOptions { bandwidth_max: self.flash_bandwidth, ..StreamOptions::new(pinned) })
     }
+}
+
+/// Parses the bandwidth of a simulated disk, in bytes per second.
+pub(super) fn bandwidth(text: &str) -> Result<u64, String> {
+    let min = StreamOptions::BANDWIDTH_MIN;
+    bytes(text).and_then(|given| {
+        if given < min { Err(format!("the minimum is {min} bytes per second")) } else { Ok(given) }
+    })
 }
 
 /// Parses a number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi`

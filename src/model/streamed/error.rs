@@ -7,6 +7,7 @@ use thiserror::Error;
 use crate::kernels::{AllocError, PackError};
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
+use crate::stream::StreamOptionError;
 
 /// A model could not be set up for streaming. Nothing stays open or allocated.
 #[derive(Debug, Error)]
@@ -18,6 +19,9 @@ pub enum StreamedError {
         /// The model.
         file: String,
     },
+    /// A number of the options is out of its range.
+    #[error("streaming: {0}")]
+    Options(#[from] StreamOptionError),
     /// The packed file is in memory.
     #[error("{file}: a packed file that is in memory already is not streamed")]
     InMemory {

@@ -22,6 +22,7 @@ pub(super) fn open(
     options: &StreamOptions,
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<(Streamed, Weights), StreamedError> {
+    options.check()?;
     let name = file.file().to_owned();
     let Some(direct) = file.reopen_direct() else {
         return Err(StreamedError::InMemory { file: name });
