@@ -1,6 +1,7 @@
 //! Pulled models: `refrain models`, and models that are named instead of given by their paths.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -148,6 +149,11 @@ fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
         // Nothing of a store is touched before there is something to remove.
         if store.record(&name.repo)?.is_none() {
             let folder = store.folder_of(&name.repo);
+            if folder.exists()
+                && let Some(_lock) = store.lock(&name.repo)?
+            {
+                store.sweep(&name.repo);
+            }
             if folder.exists() {
                 return Err(HubError::NotPulled { path: folder }.into());
             }
@@ -161,8 +167,10 @@ fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
         let unit: Option<Unit> = match &name.file {
             None => None,
             Some(pattern) => {
-                let all = record.files.iter().chain(&record.unfinished);
-                let files: Vec<(&str, u64)> = all.map(|(path, file)| (path.as_str(), file.bytes)).collect();
+                let all = record.unfinished.iter().chain(&record.files);
+                let files: BTreeMap<&str, u64> =
+                    all.map(|(path, file)| (path.as_str(), file.bytes)).collect();
+                let files: Vec<(&str, u64)> = files.into_iter().collect();
                 Some(pick(&units(&files), Some(pattern)).map_err(HubError::from)?.clone())
             }
         };

@@ -53,10 +53,13 @@ pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     let stopping = interrupt.cancels(stop.clone());
     let (steps, received) = mpsc::sync_channel(STEPS_MAX);
     let attempts = args.attempts;
-    thread::spawn(move || {
+    let work = move || {
         let result = download(&client, &store, &name, attempts, &steps);
         let _ = steps.send(Step::Ended(result));
-    });
+    };
+    thread::Builder::new()
+        .spawn(work)
+        .map_err(|error| Failure::new(Exit::Failed, format!("no thread downloads: {error}")))?;
     let mut progress = None;
     let result = loop {
         match received.recv_timeout(POLL) {
@@ -253,17 +256,17 @@ fn is_whole(file: &Wanted, recorded: Option<&FileRecord>, say: &dyn Fn(Step)) ->
     if !found.is_file() {
         return Err(not_pulled());
     }
-    let is_recorded = |recorded: &&FileRecord| found.len() == recorded.bytes;
-    match recorded.filter(is_recorded) {
-        Some(recorded) => Ok(recorded.hash == file.listed.hash.to_string()),
-        // A crash between the last rename and the record, or a record that was removed.
-        None if found.len() == file.listed.bytes => {
-            say(Step::Note(format!("`{}` is there: comparing its hash", file.path)));
-            match hub::has_hash(&file.target, &file.listed)? {
-                true => Ok(true),
-                false => Err(not_pulled()),
-            }
-        }
-        None => Err(not_pulled()),
+    let recorded = recorded.filter(|recorded| found.len() == recorded.bytes);
+    if recorded.is_some_and(|recorded| recorded.hash == file.listed.hash.to_string()) {
+        return Ok(true);
     }
+    // A crash between the last rename and the record, or a record that was removed.
+    if found.len() == file.listed.bytes {
+        say(Step::Note(format!("`{}` is there: comparing its hash", file.path)));
+        if hub::has_hash(&file.target, &file.listed)? {
+            return Ok(true);
+        }
+    }
+    // An older file that was pulled is replaced.
+    if recorded.is_some() { Ok(false) } else { Err(not_pulled()) }
 }

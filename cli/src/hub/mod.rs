@@ -8,6 +8,7 @@ mod choose;
 mod client;
 mod listing;
 mod name;
+mod stop;
 mod store;
 mod token;
 mod transfer;

@@ -3,19 +3,23 @@
 //! `FOLDER/OWNER/NAME` has the files of a repository under the hub's paths, and `.refrain-pull.json`: what was pulled, and what is
 //! unfinished. Only files of that record are opened by name or removed. A lock per repository keeps two processes from writing one part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use refrain::internals::open::open_regular;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{Hash, Listed, is_hex};
 use super::name::check_path;
-use super::transfer::{note_path, part_path};
+use super::stop;
+use super::transfer::{has_hash, note_path, part_path};
 use super::{HubError, ModelName, Repo, Unit, UnitKind, pick, units};
 
 const RECORD: &str = ".refrain-pull.json";
+/// A record that is being written. A killed process leaves it behind; the next record replaces it.
+const NEW_RECORD: &str = ".refrain-pull.json.part";
 const RECORD_VERSION: u32 = 1;
 /// Maximum length of a record. An entry has about 200 bytes.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
@@ -55,6 +59,15 @@ pub(crate) struct FileRecord {
 impl FileRecord {
     pub(crate) fn new(listed: &Listed, commit: &str) -> Self {
         Self { bytes: listed.bytes, hash: listed.hash.to_string(), commit: commit.to_owned() }
+    }
+
+    /// Whether a file has this content.
+    fn is_content_of(&self, path: &Path) -> Result<bool, HubError> {
+        let bytes = fs::metadata(path).map_err(HubError::io("read", path))?.len();
+        match Hash::read(&self.hash) {
+            Some(hash) if bytes == self.bytes => has_hash(path, &Listed { bytes, hash }),
+            _ => Ok(false),
+        }
     }
 }
 
@@ -144,7 +157,8 @@ impl Store {
     pub(crate) fn record(&self, repo: &Repo) -> Result<Option<Record>, HubError> {
         let path = self.folder_of(repo).join(RECORD);
         let mut text = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut text));
+        let read =
+            open_regular(&path).and_then(|file| file.take(RECORD_BYTES_MAX + 1).read_to_end(&mut text));
         match read {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(None);
@@ -188,17 +202,28 @@ impl Store {
         }
     }
 
-    /// Writes a record whole. The caller has the lock.
+    /// Writes a record whole. The caller has the lock, so the new file has one name.
     pub(crate) fn write_record(&self, repo: &Repo, record: &Record) -> Result<(), HubError> {
         let folder = self.folder_of(repo);
-        let path = folder.join(RECORD);
+        let (path, new) = (folder.join(RECORD), folder.join(NEW_RECORD));
         fs::create_dir_all(&folder).map_err(HubError::io("create", &folder))?;
+        stop::point()?;
         let mut text = serde_json::to_vec_pretty(record).expect("strings and numbers");
         text.push(b'\n');
-        let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(HubError::io("write", &path))?;
-        file.write_all(&text).map_err(HubError::io("write", &path))?;
-        file.as_file().sync_all().map_err(HubError::io("sync", &path))?;
-        file.persist(&path).map_err(|error| HubError::io("rename to", &path)(error.error))?;
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(HubError::io("remove", &new)(error));
+            }
+            _ => {}
+        }
+        // Exclusively, so that no link is written through.
+        let mut file = File::create_new(&new).map_err(HubError::io("write", &new))?;
+        stop::point()?;
+        file.write_all(&text).map_err(HubError::io("write", &new))?;
+        file.sync_all().map_err(HubError::io("sync", &new))?;
+        drop(file);
+        fs::rename(&new, &path).map_err(HubError::io("rename to", &path))?;
+        stop::point()?;
         sync_folder(&folder);
         Ok(())
     }
@@ -256,10 +281,11 @@ impl Store {
                 Ok(Some(record)) => {
                     pulled.extend(self.pulled_of(&repo, &record));
                     for (path, file) in &record.unfinished {
-                        let on_disk = self
-                            .path_of(&repo, path)
-                            .ok()
-                            .and_then(|path| fs::metadata(part_path(&path)).ok());
+                        let on_disk = self.path_of(&repo, path).ok().and_then(|path| {
+                            // A pull that was killed behind its last rename has left the whole file.
+                            let whole = || fs::metadata(&path).ok().filter(|found| found.len() == file.bytes);
+                            fs::metadata(part_path(&path)).ok().or_else(whole)
+                        });
                         unfinished.push(Unfinished {
                             name: format!("{repo}:{path}"),
                             bytes: file.bytes,
@@ -304,12 +330,12 @@ impl Store {
     ) -> Result<Removed, HubError> {
         let mut rest = record.clone();
         let mut removed = Removed::default();
-        let mut remove = |path: &Path| match fs::metadata(path).map(|found| found.len()) {
+        let mut remove = |path: &Path| match fs::symlink_metadata(path).map(|found| found.len()) {
             Ok(bytes) => match fs::remove_file(path) {
                 Ok(()) => {
                     removed.n_files += 1;
                     removed.bytes += bytes;
-                    Ok(())
+                    stop::point()
                 }
                 Err(error) => Err(HubError::io("remove", path)(error)),
             },
@@ -317,37 +343,44 @@ impl Store {
         };
         let mut left = Vec::new();
         let is_chosen = |path: &str| unit.is_none_or(|unit| unit.files.iter().any(|file| file == path));
-        for (path, file) in record.files.iter().filter(|(path, _)| is_chosen(path)) {
+        let paths: BTreeSet<&String> =
+            record.files.keys().chain(record.unfinished.keys()).filter(|path| is_chosen(path)).collect();
+        for path in paths {
             let target = self.path_of(repo, path)?;
-            match fs::symlink_metadata(&target) {
-                // Somebody has put another file, a folder or a link there.
-                Ok(found) if !found.is_file() || found.len() != file.bytes => left.push(target),
-                Ok(_) => {
-                    remove(&target)?;
-                    let profile = crate::profile::beside(&target);
-                    let plot = profile.with_extension("svg");
-                    let learned = crate::learned::beside(&target);
-                    [profile, plot, learned]
-                        .iter()
-                        .filter(|path| path.is_file())
-                        .try_for_each(|path| remove(path))?;
-                }
-                Err(_) => {}
+            let (file, unfinished) = (record.files.get(path), record.unfinished.get(path));
+            let is_ours = match fs::symlink_metadata(&target) {
+                Err(_) => true,
+                // Somebody has put a folder or a link there.
+                Ok(found) if !found.is_file() => false,
+                Ok(found) if file.is_some_and(|file| file.bytes == found.len()) => true,
+                // A pull that was killed between its last rename and the record. Another file of this length stays.
+                Ok(_) => match unfinished {
+                    Some(unfinished) => unfinished.is_content_of(&target)?,
+                    None => false,
+                },
+            };
+            // The file goes last: with it, its companions would lose the name by which they are found.
+            [part_path(&target), note_path(&target)].iter().try_for_each(|path| remove(path))?;
+            if is_ours {
+                let profile = crate::profile::beside(&target);
+                let (plot, learned) = (profile.with_extension("svg"), crate::learned::beside(&target));
+                let companions = [profile, plot, learned];
+                companions.iter().filter(|path| path.is_file()).try_for_each(|path| remove(path))?;
+                remove(&target)?;
+            } else if file.is_some() {
+                left.push(target);
             }
             rest.files.remove(path);
-        }
-        for path in record.unfinished.keys().filter(|path| is_chosen(path)) {
-            let target = self.path_of(repo, path)?;
-            [part_path(&target), note_path(&target)].iter().try_for_each(|path| remove(path))?;
             rest.unfinished.remove(path);
         }
         let folder = self.folder_of(repo);
         if rest.files.is_empty() && rest.unfinished.is_empty() {
-            for name in ["refrain.profile.json", "refrain.profile.svg", "refrain.learned"] {
+            for name in ["refrain.profile.json", "refrain.profile.svg", "refrain.learned", NEW_RECORD] {
                 remove(&folder.join(name))?;
             }
             let path = folder.join(RECORD);
             fs::remove_file(&path).map_err(HubError::io("remove", &path))?;
+            stop::point()?;
         } else {
             self.write_record(repo, &rest)?;
         }
@@ -364,9 +397,20 @@ impl Store {
         folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
         folders.dedup();
         for folder in folders {
-            let _ = fs::remove_dir(folder);
+            if fs::remove_dir(folder).is_ok() {
+                stop::point()?;
+            }
         }
         Ok(removed)
+    }
+
+    /// Removes what a killed process has left of a repository without a record: a record that was being written, and empty
+    /// folders. The caller has the lock.
+    pub(crate) fn sweep(&self, repo: &Repo) {
+        let folder = self.folder_of(repo);
+        // Nothing is lost if one of them stays.
+        let _ = fs::remove_file(folder.join(NEW_RECORD));
+        let _ = fs::remove_dir(&folder).and_then(|()| fs::remove_dir(self.folder.join(repo.owner())));
     }
 
     /// Checks that the disk has room for `needed` further bytes. Systems other than Unix are not asked: their write fails.
@@ -476,6 +520,130 @@ mod tests {
         assert_eq!(removed.left, [own.join("changed.gguf")]);
         assert!(!own.join("x").exists() && !own.join(RECORD).exists());
         assert!(own.join("mine.txt").exists() && own.join("changed.gguf").exists());
+        assert!(store.record(&repo).unwrap().is_none());
+    }
+
+    /// The steps of `refrain pull`, for two files.
+    fn pull(store: &Store, repo: &Repo, files: [(&str, &str); 2]) -> Result<(), HubError> {
+        let commit = "0".repeat(40);
+        let listed = |text: &str| {
+            let mut context = Hash::Sha256(String::new()).context(text.len() as u64);
+            context.update(text.as_bytes());
+            let hex = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            Listed { bytes: text.len() as u64, hash: Hash::Sha256(hex) }
+        };
+        let mut record =
+            store.record(repo)?.unwrap_or_else(|| Store::new_record(repo, "https://hub.example"));
+        for (path, text) in files {
+            record.unfinished.insert(path.to_owned(), FileRecord::new(&listed(text), &commit));
+        }
+        store.write_record(repo, &record)?;
+        for (path, text) in files {
+            let target = store.path_of(repo, path)?;
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            crate::hub::transfer::deliver(&listed(text), &target, text.as_bytes())?;
+            record.unfinished.remove(path);
+            record.files.insert(path.to_owned(), FileRecord::new(&listed(text), &commit));
+            store.write_record(repo, &record)?;
+        }
+        Ok(())
+    }
+
+    /// `refrain models rm` of everything.
+    fn rm(store: &Store, repo: &Repo) -> Result<(), HubError> {
+        match store.record(repo)? {
+            Some(record) => store.remove(repo, &record, None).map(drop),
+            None => {
+                store.sweep(repo);
+                Ok(())
+            }
+        }
+    }
+
+    fn is_empty(store: &Store) -> bool {
+        fs::read_dir(store.folder()).map_or(true, |mut entries| entries.next().is_none())
+    }
+
+    const OLD: [(&str, &str); 2] = [("m.gguf", "old"), ("x/n.gguf", "older")];
+    /// The first one is as long as the old one.
+    const NEW: [(&str, &str); 2] = [("m.gguf", "new"), ("x/n.gguf", "as new as can be")];
+
+    #[test]
+    fn what_a_killed_pull_leaves_is_completed_or_removed() {
+        let repo: Repo = "a/b".parse().unwrap();
+        for has_old in [false, true] {
+            let mut n_stops = 0;
+            for n in 1.. {
+                let folder = tempfile::tempdir().unwrap();
+                let store = Store::new(folder.path().join("models"));
+                let killed = || {
+                    if has_old {
+                        pull(&store, &repo, OLD).unwrap();
+                        for (path, _) in OLD {
+                            fs::write(
+                                crate::learned::beside(&store.path_of(&repo, path).unwrap()),
+                                "learned",
+                            )
+                            .unwrap();
+                        }
+                    }
+                    stop::after(n, || pull(&store, &repo, NEW))
+                };
+                if killed().is_some() {
+                    break;
+                }
+                n_stops += 1;
+                rm(&store, &repo).unwrap();
+                assert!(is_empty(&store), "stopped behind operation {n}, then removed");
+                assert!(killed().is_none());
+                pull(&store, &repo, NEW).unwrap();
+                let found = store.pulled_of(&repo, &store.record(&repo).unwrap().unwrap());
+                assert_eq!(found.len(), 2, "stopped behind operation {n}, then pulled again");
+                for (path, text) in NEW {
+                    assert_eq!(fs::read_to_string(store.path_of(&repo, path).unwrap()).unwrap(), text);
+                }
+                rm(&store, &repo).unwrap();
+                assert!(is_empty(&store));
+            }
+            assert!(n_stops > 15, "{n_stops}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_removal_leaves_is_removed() {
+        let repo: Repo = "a/b".parse().unwrap();
+        let mut n_stops = 0;
+        for n in 1.. {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::new(folder.path().join("models"));
+            pull(&store, &repo, OLD).unwrap();
+            for (path, _) in OLD {
+                let target = store.path_of(&repo, path).unwrap();
+                fs::write(crate::learned::beside(&target), "learned").unwrap();
+                fs::write(crate::profile::beside(&target), "profile").unwrap();
+            }
+            if stop::after(n, || rm(&store, &repo)).is_some() {
+                break;
+            }
+            n_stops += 1;
+            rm(&store, &repo).unwrap();
+            assert!(is_empty(&store), "stopped behind operation {n}");
+        }
+        assert!(n_stops >= 10, "{n_stops}");
+    }
+
+    #[test]
+    fn a_removal_leaves_another_file_in_the_place_of_an_unfinished_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().join("models"));
+        let repo: Repo = "a/b".parse().unwrap();
+        assert!(stop::after(2, || pull(&store, &repo, OLD)).is_none());
+        assert!(stop::after(5, || pull(&store, &repo, OLD)).is_none());
+        // As long as the one that was to come.
+        let target = store.path_of(&repo, "m.gguf").unwrap();
+        fs::write(&target, "own").unwrap();
+        rm(&store, &repo).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "own");
         assert!(store.record(&repo).unwrap().is_none());
     }
 

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use refrain::internals::open::open_regular;
 use ring::digest::Context;
 use serde::{Deserialize, Serialize};
 use ureq::http::{HeaderMap, StatusCode, header};
 
 use super::client::Pace;
 use super::listing::{Hash, Listed};
-use super::{Client, HubError};
+use super::{Client, HubError, stop};
 
 /// Bytes that are read and written at a time.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -204,7 +205,7 @@ pub(crate) fn part_bytes(target: &Path) -> u64 {
 /// # Errors
 /// [`HubError::Io`]: the file cannot be read.
 pub(crate) fn has_hash(path: &Path, listed: &Listed) -> Result<bool, HubError> {
-    let mut file = File::open(path).map_err(HubError::io("open", path))?;
+    let mut file = open_regular(path).map_err(HubError::io("open", path))?;
     let mut context = listed.hash.context(listed.bytes);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -249,6 +250,7 @@ impl Part {
             .truncate(false)
             .open(&path)
             .map_err(HubError::io("open", &path))?;
+        stop::point()?;
         let context = listed.hash.context(listed.bytes);
         let mut part = Self {
             path,
@@ -304,6 +306,7 @@ impl Part {
         let note = Note { hash: self.listed.hash.to_string(), bytes: self.listed.bytes, etag: etag.clone() };
         let text = serde_json::to_vec(&note).expect("strings and a number");
         fs::write(&self.note_path, text).map_err(HubError::io("write", &self.note_path))?;
+        stop::point()?;
         self.etag = etag;
         Ok(())
     }
@@ -312,7 +315,7 @@ impl Part {
         self.file.write_all(bytes).map_err(HubError::io("write", &self.path))?;
         self.context.update(bytes);
         self.n_bytes += bytes.len() as u64;
-        Ok(())
+        stop::point()
     }
 
     fn hash_hex(&self) -> String {
@@ -325,20 +328,31 @@ impl Part {
         // Windows renames no open file.
         drop(self.file);
         fs::rename(&self.path, target).map_err(HubError::io("rename to", target))?;
+        stop::point()?;
         super::store::sync_folder(target.parent().unwrap_or(Path::new(".")));
         match fs::remove_file(&self.note_path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(HubError::io("remove", &self.note_path)(error))
             }
-            _ => Ok(()),
+            _ => stop::point(),
         }
     }
+}
+
+/// Downloads a file without a hub.
+#[cfg(test)]
+pub(super) fn deliver(listed: &Listed, target: &Path, bytes: &[u8]) -> Result<(), HubError> {
+    let mut part = Part::open(target, listed, &mut |_| {})?;
+    part.reset()?;
+    part.note(None)?;
+    part.append(bytes)?;
+    part.finish(target)
 }
 
 /// The file beside a part; `None` if it cannot be used.
 fn read_note(path: &Path) -> Option<Note> {
     let mut text = Vec::new();
-    File::open(path).ok()?.take(NOTE_BYTES_MAX + 1).read_to_end(&mut text).ok()?;
+    open_regular(path).ok()?.take(NOTE_BYTES_MAX + 1).read_to_end(&mut text).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
     // It becomes a header.
     let is_header =
