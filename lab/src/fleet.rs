@@ -20,6 +20,7 @@ use crate::replay::{Constants, Lane, Setting, Wanted};
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
+use crate::threads;
 
 /// The parameters of a simulation.
 #[derive(Clone, PartialEq, Debug)]
@@ -105,10 +106,7 @@ pub fn simulate(
             done.lock().expect("no thread panics while it holds the lock").insert(i, cell);
         }
     };
-    std::thread::scope(|scope| {
-        (1..n_threads.max(1)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
+    threads::run(n_threads, work);
     done.into_inner().expect("no thread panics while it holds the lock").into_values().collect()
 }
 

@@ -46,6 +46,7 @@ pub mod strategy;
 pub mod stream;
 pub mod sweep;
 pub mod tally;
+mod threads;
 pub mod trace;
 pub mod tune;
 

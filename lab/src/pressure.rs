@@ -80,6 +80,9 @@ pub enum PressureBenchError {
     /// Decoding failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// The system gives no thread for the reports.
+    #[error("a thread could not be started: {0}")]
+    Spawn(std::io::Error),
     /// The whole model fits the budget, or it is not streamed.
     #[error("{model}: nothing is streamed with a budget of {budget} bytes")]
     NotStreamed {
@@ -137,7 +140,9 @@ pub fn measure(
     let (mut n_answers, mut n_tokens, mut n_answered) = (0, 0, 0);
     let n_pinned = std::thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
-        let reporter = scope.spawn(|| report(&engine, bench, start, &n_reports, stopped));
+        let reporter = std::thread::Builder::new()
+            .spawn_scoped(scope, || report(&engine, bench, start, &n_reports, stopped))
+            .map_err(PressureBenchError::Spawn)?;
         while Instant::now() < end {
             let (tokens, n_reports) = answer(&mut session, bench.n_tokens, end)?;
             let pairs = tokens.iter().zip(&first);

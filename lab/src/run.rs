@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::replay::{Lane, Setting, Wanted};
 use crate::rows::TokenRow;
 use crate::tally::Tally;
+use crate::threads;
 
 /// The rows to measure. The other rows are only added to the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,11 +85,7 @@ pub fn run(
             done.lock().expect("no thread panics while it holds the lock").push(measurement);
         }
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
-        work();
-        others.into_iter().for_each(|thread| thread.join().expect("replaying does not panic"));
-    });
+    threads::run(n_threads, work);
     let mut all = done.into_inner().expect("no thread panics while it holds the lock");
     all.sort_by(|a, b| (&a.task, &a.subtask, a.setting).cmp(&(&b.task, &b.subtask, b.setting)));
     all.retain(|measurement| measurement.tally.n_rows > 0);

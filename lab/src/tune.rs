@@ -19,6 +19,7 @@ use crate::report::HARD_NEGATIVE;
 use crate::rows::TokenRow;
 use crate::run::{Half, by_subtask, run};
 use crate::tally::{Tally, geometric_mean};
+use crate::threads;
 
 /// The result of a fit.
 #[derive(Clone, Debug)]
@@ -130,11 +131,7 @@ pub fn fit_prior(rows: &[TokenRow], setting: &Setting, vocab_size: usize, n_thre
             fits.lock().expect("no thread panics while it holds the lock")[index] = fit;
         }
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..n_threads.max(1)).map(|_| scope.spawn(work)).collect();
-        work();
-        others.into_iter().for_each(|thread| thread.join().expect("fitting does not panic"));
-    });
+    threads::run(n_threads, work);
     let fits = fits.into_inner().expect("no thread panics while it holds the lock");
     // Added in the order of the subtasks, so that rounding does not depend on threads.
     let mut total = PriorFit::default();

@@ -49,6 +49,12 @@ pub enum EngineError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The model is loaded, and the system gives the process no more memory. Nothing stays allocated.
+    #[error("the system gives less than {bytes} bytes of memory beside the model")]
+    Memory {
+        /// The memory that was asked for.
+        bytes: usize,
+    },
     /// The times of static graphs could not be measured.
     #[error(transparent)]
     Graphs(#[from] GraphsError),

@@ -30,6 +30,7 @@ use crate::profile::{
     self, MachineProfile, ProfileError, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name,
 };
 use crate::pruning::{Predictor, PredictorError};
+use crate::room::{MEMORY_MARGIN, has_room};
 use crate::schedule::SwitchTimes;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;
@@ -132,6 +133,9 @@ impl Engine {
                 (costs, CostProfile::free_rows(1.0))
             }
         };
+        if !has_room(0) {
+            return Err(EngineError::Memory { bytes: MEMORY_MARGIN });
+        }
         let shared = Shared {
             model: Arc::new(model),
             tokenizer,

@@ -47,8 +47,12 @@ impl ReadRate {
         let ty = BlockType::Q8_0;
         let row_bytes = N_COLS / ty.block_len() * ty.block_bytes();
         let n_rows = MATRIX_BYTES / row_bytes;
-        // Packing writes the panels, so that they are memory of their own.
-        let matrix = PackedMatrix::pack(ty, n_rows, N_COLS, &vec![0; n_rows * row_bytes], &|row| row)?;
+        // The panels are written, so that they are memory of their own.
+        let fill = |panels: &mut [u8]| {
+            panels.fill(0);
+            Ok::<_, PackError>(())
+        };
+        let matrix = PackedMatrix::from_panels(ty, n_rows, N_COLS, fill)?;
         let (mut x, mut out) = (Activations::new(), vec![0.0; n_rows]);
         x.set(k, pool, &[0.5; N_COLS], 1, N_COLS, matrix.activation_form());
         let mut seconds = || {

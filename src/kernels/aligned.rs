@@ -5,6 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use super::pages::HugePages;
+use crate::room::{LARGE_BYTES, has_room};
 
 /// One cache line: the width of the widest vector, and the unit in which packed weights are addressed.
 #[derive(Clone, Copy)]
@@ -103,9 +104,16 @@ unsafe impl Send for AlignedBuf {}
 // SAFETY: shared access is read-only.
 unsafe impl Sync for AlignedBuf {}
 
+/// Refuses a large buffer that leaves too little memory for others.
+fn check_room(n_lines: usize) -> Result<(), AllocError> {
+    let bytes = n_lines.saturating_mul(64);
+    if bytes < LARGE_BYTES || has_room(bytes) { Ok(()) } else { Err(AllocError { bytes }) }
+}
+
 impl AlignedBuf {
     /// A buffer that is read as a whole: a large one uses huge pages where the system has them.
     pub(super) fn zeroed_huge(n_lines: usize) -> Result<Self, AllocError> {
+        check_room(n_lines)?;
         match HugePages::zeroed(n_lines.saturating_mul(64)) {
             Some(mut pages) => {
                 let ptr = pages.start().cast();
@@ -120,6 +128,7 @@ impl AlignedBuf {
         if n_lines == 0 {
             return Ok(AlignedBuf { ptr: NonNull::dangling(), n_lines, owner: Owner::Nobody });
         }
+        check_room(n_lines)?;
         let too_large = || AllocError { bytes: n_lines.saturating_mul(64) };
         let layout = Self::layout(n_lines).ok_or_else(too_large)?;
         // SAFETY: the layout has a size other than zero.

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use super::float_env::FloatEnv;
 use super::speeds::Speeds;
+use crate::room::has_room;
 
 /// Time that a thread spins before it parks: longer than the gap between two sections and than the drafting of a step,
 /// and far less than the time between two requests.
@@ -128,6 +129,9 @@ thread_local! {
     static IN_SECTION: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Address space of a thread's stack.
+const THREAD_BYTES: usize = 2 << 20;
+
 impl Pool {
     /// A pool of `n_threads` workers, including the caller of [`Pool::run`]: `new(1)` starts no thread.
     ///
@@ -167,6 +171,10 @@ impl Pool {
         });
         let mut pool = Pool { shared, gate: Mutex::new(Speeds::new(n_threads)), handles: Vec::new() };
         for worker in 1..n_threads {
+            // A thread that starts without memory ends the process.
+            if !has_room(THREAD_BYTES) {
+                return Err(std::io::ErrorKind::OutOfMemory.into());
+            }
             let shared = pool.shared.clone();
             let builder = thread::Builder::new().name(format!("refrain-{worker}"));
             pool.handles.push(builder.spawn(move || shared.work(worker))?);

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::kernels::FloatEnv;
+use crate::room::has_room;
 
 /// Threads, and one `S` of scratch for each.
 pub(in crate::model) struct LoadWorkers<S> {
@@ -24,7 +25,8 @@ impl<S: Default + Send> LoadWorkers<S> {
             let builder = rayon::ThreadPoolBuilder::new().num_threads(n_threads);
             builder.thread_name(|i| format!("refrain-load-{i}")).build().ok()
         };
-        let threads = if n_threads > 1 { build() } else { None };
+        let has_room = has_room(n_threads.saturating_mul(4 << 20));
+        let threads = if n_threads > 1 && has_room { build() } else { None };
         let n_threads = threads.as_ref().map_or(1, rayon::ThreadPool::current_num_threads);
         Self { threads, scratch: (0..n_threads).map(|_| Mutex::default()).collect() }
     }

@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::ops::ControlFlow;
 
-use rayon::prelude::*;
 use refrain::{SpecialTokens, TokenId, Tokenizer};
 
 use super::derived::{Derived, DerivedKind};
 use super::error::NotesError;
 use super::report::Notice;
+use super::threads;
 use super::writer::{NotesWriter, OnProgress};
 
 /// Passages that are in memory at the same time.
@@ -59,7 +59,7 @@ impl NotesWriter {
             let encode = |text: &String| -> Result<Vec<u8>, NotesError> {
                 Ok(encode_tokens(&tokenizer.encode(text, SpecialTokens::AsText)?))
             };
-            texts.par_iter().map(encode).collect()
+            threads::map(texts, encode).into_iter().collect()
         })
     }
 

@@ -85,6 +85,7 @@ mod snippet;
 mod sources;
 mod stamp;
 mod store;
+mod threads;
 mod update;
 mod vectors;
 mod walk;

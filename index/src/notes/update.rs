@@ -10,14 +10,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
-
 use super::catalogue::Entry;
 use super::error::{NotesError, index_error};
 use super::ingest::{Ingested, ingest};
 use super::names::{Names, names};
 use super::paths;
 use super::report::{SkipReason, SkippedSource, UpdateReport};
+use super::threads;
 use super::walk::{Found, Limits, Walk, walk};
 use super::writer::{NotesWriter, OnProgress};
 
@@ -190,10 +189,7 @@ impl NotesWriter {
     fn ingest_all(&self, batch: &[Found]) -> Vec<Ingested> {
         let (bytes_max, n_overlap) = (self.sources.settings.file_bytes_max, self.options.n_overlap_words);
         let (entries, languages) = (&self.catalogue.entries, &self.languages);
-        batch
-            .par_iter()
-            .map(|found| ingest(found, entries.get(&found.path), bytes_max, n_overlap, languages))
-            .collect()
+        threads::map(batch, |found| ingest(found, entries.get(&found.path), bytes_max, n_overlap, languages))
     }
 
     /// Takes a file into the next commit. Returns the number of its new passages.
