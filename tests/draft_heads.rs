@@ -20,6 +20,7 @@ use model_files::{Gguf, assert_variant, golden};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, IsaKind, quantize};
+use refrain::internals::model::config::CONTEXT_LEN_MAX;
 use refrain::internals::model::gguf::GgufFile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
@@ -513,6 +514,110 @@ fn what_is_no_eagle3_head_is_refused() {
     let found = run(&engine, forced(8, Drafting::DraftModel), Vec::new(), &prompt, options(20));
     found.assert_equal(&run(&engine, plain(), Vec::new(), &prompt, options(20)), "the last layer's output");
     assert!(found.stats.sources[0].drafted > 0);
+}
+
+/// A cancel token stops the work that it was given to alone: a head reads the next prompt as it comes, and keeps no states of it.
+#[test]
+fn a_cancelled_generation_stops_nothing_later() {
+    let pairs = Pairs::new();
+    for (name, target, head) in pairs.each() {
+        let engine = with_head(target, head, on(2, isa()));
+        let options_of = SessionOptions { prefill_chunk: 64, ..forced(8, Drafting::DraftModel) };
+        let n_more = engine.config().context_len.min(1000) - 100;
+        let [calm, cancelled] = [false, true].map(|cancels| {
+            let mut session = engine.session(options_of.clone()).unwrap();
+            session.append_tokens(&random_prompt(1, 30)).unwrap();
+            let mut generation = session.generate(options(20)).unwrap();
+            generation.by_ref().take(5).for_each(|event| drop(event.unwrap()));
+            if cancels {
+                generation.cancel_token().cancel();
+                generation.by_ref().for_each(|event| drop(event.unwrap()));
+            }
+            drop(generation);
+            session.append_tokens(&random_prompt(2, n_more)).unwrap();
+            let cancel = CancelToken::new();
+            while let (done, end) = session.prefill_chunk(&cancel).unwrap()
+                && done < end
+            {}
+            let used = session.draft_memory_usage();
+            let run = run_in(&mut session, options(2), usize::MAX);
+            (used, run.stats.sources[0].computed.clone().unwrap())
+        });
+        // Most rows were read before the generation began.
+        assert!(cancelled.1.rows < 400, "{name}: {:?}", cancelled.1);
+        assert!(cancelled.0 <= calm.0 + calm.0 / 8, "{name}: {cancelled:?}, {calm:?}");
+        assert_eq!(cancelled.1.off, None, "{name}");
+    }
+}
+
+/// A head with a context of 64 tokens: it drafts before, says why it does not draft behind, and drafts again when the text is cut.
+#[test]
+fn a_head_with_a_short_context_turns_itself_off() {
+    let fixture = Checkpoint::open(target_file()).unwrap();
+    let mut eagle3 = Eagle3Folder::new(256, 2048);
+    eagle3.config["max_position_embeddings"] = 64.into();
+    let mut mtp = head_file();
+    mtp.set("llama.context_length", 64u32);
+    let mtp = Checkpoint::mtp_from_gguf_bytes(mtp.bytes().into(), "head").unwrap();
+    for (name, head) in [("EAGLE-3", eagle3.open().unwrap()), ("MTP", mtp)] {
+        let engine = with_head(&fixture, &head, on(2, isa()));
+        assert_eq!(engine.draft_model().unwrap().config().context_len, 64, "{name}");
+        let mut session = engine.session(forced(8, Drafting::DraftModel)).unwrap();
+        let mut reference = engine.session(plain()).unwrap();
+        for (n_more, cut) in [(30, 0), (60, 0), (900, 0), (10, 990), (200, 0)] {
+            let len = session.tokens().len() - cut;
+            for session in [&mut session, &mut reference] {
+                session.truncate(len).unwrap();
+                session.append_tokens(&random_prompt(n_more as u64, n_more)).unwrap();
+            }
+            let expected = run_in(&mut reference, options(10), usize::MAX);
+            let found = run_in(&mut session, options(10), usize::MAX);
+            let len = session.tokens().len();
+            let case = format!("{name}, {len} tokens");
+            found.assert_equal(&expected, &case);
+            let source = &found.stats.sources[0];
+            let off = source.computed.as_ref().unwrap().off.clone();
+            match len <= 64 {
+                true => assert!(off.is_none() && source.drafted > 0, "{case}: {off:?}"),
+                false => {
+                    let off = off.unwrap();
+                    assert!(off.contains("exceed the draft model's context of 64"), "{case}: {off}");
+                }
+            }
+        }
+        // The cache of the context, and no states of the tokens behind it.
+        let mut fresh = engine.session(forced(8, Drafting::DraftModel)).unwrap();
+        fresh.append_tokens(&random_prompt(1, 60)).unwrap();
+        run_in(&mut fresh, options(1), usize::MAX);
+        let (long, short) = (session.draft_memory_usage(), fresh.draft_memory_usage());
+        assert!(long < short + short / 2, "{name}: {long} {short}");
+    }
+}
+
+/// An EAGLE-3 head that states no context has that of its target. A scaling of rotations needs the stated one.
+#[test]
+fn a_head_without_a_context_has_that_of_its_target() {
+    let fixture = Checkpoint::open(target_file()).unwrap();
+    for of_speculators in [false, true] {
+        let mut folder = match of_speculators {
+            true => Eagle3Folder::of_speculators(256, 2048),
+            false => Eagle3Folder::new(256, 2048),
+        };
+        let layer =
+            if of_speculators { &mut folder.config["transformer_layer_config"] } else { &mut folder.config };
+        layer["max_position_embeddings"] = Value::Null;
+        assert_eq!(folder.open().unwrap().config().context_len, CONTEXT_LEN_MAX);
+        let layer =
+            if of_speculators { &mut folder.config["transformer_layer_config"] } else { &mut folder.config };
+        layer.as_object_mut().unwrap().remove("max_position_embeddings");
+        let engine = with_head(&fixture, &folder.open().unwrap(), on(1, isa()));
+        let context_len = engine.draft_model().unwrap().config().context_len;
+        assert_eq!(context_len, engine.config().context_len, "of speculators: {of_speculators}");
+        let layer =
+            if of_speculators { &mut folder.config["transformer_layer_config"] } else { &mut folder.config };
+        layer["rope_scaling"] = json!({"rope_type": "dynamic", "factor": 2.0});
+        assert_variant(&folder.open().unwrap_err(), "Config(Missing", &["`", "max_position_embeddings"]);
+    }
 }
 
 /// A head whose hidden states have another width than the target's has an embedding of its own.

@@ -88,8 +88,8 @@ impl Drafter {
         self.tree()?;
         match work(self.tree.as_mut()?) {
             Ok(value) => Some(value),
-            // The app cancelled; the target's own pass will report it.
-            Err(ForwardError::Cancelled) => None,
+            // The app cancelled, and the target's own pass will report it; or the target's layers were released meanwhile.
+            Err(ForwardError::Cancelled | ForwardError::Released { .. }) => None,
             Err(error) => {
                 self.failed = Some(error.to_string());
                 None
@@ -198,8 +198,8 @@ impl Drafter {
     pub fn computed(&self) -> Computed {
         let mut computed = self.tree.as_ref().map(|tree| tree.computed().clone()).unwrap_or_default();
         computed.off = self.failed.clone().or_else(|| {
-            let tree = self.tree.as_ref().filter(|tree| tree.text_len() > tree.text_len_max())?;
-            let (len, max) = (tree.text_len(), tree.text_len_max());
+            let tree = self.tree.as_ref()?;
+            let (len, max) = (tree.exceeded_by()?, tree.text_len_max());
             Some(format!("{len} tokens exceed the draft model's context of {max}"))
         });
         computed

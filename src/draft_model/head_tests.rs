@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
+use super::hidden_rows::STATES_MAX;
 use super::kv_tree::{CHUNK, KvTree, Likely, ROOT};
 use super::*;
 use crate::draft::{Candidates, ComputingSource, DraftSource, HiddenStates};
@@ -299,4 +301,68 @@ fn long_texts_are_read_as_their_states_come() {
     let passes = source.computed().passes;
     source.prepare(&[below]);
     assert_eq!((source.computed().passes, source.expansion_us(&[below])), (passes + 2, 0.0));
+}
+
+/// Whatever becomes of the passes, the states that are kept are bounded, and the head goes on with the newest of them.
+#[test]
+fn states_of_reads_that_are_cancelled_are_bounded() {
+    for kind in [Kind::Mtp, Kind::Eagle3] {
+        let model = head(kind, Quantize::Q8_0);
+        let dim = model.config().target_state_dim();
+        let n = 7 * CHUNK;
+        let text: Vec<TokenId> = (0..n as u32 + 2).map(|i| TokenId(i * 7 % 300)).collect();
+        let states: Vec<f32> =
+            (0..n + 1).flat_map(|position| state(dim, &text[position..=position])).collect();
+        let states = |positions: std::ops::Range<usize>| &states[positions.start * dim..positions.end * dim];
+        let mut tree = KvTree::new(Arc::clone(&model), n, N_LIKELY, N_NODES_MAX).unwrap();
+        tree.read_hidden(&text[..11], 0, states(0..10)).unwrap();
+        tree.compute_root().unwrap();
+        let read = tree.text_len();
+        let cancel = Arc::new(AtomicBool::new(true));
+        tree.watch(&cancel);
+        for first in (10..n).step_by(100) {
+            let end = n.min(first + 100);
+            let cancelled = tree.read_hidden(&text[..end + 1], first, states(first..end));
+            assert!(matches!(cancelled, Ok(()) | Err(ForwardError::Cancelled)));
+            assert!(tree.n_states() <= STATES_MAX, "{} at {end}", tree.n_states());
+            assert!(tree.memory_usage() < KvTree::bytes(model.config(), n, N_NODES_MAX) as usize);
+        }
+        assert_eq!(tree.text_len(), read + STATES_MAX, "{kind:?}: the oldest gave way");
+        cancel.store(false, Ordering::Relaxed);
+        tree.compute_root().unwrap();
+        // As if the states that gave way had never come.
+        let mut expected = KvTree::new(Arc::clone(&model), n, N_LIKELY, N_NODES_MAX).unwrap();
+        expected.read_hidden(&text[..11], 0, states(0..10)).unwrap();
+        expected.read_hidden(&text[..n + 1], n - STATES_MAX, states(n - STATES_MAX..n)).unwrap();
+        expected.compute_root().unwrap();
+        assert_eq!(tree.likely(ROOT), expected.likely(ROOT), "{kind:?}");
+    }
+}
+
+/// A context that ends before the text: no state behind it is kept, and a cut makes room again.
+#[test]
+fn a_full_context_takes_no_more_states() {
+    for kind in [Kind::Mtp, Kind::Eagle3] {
+        let model = head(kind, Quantize::Q8_0);
+        let text: Vec<TokenId> = (0..600).map(|i| TokenId(i * 7 % 300)).collect();
+        let mut tree = KvTree::new(Arc::clone(&model), 50, N_LIKELY, N_NODES_MAX).unwrap();
+        for (first, end) in [(0, 49), (49, 50), (50, 51), (51, 400), (400, 599)] {
+            let has_room = tree.reads_hidden().is_some();
+            assert_eq!(has_room, end <= 50, "{kind:?}, {end}");
+            compute(&mut tree, &text[..end + 1], first..end);
+            assert!(tree.text_len() <= 50 && tree.n_states() <= 50, "{kind:?}, {end}");
+            assert_eq!(tree.exceeded_by(), Some(end + 1).filter(|_| end > 50), "{kind:?}");
+            assert_eq!(tree.has_root(), end <= 50, "{kind:?}, {end}");
+            if tree.has_root() {
+                tree.compute_root().unwrap();
+            }
+        }
+        tree.truncate(40);
+        assert!(tree.reads_hidden().is_some() && tree.exceeded_by().is_none());
+        let mut text = text[..40].to_vec();
+        text.push(TokenId(3));
+        compute(&mut tree, &text, 39..40);
+        tree.compute_root().unwrap();
+        assert_eq!(tree.likely(ROOT), from_scratch(&model, &text, &[]), "{kind:?}");
+    }
 }

@@ -8,16 +8,25 @@
 //! The head's text is therefore that of the session without its first token, and each of its rows needs a hidden state. A state is
 //! kept until its row is in the head's cache. Positions whose states never came (restored, or computed while nothing was drafted)
 //! are left out of the head's text: rotations depend on distances alone, so drafts lose a little of their context and nothing else.
+//! So are the oldest unread positions if more than [`STATES_MAX`] states wait for a read, as after reads that were cancelled. A head whose
+//! context is full takes no more states until the text is cut.
+//!
 //! Below the text, a node reads the head's own hidden state of its parent.
 
 use crate::model::ModelConfig;
 use crate::token::TokenId;
 
+use super::kv_tree::CHUNK;
+
+/// Maximum states that are kept: those of a pass, and of a part of the text that arrives meanwhile.
+pub(super) const STATES_MAX: usize = 2 * CHUNK;
+
 /// The hidden states that one session's head has to read.
 ///
 /// # Invariants
 /// - `positions` rises;
-/// - `hidden` has those of the rows from `n_taken` on;
+/// - `hidden` has those of the rows from `n_taken` on, at most [`STATES_MAX`];
+/// - there are at most `n_rows_max` rows;
 /// - the rows before `n_taken` are in the head's cache.
 #[derive(Clone, Default)]
 pub(super) struct HiddenRows {
@@ -25,6 +34,8 @@ pub(super) struct HiddenRows {
     state_dim: usize,
     /// The head's own hidden states have so many.
     hidden_dim: usize,
+    /// The head's context.
+    n_rows_max: usize,
     /// The target's position of each row. Rows behind the head's text wait for their tokens.
     positions: Vec<u32>,
     /// Rows whose hidden states are no longer kept.
@@ -38,19 +49,56 @@ pub(super) struct HiddenRows {
 }
 
 impl HiddenRows {
-    pub(super) fn new(config: &ModelConfig) -> Self {
+    /// Rows of a head with a context of `n_rows_max`.
+    pub(super) fn new(config: &ModelConfig, n_rows_max: usize) -> Self {
         let (state_dim, hidden_dim) = (config.target_state_dim(), config.hidden_dim);
-        Self { state_dim, hidden_dim, ..Self::default() }
+        Self { state_dim, hidden_dim, n_rows_max, ..Self::default() }
     }
 
-    /// Adds states of the target at the positions from `first` on. They replace those at the same and later positions; returns the
-    /// rows before them.
-    pub(super) fn push(&mut self, first: usize, hidden: &[f32]) -> usize {
+    /// Adds states of the target, at most [`CHUNK`], at the positions from `first` on. They replace those at the same and later positions;
+    /// returns the rows before them, which are those of `text` that stay. States behind the head's context are not kept; the
+    /// oldest unread rows give way to those that are, also in `text`.
+    pub(super) fn push(&mut self, first: usize, hidden: &[f32], text: &mut Vec<TokenId>) -> usize {
         let n_before = self.n_before(first);
         self.keep(n_before, n_before);
-        self.positions.extend((first..first + hidden.len() / self.state_dim).map(|position| position as u32));
-        self.hidden.extend_from_slice(hidden);
+        text.truncate(n_before);
+        let n_given = hidden.len() / self.state_dim;
+        debug_assert!(n_given <= CHUNK, "{n_given} states");
+        let n_new = n_given.min(self.n_rows_max.saturating_sub(self.positions.len()));
+        self.leave_out((self.n_states() + n_new).saturating_sub(STATES_MAX), text);
+        self.positions.extend((first..first + n_new).map(|position| position as u32));
+        let (len, n_added) = (self.hidden.len(), n_new * self.state_dim);
+        if len + n_added > self.hidden.capacity() {
+            // `Vec` would double its memory beyond the bound.
+            let n_max = (STATES_MAX * self.state_dim).min(2 * self.hidden.capacity()).max(len + n_added);
+            self.hidden.reserve_exact(n_max - len);
+        }
+        self.hidden.extend_from_slice(&hidden[..n_added]);
         n_before
+    }
+
+    /// States that are kept.
+    pub(super) fn n_states(&self) -> usize {
+        self.positions.len() - self.n_taken
+    }
+
+    /// Leaves the oldest `n` unread rows out.
+    fn leave_out(&mut self, n: usize, text: &mut Vec<TokenId>) {
+        let (start, end) = (self.n_taken, self.n_taken + n);
+        self.positions.drain(start..end);
+        self.hidden.drain(..n * self.state_dim);
+        text.drain(start.min(text.len())..end.min(text.len()));
+    }
+
+    /// Whether the head's context has no room for another row.
+    pub(super) fn is_full(&self) -> bool {
+        self.positions.len() >= self.n_rows_max
+    }
+
+    /// Tokens of the session's text, if the head's context has ended before it.
+    pub(super) fn exceeded_by(&self) -> Option<usize> {
+        let n_read = self.positions.last().map_or(0, |&newest| newest as usize + 2);
+        (self.is_full() && n_read < self.n_committed).then_some(self.n_committed)
     }
 
     /// Rows of positions before `position`.

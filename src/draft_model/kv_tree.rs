@@ -32,7 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::DraftModel;
-use super::hidden_rows::HiddenRows;
+use super::hidden_rows::{HiddenRows, STATES_MAX};
 use crate::draft::{Computed, DraftTree, HiddenStates, VERIFY_ROWS_MAX};
 use crate::kernels::{self, Kernels, KvType};
 use crate::model::kv_cache::{CacheSize, KvCacheError};
@@ -138,7 +138,7 @@ impl KvTree {
             logits: Vec::new(),
             text: Vec::new(),
             n_read: 0,
-            hidden: config.draft_head.map(|_| HiddenRows::new(config)),
+            hidden: config.draft_head.map(|_| HiddenRows::new(config, text_len_max)),
             kept: Vec::new(),
             scratch: PredictorScratch::default(),
             nodes: Vec::new(),
@@ -177,7 +177,7 @@ impl KvTree {
         let logits = row_bytes(config.n_logits()).saturating_mul(n_nodes_max.min(PASS_NODES_MAX) as u64);
         // Of a head, or of the target's own layers.
         let n_own = n_nodes_max.saturating_add(1) as u64;
-        let states = row_bytes(config.target_state_dim()).saturating_mul(2 * CHUNK as u64);
+        let states = row_bytes(config.target_state_dim()).saturating_mul(STATES_MAX as u64);
         let hidden = row_bytes(config.hidden_dim).saturating_mul(n_own).saturating_add(states);
         KvCache::bytes(config, size)
             .saturating_add(Workspace::bytes(config, CHUNK, size.n_slots))
@@ -200,7 +200,7 @@ impl KvTree {
         Ok(fork)
     }
 
-    /// Sets the cancel flag; a pass ends soon after `cancel` is set.
+    /// Sets the cancel flag of the passes from now on; a pass ends soon after `cancel` is set.
     pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         self.cancel = Arc::clone(cancel);
     }
@@ -210,16 +210,30 @@ impl KvTree {
         &self.model
     }
 
-    /// The target's hidden states that the model reads, if it is a head.
+    /// Hidden states of the target that are kept.
+    #[cfg(test)]
+    pub(super) fn n_states(&self) -> usize {
+        self.hidden.as_ref().map_or(0, HiddenRows::n_states)
+    }
+
+    /// The target's hidden states that the model reads, if it is a head whose context is not full.
     pub(super) fn reads_hidden(&self) -> Option<HiddenStates> {
-        self.model.reads
+        self.model.reads.filter(|_| self.hidden.as_ref().is_some_and(|rows| !rows.is_full()))
+    }
+
+    /// Tokens of the text, if they are more than the context has room for: nothing is drafted then.
+    pub(super) fn exceeded_by(&self) -> Option<usize> {
+        match &self.hidden {
+            Some(rows) => rows.exceeded_by(),
+            None => Some(self.text.len()).filter(|&len| len > self.text_len_max),
+        }
     }
 
     /// Receives these states, `[n, target_state_dim]`, at the positions from `first` on of `committed`. Rows of text are
-    /// computed as soon as there are more than a pass takes.
+    /// computed as soon as there are more than a pass takes. At most [`STATES_MAX`] states are kept, whether passes succeed or not.
     ///
     /// # Errors
-    /// [`ForwardError`]; text computed before stays.
+    /// [`ForwardError`]; text computed before stays, and the states before the failed pass are kept.
     pub(super) fn read_hidden(
         &mut self,
         committed: &[TokenId],
@@ -229,13 +243,13 @@ impl KvTree {
         let chunk_len = CHUNK * self.model.config().target_state_dim().max(1);
         for (i, chunk) in hidden.chunks(chunk_len).enumerate() {
             let Some(rows) = &mut self.hidden else { return Ok(()) };
-            let n_kept = rows.push(first + i * CHUNK, chunk);
-            if n_kept < self.text.len() {
-                self.text.truncate(n_kept);
+            let n_before = self.text.len();
+            let n_kept = rows.push(first + i * CHUNK, chunk, &mut self.text);
+            if n_kept < n_before {
                 self.forget_from(n_kept);
             }
             self.follow(committed);
-            if self.n_owed() > CHUNK && self.text.len() <= self.text_len_max {
+            if self.n_owed() > CHUNK {
                 self.read()?;
             }
         }
@@ -279,18 +293,15 @@ impl KvTree {
         self.n_read + usize::from(has_root)
     }
 
-    /// Removes the text and frees the memory: the keys and values are allocated again, which takes no memory
-    /// until they are written. If the allocation fails, the old memory is kept.
+    /// Removes the text and frees the memory, as [`KvCache::release`] does.
     pub fn release(&mut self) {
         self.truncate(0);
-        let kv = new_cache(&self.model, self.text_len_max, self.n_nodes_max, self.kv.kv_type());
-        if let Ok(kv) = kv {
-            self.kv = kv;
-        }
+        let size = cache_size(self.text_len_max, self.n_nodes_max, self.kv.kv_type());
+        self.kv.release(self.model.config(), size);
         self.workspace = Workspace::new(self.model.config());
         (self.logits, self.likely, self.kept) = (Vec::new(), Vec::new(), Vec::new());
         self.scratch = PredictorScratch::default();
-        self.hidden = self.hidden.as_ref().map(|_| HiddenRows::new(self.model.config()));
+        self.hidden = self.hidden.as_ref().map(|_| HiddenRows::new(self.model.config(), self.text_len_max));
     }
 
     /// Removes the text from position `len` on, and all nodes.

@@ -62,6 +62,39 @@ enum LayerState {
     Recurrent(Box<RecurrentLayer>),
 }
 
+impl LayerState {
+    /// The empty state of a layer.
+    fn new(config: &ModelConfig, layer_idx: usize, size: CacheSize) -> Result<Self, KvCacheError> {
+        let CacheSize { kv_type, n_slots, tree_rows_max, .. } = size;
+        let too_large = |_| KvCacheError::TooLarge { n_slots, bytes: KvCache::bytes(config, size) };
+        Ok(match &config.layers[layer_idx].mixer {
+            Mixer::Attention(Attention { kv: KvSource::Layer(source_idx), .. }) => Self::Shared(*source_idx),
+            Mixer::Attention(attention) => {
+                let Attention { n_kv_heads, head_dim, .. } = *attention;
+                if !kv_type.holds(head_dim) {
+                    return Err(KvCacheError::HeadDim { kv_type, head_dim });
+                }
+                let window = longest_window(config, layer_idx);
+                match window.zip(size.ring_len(window)) {
+                    Some((window, ring_len)) => {
+                        let layer = KvLayer::ring(kv_type, n_kv_heads, ring_len, head_dim);
+                        Self::Ring(Box::new(layer.map_err(too_large)?), window)
+                    }
+                    None => {
+                        let layer = KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim);
+                        Self::Kv(Box::new(layer.map_err(too_large)?))
+                    }
+                }
+            }
+            mixer => {
+                let shape = recurrent_shape(mixer).expect("every other mixer is recurrent");
+                let state = RecurrentLayer::new(shape, tree_rows_max.max(1), CheckpointPolicy::default());
+                Self::Recurrent(Box::new(state.map_err(too_large)?))
+            }
+        })
+    }
+}
+
 /// Slots that [`KvCache::extend_from`] copies one by one at most.
 const COPIED_SLOTS_MAX: usize = 64;
 
@@ -162,43 +195,25 @@ impl KvCache {
     /// memory and swap unless it is told to allocate anything), [`KvCacheError::HeadDim`] if the type cannot hold
     /// the model's heads; nothing stays allocated.
     pub fn sized(config: &ModelConfig, size: CacheSize) -> Result<Self, KvCacheError> {
-        let CacheSize { kv_type, n_slots, tree_rows_max, .. } = size;
+        let CacheSize { kv_type, n_slots, .. } = size;
         let bytes = Self::bytes(config, size);
-        let too_large = |_| KvCacheError::TooLarge { n_slots, bytes };
-        KvLayer::check_room(bytes).map_err(too_large)?;
-        let mut layers = Vec::with_capacity(config.layers.len());
-        for (layer_idx, layer) in config.layers.iter().enumerate() {
-            layers.push(match &layer.mixer {
-                Mixer::Attention(Attention { kv: KvSource::Layer(source_idx), .. }) => {
-                    LayerState::Shared(*source_idx)
-                }
-                Mixer::Attention(attention) => {
-                    let Attention { n_kv_heads, head_dim, .. } = *attention;
-                    if !kv_type.holds(head_dim) {
-                        return Err(KvCacheError::HeadDim { kv_type, head_dim });
-                    }
-                    let window = longest_window(config, layer_idx);
-                    match window.zip(size.ring_len(window)) {
-                        Some((window, ring_len)) => {
-                            let layer = KvLayer::ring(kv_type, n_kv_heads, ring_len, head_dim);
-                            LayerState::Ring(Box::new(layer.map_err(too_large)?), window)
-                        }
-                        None => {
-                            let layer = KvLayer::new(kv_type, n_kv_heads, n_slots, head_dim);
-                            LayerState::Kv(Box::new(layer.map_err(too_large)?))
-                        }
-                    }
-                }
-                mixer => {
-                    let shape = recurrent_shape(mixer).expect("every other mixer is recurrent");
-                    let state = RecurrentLayer::new(shape, tree_rows_max.max(1), CheckpointPolicy::default());
-                    LayerState::Recurrent(Box::new(state.map_err(too_large)?))
-                }
-            });
-        }
+        KvLayer::check_room(bytes).map_err(|_| KvCacheError::TooLarge { n_slots, bytes })?;
+        let layers = (0..config.n_layers()).map(|layer_idx| LayerState::new(config, layer_idx, size));
+        let layers = layers.collect::<Result<Vec<_>, _>>()?;
         let has_ring = layers.iter().any(|layer| matches!(layer, LayerState::Ring(..)));
         let pass_rows_max = size.windows.filter(|_| has_ring).map(|bound| bound.pass_rows_max.max(1));
         Ok(Self { layers, len: 0, written_end: 0, n_slots, context_len: n_slots, kv_type, pass_rows_max })
+    }
+
+    /// Removes all tokens and frees their memory: each layer is allocated again, which takes no memory until slots are written. A layer that
+    /// cannot be allocated keeps its memory. `config` and `size` are those of the cache.
+    pub(crate) fn release(&mut self, config: &ModelConfig, size: CacheSize) {
+        self.truncate(0);
+        for (layer_idx, layer) in self.layers.iter_mut().enumerate() {
+            if let Ok(new) = LayerState::new(config, layer_idx, size) {
+                *layer = new;
+            }
+        }
     }
 
     /// States the context that the session may fill, if it is shorter than the slots: it decides between two sets of

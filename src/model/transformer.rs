@@ -146,6 +146,18 @@ pub enum ForwardError {
     /// The cancel flag was set.
     #[error("cancelled")]
     Cancelled,
+    /// The first layers of a streamed model were to run alone, and are not in memory; nothing was read or written.
+    #[error(
+        "the first {n_layers} layers are not in memory: memory pressure has released them, and passes without pressure pin them again"
+    )]
+    Released {
+        /// Layers that were to run.
+        n_layers: usize,
+    },
+    /// A pass was begun within a pass of the same streamed model, by the thread that runs it: by a draft source that computes ahead. It would
+    /// wait for itself. Nothing was read or written.
+    #[error("a draft source has begun a pass while its own thread runs one of the same streamed model")]
+    Reentered,
 }
 
 /// Maximum number of rows projected at a time with default options: the rows of a prefill chunk that
@@ -417,9 +429,11 @@ impl Model {
         target: &Model,
         options: LoadOptions<'_>,
     ) -> Result<Self, WeightsError> {
-        // The file of a head may leave the output matrix out, as if it were the embedding.
+        // The file of a head may leave the output matrix out, as if it were the embedding, and its context.
         let own = checkpoint.config().clone();
-        let config = ModelConfig { tied_head: own.eagle3().is_none() && target.config.tied_head, ..own };
+        let context_len = own.context_len.min(target.config.context_len);
+        let tied_head = own.eagle3().is_none() && target.config.tied_head;
+        let config = ModelConfig { context_len, tied_head, ..own };
         let weights = Weights::load(checkpoint, &config, options, Some(&target.weights))?;
         Ok(Self { config, weights, graphs: None, streamed: None, identity: OnceLock::new() })
     }

@@ -8,10 +8,12 @@ use serde_json::Value;
 use super::keys::Object;
 use super::tensors::{Container, Place, Slot};
 use crate::model::checkpoint::WeightId;
-use crate::model::config::{ConfigError, DraftHead, Eagle3, ModelConfig};
+use crate::model::config::{CONTEXT_LEN_MAX, ConfigError, DraftHead, Eagle3, ModelConfig, RopeScaling};
 
 /// The fields of the layer, in an object of their own.
 const LAYER: &str = "transformer_layer_config";
+
+const CONTEXT_LEN: &str = "max_position_embeddings";
 
 const TAPS: &str = "eagle_aux_hidden_state_layer_ids";
 
@@ -36,10 +38,11 @@ pub(super) fn layer<'a>(object: Object<'a>) -> Result<Object<'a>, ConfigError> {
     Ok(object.object(LAYER)?.unwrap_or(object))
 }
 
-/// The head whose layer is that of `model`.
+/// The head whose layer is that of `model`. If it states no context, its context is that of its target
+/// ([`Model::load_head`](crate::model::Model::load_head)), as in SGLang; to the authors, the number is the first size of a table that grows.
 ///
 /// # Errors
-/// [`ConfigError`]: a field has another type, or a value that is not implemented.
+/// [`ConfigError`]: a field has another type, or a value that is not implemented; a scaling of rotations needs a context that is not stated.
 pub(super) fn read(object: Object<'_>, model: ModelConfig) -> Result<ModelConfig, ConfigError> {
     if model.architecture.name() != "llama" {
         return Err(object.unsupported("model_type", model.architecture.name()));
@@ -47,6 +50,12 @@ pub(super) fn read(object: Object<'_>, model: ModelConfig) -> Result<ModelConfig
     if model.n_layers() != 1 {
         return Err(object.unsupported("num_hidden_layers", model.n_layers()));
     }
+    let of_layer = layer(object)?;
+    let context_len = match of_layer.count(CONTEXT_LEN)? {
+        None if model.ropes.iter().all(|rope| rope.scaling == RopeScaling::None) => CONTEXT_LEN_MAX,
+        None => of_layer.required_count(CONTEXT_LEN)?,
+        Some(_) => model.context_len,
+    };
     let eagle = object.object("eagle_config")?;
     for object in eagle.iter().chain([&object]) {
         for (field, neutral) in NEUTRAL {
@@ -72,7 +81,8 @@ pub(super) fn read(object: Object<'_>, model: ModelConfig) -> Result<ModelConfig
         // vLLM's default for the layout with an object of the layer.
         normed_residual: object.flag("norm_before_residual")?.unwrap_or(object.has(LAYER)),
     };
-    Ok(ModelConfig { draft_head: Some(DraftHead::Eagle3(eagle3)), tied_head: false, ..model })
+    let draft_head = Some(DraftHead::Eagle3(eagle3));
+    Ok(ModelConfig { context_len, draft_head, tied_head: false, ..model })
 }
 
 /// Where a folder stores a tensor of a head.

@@ -287,7 +287,7 @@ impl Model {
                 let n_layers = self.n_layers(end);
                 let pass = |cancel: &AtomicBool| {
                     let head_follows = end == PassEnd::Hidden;
-                    streamed.pass(n_layers, head_follows, cancel).ok_or(ForwardError::Cancelled)
+                    streamed.pass(n_layers, head_follows, cancel)
                 };
                 Part::wait(parts, pass).and_then(|pass| {
                     let layer = |layer_idx: usize, cancel: &AtomicBool| {
@@ -316,7 +316,7 @@ impl Model {
     /// behind them. Of a streamed model the layers must be pinned; other passes may run at the same time.
     ///
     /// # Errors
-    /// As [`Model::forward`]; [`ForwardError::Cancelled`] also if a layer was released under memory pressure.
+    /// As [`Model::forward`]; [`ForwardError::Released`] if a layer was released under memory pressure.
     pub(crate) fn forward_first(
         &self,
         compute: Compute<'_>,
@@ -324,7 +324,7 @@ impl Model {
         part: Part<'_>,
     ) -> Result<(), ForwardError> {
         let _env = FloatEnv::ieee();
-        let layers = self.first_layers(n_layers).ok_or(ForwardError::Cancelled)?;
+        let layers = self.first_layers(n_layers).ok_or(ForwardError::Released { n_layers })?;
         let parts = &mut [part];
         self.begin_parts(parts)?;
         let mut buffers = parts[0].take_buffers();
