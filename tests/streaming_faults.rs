@@ -371,3 +371,84 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     let again = run_in(&mut session, GenerateOptions { max_tokens: 2, ..GenerateOptions::default() }, 2);
     assert!(!again.tokens.is_empty());
 }
+
+const FROZEN: &str = "REFRAIN_TEST_FROZEN";
+
+/// Sleeps for a while of the process's own time, and says so the first time.
+struct Pausing {
+    inner: Arc<dyn ReadAt>,
+    pauses: Arc<AtomicBool>,
+}
+
+impl ReadAt for Pausing {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        if self.pauses.swap(false, Ordering::Relaxed) {
+            println!("reading");
+            // No sleep outlasts a stop of the process by more than its own length.
+            (0..20).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+        }
+        self.inner.read_at(offset, out)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+/// A process that the system stops for longer than a disk may stall, as phones do with apps: it goes on. The waits of `stall_max` are longer
+/// than the read.
+#[test]
+#[cfg(unix)]
+fn a_frozen_process_goes_on() {
+    if std::env::var_os(FROZEN).is_some() {
+        return read_slowly();
+    }
+    for experts in ["no", "yes"] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_frozen_process_goes_on", "--nocapture"])
+            .env(FROZEN, experts)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = io::BufRead::lines(io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(lines.by_ref().any(|line| line.unwrap().ends_with("reading")), "the child has ended");
+        let signal = |name: &str| {
+            let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status();
+            assert!(sent.unwrap().success());
+        };
+        signal("-STOP");
+        std::thread::sleep(Duration::from_millis(1500));
+        signal("-CONT");
+        let rest: Vec<String> = lines.map(Result::unwrap).collect();
+        assert!(child.wait().unwrap().success(), "experts: {experts}, {rest:?}");
+    }
+}
+
+/// Generates from a disk of which one read takes a while.
+#[cfg(unix)]
+fn read_slowly() {
+    let with_experts = std::env::var(FROZEN).unwrap() == "yes";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.refrain");
+    let checkpoint = match with_experts {
+        true => Checkpoint::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/qwen3_moe")).unwrap(),
+        false => Checkpoint::from_gguf_bytes(TINY.gguf().into(), "tiny").unwrap(),
+    };
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    let pauses = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&pauses);
+    let wrap = WrapReader::new(move |inner| Arc::new(Pausing { inner, pauses: Arc::clone(&theirs) }));
+    let stall_max = Duration::from_secs(1);
+    // Of the model with experts, a pass reads those of the first layer first.
+    let pinned_first = if with_experts { checkpoint.config().n_layers() - 1 } else { 0 };
+    let pinned = StreamOptions::new(Pinned::Layers(pinned_first));
+    let streaming = StreamOptions { wrap: Some(wrap), stall_max, pinned_first, ..pinned };
+    let engine = engine(&path, streaming);
+    let mut session = session(&engine, false);
+    session.append_tokens(&[TokenId(5), TokenId(6), TokenId(7)]).unwrap();
+    let cancel = CancelToken::new();
+    pauses.store(true, Ordering::Relaxed);
+    session.prefill(&cancel, |_, _| {}).unwrap();
+    run_in(&mut session, GenerateOptions { max_tokens: 2, ..GenerateOptions::default() }, 2);
+    assert!(!pauses.load(Ordering::Relaxed), "nothing was read");
+}

@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use super::ReadFailure;
 use super::file::ReadAt;
 use super::meter::Meter;
+use super::patience::{CANCEL_INTERVAL, Patience};
 use super::ring::{read_block, spawn};
-use super::turn::CANCEL_INTERVAL;
 use crate::kernels::PageBlock;
 
 /// A block to read.
@@ -39,8 +38,8 @@ struct Shared {
 struct State {
     todo: VecDeque<BlockRead>,
     ended: Vec<(BlockRead, Result<(), ReadFailure>)>,
-    /// Time of the end of the newest read.
-    read_at: Instant,
+    /// Reads that have ended.
+    n_reads: u64,
     closed: bool,
 }
 
@@ -50,8 +49,7 @@ impl BlockReads {
     /// # Errors
     /// A thread could not be started.
     pub(crate) fn new(file: Arc<dyn ReadAt>, meter: Arc<Meter>, n_reads: usize) -> std::io::Result<Self> {
-        let (todo, ended, read_at) = (VecDeque::new(), Vec::new(), Instant::now());
-        let state = Mutex::new(State { todo, ended, read_at, closed: false });
+        let state = Mutex::new(State { todo: VecDeque::new(), ended: Vec::new(), n_reads: 0, closed: false });
         let shared = Arc::new(Shared { file, meter, state, ended: Condvar::new(), work: Condvar::new() });
         let mut reads = Self { shared, threads: Vec::new() };
         for _ in 0..n_reads {
@@ -67,12 +65,16 @@ impl BlockReads {
         self.shared.work.notify_all();
     }
 
-    /// Takes the reads that have ended. If there are none, waits for one, a few milliseconds at most.
-    pub(crate) fn ended(&self) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
+    /// Takes the reads that have ended. If there are none, waits for one, for [`CANCEL_INTERVAL`] at most, which `patience` counts.
+    pub(crate) fn ended(&self, patience: &mut Patience) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
         let mut state = self.shared.lock();
         if state.ended.is_empty() {
             let waited = self.shared.ended.wait_timeout(state, CANCEL_INTERVAL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let is_over;
+            (state, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            if is_over.timed_out() {
+                patience.waited();
+            }
         }
         std::mem::take(&mut state.ended)
     }
@@ -82,9 +84,9 @@ impl BlockReads {
         std::mem::take(&mut self.shared.lock().ended)
     }
 
-    /// Time of the end of the newest read.
-    pub(crate) fn read_at(&self) -> Instant {
-        self.shared.lock().read_at
+    /// Reads that have ended.
+    pub(crate) fn n_reads(&self) -> u64 {
+        self.shared.lock().n_reads
     }
 }
 
@@ -116,7 +118,7 @@ impl Shared {
             drop(state);
             let result = read_block(&*self.file, &self.meter, read.offset, read.block.bytes_mut());
             state = self.lock();
-            state.read_at = Instant::now();
+            state.n_reads += 1;
             state.ended.push((read, result));
             self.ended.notify_all();
         }

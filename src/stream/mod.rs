@@ -23,6 +23,7 @@ mod blocks;
 mod file;
 mod meter;
 mod options;
+mod patience;
 mod queue;
 mod resident;
 mod ring;
@@ -42,16 +43,17 @@ pub use sequential::sequential_read;
 pub(crate) use blocks::{BlockRead, BlockReads};
 pub(crate) use file::{DirectFile, read_exact_at, read_full};
 pub(crate) use meter::Meter;
+pub(crate) use patience::Patience;
 pub(crate) use queue::Extent;
 pub(crate) use ring::{Lease, Ring, RingOptions, TakeError, read_aside};
-pub(crate) use turn::{Turn, Turns};
+pub(crate) use turn::{Turn, TurnError, Turns};
 
 /// An extent could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadFailure {
     /// A read failed.
     Read { offset: u64, kind: std::io::ErrorKind, message: String },
-    /// No read ended within this time.
+    /// No read ended while a pass waited for so long.
     Stalled { offset: u64, limit: Duration },
 }
 

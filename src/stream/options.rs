@@ -41,8 +41,9 @@ pub struct StreamOptions {
     pub reserved_bytes: u64,
     /// Simulates a disk of this bandwidth, in bytes per second; at least [`BANDWIDTH_MIN`](Self::BANDWIDTH_MIN).
     pub bandwidth_max: Option<u64>,
-    /// A pass fails if it waits for the ring and no read ends within this time, which is above 0. The limit does not apply
-    /// to single rows of an embedding, which the pass reads itself.
+    /// A pass fails if it waits so long for the ring, or for experts, and no read ends; above 0. Waits are counted, not time, so a
+    /// process that the system freezes meanwhile goes on afterwards. The limit does not apply to single rows of an embedding, which
+    /// the pass reads itself.
     pub stall_max: Duration,
     /// The app's own reader between the file and the ring, if any.
     pub wrap: Option<WrapReader>,
@@ -115,7 +116,8 @@ pub struct WrapReader(Arc<Wrap>);
 type Wrap = dyn Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync;
 
 impl WrapReader {
-    /// When a model is loaded, `wrap` receives its file and returns the reader to use.
+    /// When a model is loaded, `wrap` receives its file and returns the reader to use. Passes wait for the reader, so it must not wait for
+    /// passes of the model.
     pub fn new(wrap: impl Fn(Arc<dyn ReadAt>) -> Arc<dyn ReadAt> + Send + Sync + 'static) -> Self {
         Self(Arc::new(wrap))
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use super::ReadFailure;
 use super::file::{ReadAt, ReadMode, read_full};
 use super::meter::Meter;
+use super::patience::{CANCEL_INTERVAL, Patience};
 use super::queue::{Extent, Queue, Work};
-use super::turn::CANCEL_INTERVAL;
 use super::uring::Uring;
 use crate::kernels::PageBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct RingOptions {
     pub(crate) block_len: usize,
     /// Number of concurrent reads.
     pub(crate) n_reads: usize,
-    /// A wait fails if no read ends within this time.
+    /// A pass fails if it waits so long and no read ends.
     pub(crate) stall_max: Duration,
 }
 
@@ -51,8 +51,8 @@ struct Shared {
 
 struct State {
     queue: Queue,
-    /// Time of the end of the newest read.
-    read_at: Instant,
+    /// Reads that have ended.
+    n_reads: u64,
     closed: bool,
 }
 
@@ -86,7 +86,7 @@ impl Ring {
     ) -> std::io::Result<Self> {
         assert!(buffers.len() >= 2, "{} buffers", buffers.len());
         let queue = Queue::new(extents.clone(), buffers, options.block_len);
-        let state = Mutex::new(State { queue, read_at: Instant::now(), closed: false });
+        let state = Mutex::new(State { queue, n_reads: 0, closed: false });
         let (arrived, work) = (Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { file, meter, options, extents, state, arrived, work });
         let mode = shared.file.mode();
@@ -162,6 +162,8 @@ impl Ring {
     ) -> Result<Lease, TakeError> {
         let (shared, start) = (&self.shared, Instant::now());
         let (mut state, mut has_work) = (shared.lock(), true);
+        let limit = shared.options.stall_max;
+        let mut patience = Patience::new(limit, state.n_reads);
         let result = loop {
             if cancel.load(Ordering::Relaxed) {
                 break Err(TakeError::Cancelled);
@@ -172,8 +174,7 @@ impl Ring {
             if let Some(taken) = state.queue.take() {
                 break taken.map_err(TakeError::Failed);
             }
-            let limit = shared.options.stall_max;
-            if state.read_at.max(start).elapsed() >= limit {
+            if patience.is_over(state.n_reads) {
                 let offset = shared.extents[extent_idx].offset;
                 break Err(TakeError::Failed(ReadFailure::Stalled { offset, limit }));
             }
@@ -184,7 +185,11 @@ impl Ring {
                 continue;
             }
             let waited = shared.arrived.wait_timeout(state, CANCEL_INTERVAL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let is_over;
+            (state, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            if is_over.timed_out() {
+                patience.waited();
+            }
         };
         if result.is_err() {
             state.queue.give_up();
@@ -230,7 +235,7 @@ impl Shared {
             drop(state);
             let result = self.read_block(&mut work);
             state = self.lock();
-            state.read_at = Instant::now();
+            state.n_reads += 1;
             if state.queue.done(work, result) {
                 self.arrived.notify_all();
                 self.work.notify_all();

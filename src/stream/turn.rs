@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::ThreadId;
 
-/// The interval at which a waiting thread checks its cancel flag.
-pub(super) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
+use super::patience::CANCEL_INTERVAL;
 
 /// A ticket lock. A mutex is not fair: because a pass takes long, a thread that locks it again at once would
 /// starve the others.
@@ -20,12 +19,15 @@ struct Tickets {
     next: u64,
     /// The ticket whose turn it is.
     served: u64,
+    /// The thread that has the turn.
+    holder: Option<ThreadId>,
     /// Tickets of threads that were cancelled while they waited.
     given_up: Vec<u64>,
 }
 
 impl Tickets {
     fn serve_next(&mut self) {
+        self.holder = None;
         self.served += 1;
         while let Some(at) = self.given_up.iter().position(|&ticket| ticket == self.served) {
             self.given_up.swap_remove(at);
@@ -34,25 +36,41 @@ impl Tickets {
     }
 }
 
+/// A thread got no turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnError {
+    Cancelled,
+    /// The thread has the turn already: it would wait for itself.
+    Held,
+}
+
 /// A turn. Dropping it ends the turn.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(&'a Turns);
 
 impl Turns {
-    /// Waits for a turn; `None` if `cancel` is set first.
-    pub(crate) fn wait(&self, cancel: &AtomicBool) -> Option<Turn<'_>> {
+    /// Waits for a turn.
+    ///
+    /// # Errors
+    /// [`TurnError`]; [`TurnError::Cancelled`] if `cancel` is set before.
+    pub(crate) fn wait(&self, cancel: &AtomicBool) -> Result<Turn<'_>, TurnError> {
+        let thread = std::thread::current().id();
         let mut state = self.lock();
+        if state.holder == Some(thread) {
+            return Err(TurnError::Held);
+        }
         let ticket = state.next;
         state.next += 1;
         while state.served != ticket {
             if cancel.load(Ordering::Relaxed) {
                 state.given_up.push(ticket);
-                return None;
+                return Err(TurnError::Cancelled);
             }
             let waited = self.changed.wait_timeout(state, CANCEL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Some(Turn(self))
+        state.holder = Some(thread);
+        Ok(Turn(self))
     }
 
     /// A turn, if no other thread has a turn or waits for one.
@@ -60,6 +78,7 @@ impl Turns {
         let mut state = self.lock();
         (state.served == state.next).then(|| {
             state.next += 1;
+            state.holder = Some(std::thread::current().id());
             Turn(self)
         })
     }
@@ -119,12 +138,28 @@ mod tests {
     }
 
     #[test]
+    fn who_has_the_turn_does_not_wait_for_it() {
+        let (turns, never) = (Turns::default(), AtomicBool::new(false));
+        for _ in 0..2 {
+            let held = turns.wait(&never).unwrap();
+            assert_eq!(turns.wait(&never).err(), Some(TurnError::Held));
+            drop(held);
+            let held = turns.try_now().unwrap();
+            assert_eq!(turns.wait(&never).err(), Some(TurnError::Held));
+            drop(held);
+        }
+    }
+
+    #[test]
     fn who_goes_away_is_passed_over() {
         let (turns, cancelled, never) = (Turns::default(), AtomicBool::new(true), AtomicBool::new(false));
         for _ in 0..3 {
             let first = turns.wait(&never).unwrap();
-            assert!(turns.wait(&cancelled).is_none());
-            assert!(turns.wait(&cancelled).is_none());
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| assert_eq!(turns.wait(&cancelled).err(), Some(TurnError::Cancelled)));
+                }
+            });
             drop(first);
         }
         drop(turns.wait(&never).unwrap());

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tantivy::IndexWriter;
 use tantivy::index::SegmentId;
@@ -533,17 +533,22 @@ fn open_index(folder: &Path) -> Result<(Store, Catalogue, u64), NotesError> {
     Ok((store, catalogue, number))
 }
 
+/// The pause between two tries to take the writer's lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 /// Takes the writer's lock. The system releases it when the process ends for any reason.
 fn lock(folder: &Path, wait: Duration) -> Result<Box<dyn Any + Send + Sync>, NotesError> {
     let path = folder.join(LOCK);
-    let since = Instant::now();
+    // Pauses are counted, not time: while the system freezes this process, the holder of the lock may stand still too.
+    let mut n_pauses = wait.as_nanos().div_ceil(LOCK_PAUSE.as_nanos());
     loop {
         if let Some(lock) = RealDisk.lock(&path).map_err(io_error("lock", &path))? {
             return Ok(lock);
         }
-        if since.elapsed() >= wait {
+        if n_pauses == 0 {
             return Err(NotesError::InUse { path: folder.to_owned() });
         }
-        std::thread::sleep(Duration::from_millis(5));
+        n_pauses -= 1;
+        std::thread::sleep(LOCK_PAUSE);
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use refrain::{Session, StateKey, TokenId};
 
@@ -280,16 +280,14 @@ impl PrefixStore {
     /// What takes long is done without the lock: reading, encoding, and writing under another name.
     pub(super) fn lock_changes(&self) -> Result<Box<dyn Any + Send + Sync>, PrefixError> {
         let path = self.root.join(CHANGES_LOCK);
-        let start = Instant::now();
-        loop {
+        // Pauses are counted, not time: while the system freezes this process, the holder of the lock may stand still too.
+        for _ in 0..LOCK_SECONDS * 1000 {
             if let Some(lock) = self.disk.lock(&path).map_err(io_error("lock", &path))? {
                 return Ok(lock);
             }
-            if start.elapsed().as_secs() >= LOCK_SECONDS {
-                return Err(PrefixError::Busy { path, seconds: LOCK_SECONDS });
-            }
             std::thread::sleep(Duration::from_millis(1));
         }
+        Err(PrefixError::Busy { path, seconds: LOCK_SECONDS })
     }
 
     pub(super) fn namespace_folder(&self, namespace: &str) -> PathBuf {

@@ -20,7 +20,7 @@ use crate::model::arch::tensors::{LayerWeight, WeightId, is_expert_matrix};
 use crate::model::config::FeedForward;
 use crate::model::packed::{PAGE_BYTES, PackedFile, PackedSection, PackedTensor, Part};
 use crate::stream::{
-    BlockRead, BlockReads, DIRECT_ALIGN, Meter, ReadAt, ReadFailure, StreamOptions, TakeError,
+    BlockRead, BlockReads, DIRECT_ALIGN, Meter, Patience, ReadAt, ReadFailure, StreamOptions, TakeError,
 };
 
 use super::BLOCK_BYTES;
@@ -337,6 +337,8 @@ impl ExpertCache {
             }
         }
         self.meter.experts(experts.len(), n_hits);
+        let limit = self.stall_max;
+        let mut patience = Patience::new(limit, self.reads.n_reads());
         let result = loop {
             if cancel.load(Ordering::Relaxed) {
                 break Err(TakeError::Cancelled);
@@ -358,11 +360,10 @@ impl ExpertCache {
             if n_missing == 0 {
                 break Ok(());
             }
-            let limit = self.stall_max;
-            if self.reads.read_at().max(start).elapsed() >= limit {
+            if patience.is_over(self.reads.n_reads()) {
                 break Err(TakeError::Failed(ReadFailure::Stalled { offset: places[0].start, limit }));
             }
-            let ended = self.reads.ended();
+            let ended = self.reads.ended(&mut patience);
             self.collect(&mut state, ended);
         };
         if n_hits < experts.len() {

@@ -39,7 +39,7 @@ use crate::model::rows::Meanwhile;
 use crate::model::transformer::ForwardError;
 use crate::model::weights::{Layer, Weights};
 use crate::stream::{
-    Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, Turns,
+    Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, TurnError, Turns,
 };
 use crate::token::TokenId;
 
@@ -263,15 +263,17 @@ impl Streamed {
         self.layers[layer_idx].pinned().as_ref().map(|layer| PassLayer::Pinned(Arc::clone(layer)))
     }
 
-    /// Waits for the turn and begins a pass over the first `n_layers` layers; `None` if `cancel` is set before. If the output matrix
-    /// follows, it is read ahead.
+    /// Waits for the turn and begins a pass over the first `n_layers` layers. If the output matrix follows, it is read ahead.
+    ///
+    /// # Errors
+    /// [`ForwardError::Cancelled`], [`ForwardError::Reentered`].
     pub(in crate::model) fn pass(
         &self,
         n_layers: usize,
         head_follows: bool,
         cancel: &AtomicBool,
-    ) -> Option<Pass<'_>> {
-        let turn = self.turns.wait(cancel)?;
+    ) -> Result<Pass<'_>, ForwardError> {
+        let turn = self.turn(cancel)?;
         self.settle();
         let mut streamed = (0..n_layers).filter(|&layer_idx| self.layers[layer_idx].pinned().is_none());
         if let (Some(first), Some(ring)) = (streamed.next(), &self.ring) {
@@ -279,7 +281,14 @@ impl Streamed {
             let head = self.head.first().filter(|_| head_follows);
             ring.expect(last, head.map_or(first, |piece| piece.extent_idx));
         }
-        Some(Pass { streamed: self, _turn: turn })
+        Ok(Pass { streamed: self, _turn: turn })
+    }
+
+    fn turn(&self, cancel: &AtomicBool) -> Result<Turn<'_>, ForwardError> {
+        self.turns.wait(cancel).map_err(|error| match error {
+            TurnError::Cancelled => ForwardError::Cancelled,
+            TurnError::Held => ForwardError::Reentered,
+        })
     }
 
     /// The experts that are read on request, if there are any.
@@ -341,13 +350,13 @@ impl Streamed {
     ///
     /// # Errors
     /// [`ForwardError::Layers`] if a piece cannot be read, [`ForwardError::Cancelled`] if `cancel` is set
-    /// before a piece is in memory; `f` was not called for this piece and later ones.
+    /// before a piece is in memory; `f` was not called for this piece and later ones. [`ForwardError::Reentered`].
     pub(in crate::model) fn for_each_piece(
         &self,
         cancel: &AtomicBool,
         mut f: impl FnMut(usize, &PackedMatrix),
     ) -> Result<(), ForwardError> {
-        let _turn = self.turns.wait(cancel).ok_or(ForwardError::Cancelled)?;
+        let _turn = self.turn(cancel)?;
         for piece in &self.head {
             let lease = self.take(piece.extent_idx, cancel)?;
             let matrix = piece.matrix(lease.pages());

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use super::{Shared, State, spawn};
 use crate::stream::uring::{Ended, RETRY_INTERVAL, Uring};
@@ -91,7 +90,7 @@ impl Shared {
         if ended.is_empty() {
             return;
         }
-        state.read_at = Instant::now();
+        state.n_reads += ended.len() as u64;
         let mut is_news = false;
         for (mut work, result) in ended.drain(..) {
             self.meter.read_ends(if result.is_ok() { work.block.bytes_mut().len() } else { 0 });
