@@ -1,7 +1,7 @@
 //! The source *history*: earlier responses, of this session and of other sessions.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::constants::OrderConfig;
@@ -22,16 +22,19 @@ use crate::token::TokenId;
 /// half of its bound, and no response waits for a rebuild. Responses are separate sequences: no draft crosses
 /// from one into another.
 ///
-/// A namespace is created by its first response. At most [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) are kept: a
-/// further one replaces the namespace with the oldest append. The store is therefore bounded by that number
-/// times the bound of one namespace, and a program with many namespaces should set a small bound for each.
+/// A namespace is created by its first response. There is a bound on the tokens of all namespaces
+/// ([`TOTAL_TOKENS_MAX`](Self::TOTAL_TOKENS_MAX)) and on their number ([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)). Behind a response that exceeds one,
+/// the namespaces whose newest response is the oldest are dropped.
 ///
 /// The lists of the source echo are kept here too, by namespace and within the same number, and are forgotten with
 /// their namespace.
+///
+/// Critical [memory pressure](crate::MemoryPressure) drops all responses, and keeps those lists.
 #[derive(Debug)]
 pub struct HistoryStore {
     map: Mutex<NamespaceMap>,
     tokens_max: u32,
+    total_tokens_max: usize,
     /// Number of added and removed namespaces: a source looks its namespace up again when the number has
     /// changed.
     n_changes: AtomicU64,
@@ -49,6 +52,8 @@ struct NamespaceMap {
 #[derive(Debug)]
 struct Entry {
     namespace: Arc<RwLock<Namespace>>,
+    /// That of the namespace.
+    n_tokens: Arc<AtomicUsize>,
     /// Number of the newest append.
     appended_at: u64,
 }
@@ -58,6 +63,8 @@ struct Entry {
 struct Namespace {
     /// `[young, old]`.
     automata: [SuffixAutomaton; 2],
+    /// Tokens of both, to be read without the lock.
+    n_tokens: Arc<AtomicUsize>,
     /// How the newest responses begin, newest first: as many and as long as [`Openings`] are.
     openings: VecDeque<Box<[TokenId]>>,
     /// Number of changes of any kind: a reader's matches are valid only at an equal number.
@@ -76,6 +83,9 @@ impl HistoryStore {
     /// Default maximum tokens of a namespace: about 60 MB.
     pub const TOKENS_MAX: u32 = 1 << 20;
 
+    /// Default maximum tokens of all namespaces: two full ones, about 120 MB, as much as a model of 200 million parameters in 4 bits.
+    pub const TOTAL_TOKENS_MAX: usize = 2 * Self::TOKENS_MAX as usize;
+
     /// Maximum namespaces of a store.
     pub const NAMESPACES_MAX: usize = 1024;
 
@@ -84,20 +94,32 @@ impl HistoryStore {
         Self::with_tokens_max(Self::TOKENS_MAX)
     }
 
-    /// An empty store with at most `tokens_max` tokens (at least 2) per namespace.
+    /// An empty store with at most `tokens_max` tokens (at least 2) per namespace. The default bound of all namespaces rises to that of one.
     pub fn with_tokens_max(tokens_max: u32) -> Self {
-        HistoryStore { map: Mutex::default(), tokens_max: tokens_max.max(2), n_changes: AtomicU64::new(0) }
+        let tokens_max = tokens_max.max(2);
+        let total_tokens_max = Self::TOTAL_TOKENS_MAX.max(tokens_max as usize);
+        HistoryStore { map: Mutex::default(), tokens_max, total_tokens_max, n_changes: AtomicU64::new(0) }
+    }
+
+    /// The store with at most `total_tokens_max` tokens (at least 2) in all namespaces, and in each.
+    pub fn with_total_tokens_max(self, total_tokens_max: usize) -> Self {
+        let total_tokens_max = total_tokens_max.max(2);
+        let tokens_max = self.tokens_max.min(u32::try_from(total_tokens_max).unwrap_or(u32::MAX));
+        HistoryStore { tokens_max, total_tokens_max, ..self }
     }
 
     /// Adds a finished response. If it is longer than half the bound, only its end is kept; an empty response
-    /// changes nothing. Amortised O(tokens), plus O([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)) if a namespace
-    /// is replaced.
+    /// changes nothing. Amortised O(tokens), plus O(namespaces).
     pub fn append(&self, namespace: &str, response: &[TokenId]) {
         if response.is_empty() {
             return;
         }
         let namespace = self.ensure_namespace(namespace);
-        let mut namespace = write(&namespace);
+        self.append_to(&mut write(&namespace), response);
+        self.evict();
+    }
+
+    fn append_to(&self, namespace: &mut Namespace, response: &[TokenId]) {
         let half = self.tokens_max as usize / 2;
         let kept = &response[response.len() - response.len().min(half)..];
         if namespace.automata[0].len() + kept.len() > half {
@@ -110,7 +132,35 @@ impl HistoryStore {
         }
         namespace.openings.push_front(response[..response.len().min(Openings::LEN_MAX)].into());
         namespace.openings.truncate(Openings::MAX);
+        namespace.count();
         namespace.version += 1;
+    }
+
+    /// Drops the namespaces whose newest response is the oldest, as far as they exceed the bounds. The one with the newest response stays.
+    fn evict(&self) {
+        let mut map = self.lock();
+        let n_tokens = |entry: &Entry| entry.n_tokens.load(Ordering::Relaxed);
+        let mut total: usize = map.entries.values().map(n_tokens).sum();
+        let mut dropped = Vec::new();
+        while map.entries.len() > Self::NAMESPACES_MAX
+            || total > self.total_tokens_max && map.entries.len() > 1
+        {
+            let stalest = map.entries.iter().min_by_key(|(_, entry)| entry.appended_at);
+            let Some(name) = stalest.map(|(name, _)| name.clone()) else { break };
+            let Some(entry) = map.entries.remove(&name) else { break };
+            total -= n_tokens(&entry).min(total);
+            dropped.push(entry);
+        }
+        drop(map);
+        if !dropped.is_empty() {
+            self.retire(dropped);
+        }
+    }
+
+    /// Drops all responses and frees their memory. The lists of the source echo stay, because sessions share them.
+    pub(crate) fn release(&self) {
+        let removed = std::mem::take(&mut self.lock().entries);
+        self.retire(removed.into_values());
     }
 
     /// The lists of the source echo of a namespace, which its sessions share. The first call creates them, empty; if there
@@ -196,23 +246,20 @@ impl HistoryStore {
             entry.appended_at = appended_at;
             return Arc::clone(&entry.namespace);
         }
-        let mut dropped = None;
-        if map.entries.len() >= Self::NAMESPACES_MAX {
-            let stalest = map.entries.iter().min_by_key(|(_, entry)| entry.appended_at);
-            let stalest = stalest.map(|(name, _)| name.clone());
-            dropped = stalest.and_then(|name| map.entries.remove(&name));
-        }
+        let n_tokens = Arc::new(AtomicUsize::new(0));
         let automaton = SuffixAutomaton::with_max_tokens(self.tokens_max / 2);
         let automata = [automaton.clone(), automaton];
         let namespace = Arc::new(RwLock::new(Namespace {
             automata,
+            n_tokens: Arc::clone(&n_tokens),
             openings: VecDeque::new(),
             version: 0,
             generation: 0,
         }));
-        map.entries.insert(name.to_owned(), Entry { namespace: Arc::clone(&namespace), appended_at });
+        let entry = Entry { namespace: Arc::clone(&namespace), n_tokens, appended_at };
+        map.entries.insert(name.to_owned(), entry);
         drop(map);
-        self.retire(dropped);
+        self.retire([]);
         namespace
     }
 
@@ -237,6 +284,12 @@ impl Namespace {
             *automaton = SuffixAutomaton::with_max_tokens(automaton.max_tokens());
         }
         self.openings = VecDeque::new();
+        self.count();
+    }
+
+    /// Updates the number of tokens.
+    fn count(&self) {
+        self.n_tokens.store(self.automata.iter().map(SuffixAutomaton::len).sum(), Ordering::Relaxed);
     }
 
     /// Invalidates all matches. Called before a change that invalidates states, so that a panic half-way
@@ -576,6 +629,70 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Against a list of namespaces in the order of their newest responses.
+    #[test]
+    fn all_namespaces_together_have_a_bound() {
+        let (total, of_one) = (100, 40);
+        let store = HistoryStore::with_tokens_max(of_one).with_total_tokens_max(total);
+        assert_eq!(store.total_tokens_max, total);
+        let mut known: Vec<(String, usize)> = Vec::new();
+        let mut x = 1u64;
+        for step in 0..2000 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (name, len) = (format!("{}", (x >> 33) % 9), (x >> 40) as usize % 20 + 1);
+            store.append(&name, &tokens((0..len as u32).map(|i| i ^ step)));
+            // Within a namespace, the bound of one namespace decides.
+            known.retain(|(known, _)| *known != name);
+            known.push((name.clone(), store.n_tokens(&name)));
+            while known.iter().map(|(_, n)| n).sum::<usize>() > total {
+                known.remove(0);
+            }
+            assert!(store.n_tokens(&name) >= len.min(of_one as usize / 2), "the newest response stays");
+            for i in 0..9 {
+                let name = format!("{i}");
+                let expected = known.iter().find(|(known, _)| *known == name).map_or(0, |(_, n)| *n);
+                assert_eq!(store.n_tokens(&name), expected, "step {step}, namespace {name}");
+            }
+        }
+        assert!(known.len() < 9, "{known:?}");
+    }
+
+    #[test]
+    fn the_bound_of_all_namespaces_is_at_least_that_of_one() {
+        for (of_one, total, expected) in [
+            (None, None, HistoryStore::TOTAL_TOKENS_MAX),
+            (Some(1 << 22), None, 1 << 22),
+            (Some(0), Some(0), 2),
+            (Some(u32::MAX), Some(10), 10),
+        ] {
+            let store = of_one.map_or_else(HistoryStore::new, HistoryStore::with_tokens_max);
+            let store = total.into_iter().fold(store, HistoryStore::with_total_tokens_max);
+            assert_eq!(store.total_tokens_max, expected);
+            store.append("a", &tokens(0..64));
+            assert!(store.n_tokens("a") <= expected);
+        }
+    }
+
+    #[test]
+    fn released_responses_are_gone_and_lists_of_echo_stay() {
+        let store = Arc::new(HistoryStore::new());
+        let list = EchoList { key: 7, tokens: [1, 2, 3, 4, 5, 6, 7, 8], sixteenths: [9; 8] };
+        store.echo("a").replace(4, &[list]);
+        let only_echo = store.memory_usage();
+        let mut source = store.source("a");
+        for _ in 0..2 {
+            store.append("a", &tokens(0..1000));
+            let mut anchors = Vec::new();
+            source.anchors(&tokens(5..9), &mut anchors);
+            assert_eq!(expand(&mut source, &anchors), 1);
+            store.release();
+            assert_eq!((store.n_namespaces(), store.memory_usage()), (0, only_echo));
+            source.anchors(&tokens(5..9), &mut anchors);
+            assert_eq!(expand(&mut source, &anchors[1..]), 0);
+        }
+        assert_eq!(store.echo("a").lists(), [list]);
     }
 
     #[test]

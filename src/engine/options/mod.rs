@@ -64,6 +64,9 @@ pub struct EngineOptions {
     /// Maximum history tokens per namespace. `None`:
     /// [`HistoryStore::TOKENS_MAX`](crate::draft::HistoryStore::TOKENS_MAX).
     pub history_tokens_max: Option<u32>,
+    /// Maximum history tokens of all namespaces together, of about 60 bytes each. `None`:
+    /// [`HistoryStore::TOTAL_TOKENS_MAX`](crate::draft::HistoryStore::TOTAL_TOKENS_MAX), or the bound of one namespace if it is greater.
+    pub history_total_tokens_max: Option<usize>,
 }
 
 setters!(EngineOptions {
@@ -78,6 +81,7 @@ setters!(EngineOptions {
     with_graph_switching: graph_switching: Switching,
     with_streaming: streaming: Option<StreamOptions>,
     with_history_tokens_max: history_tokens_max: Option<u32>,
+    with_history_total_tokens_max: history_total_tokens_max: Option<usize>,
 });
 
 /// Options of a draft model. No option changes the output.
