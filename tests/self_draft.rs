@@ -23,8 +23,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::{
     CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineOptions,
-    GenerateOptions, KvType, MemoryPressure, Pinned, Predictor, PruningConfig, Quantize, Sampling,
-    SessionOptions, SpecialTokens, StreamOptions, TokenId, WindowCache,
+    ForwardError, GenerateOptions, KvType, MemoryPressure, Pinned, Predictor, PruningConfig, Quantize,
+    Sampling, SessionOptions, SpecialTokens, StreamOptions, TokenId, WindowCache,
 };
 use tempfile::TempDir;
 
@@ -265,6 +265,55 @@ fn memory_pressure_releases_the_layers_and_gives_them_back() {
         found.assert_equal(&expected, &format!("{level:?}"));
         assert_eq!(found.stats.rows.kept > 0, drafts, "{level:?}: {:?}", found.stats.rows);
     }
+}
+
+/// What an engine drafts with is that of sessions from then on. A fork drafts as its session does.
+#[test]
+fn a_fork_drafts_as_its_session_does() {
+    let (_dir, path) = packed_fixture();
+    let prompt = random_prompt(5, 60);
+    for (of_session, of_engine) in [(false, true), (true, false), (true, true)] {
+        let engine = streamed(&path, pinned(3, 3));
+        if of_session {
+            engine.set_self_draft(informed()).unwrap();
+        }
+        let mut session = engine.session(drafted(8, Drafting::Auto)).unwrap();
+        session.append_tokens(&prompt).unwrap();
+        session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
+        if of_engine {
+            engine.set_self_draft(informed()).unwrap();
+            engine.set_predictor(informed()).unwrap();
+        }
+        let mut fork = session.fork().unwrap();
+        assert_eq!(fork.source_names(), session.source_names());
+        let reference = run(&engine, plain(), Vec::new(), &prompt, options(20));
+        for (session, case) in [(&mut session, "session"), (&mut fork, "fork")] {
+            let found = run_in(session, options(20), usize::MAX);
+            found.assert_equal(&reference, case);
+            assert_eq!(found.stats.rows.kept > 0, of_session, "{case}");
+            assert!(found.stats.pruning.is_none(), "{case}: the predictor came later");
+        }
+        let (own, of_fork) = (session.memory_usage(), fork.memory_usage());
+        assert!(own.abs_diff(of_fork) < own / 100, "{own} and {of_fork}");
+    }
+}
+
+/// Layers that memory pressure has released cannot be measured, and the error says so.
+#[test]
+fn self_draft_under_memory_pressure_is_refused_with_the_reason() {
+    let (_dir, path) = packed_fixture();
+    let engine = streamed(&path, pinned(4, 3));
+    engine.set_memory_pressure(MemoryPressure::Critical);
+    match engine.set_self_draft(informed()).unwrap_err() {
+        SelfDraftError::Forward(error @ ForwardError::Released { n_layers: 3 }) => {
+            assert!(error.to_string().contains("memory pressure"), "{error}");
+        }
+        error => panic!("{error:?}"),
+    }
+    assert!(engine.draft_model().is_none());
+    engine.set_memory_pressure(MemoryPressure::Normal);
+    run(&engine, plain(), Vec::new(), &random_prompt(1, 9), options(2));
+    engine.set_self_draft(informed()).unwrap();
 }
 
 #[test]

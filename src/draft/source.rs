@@ -267,6 +267,10 @@ pub trait ComputingSource {
     /// Computes what the next draft will probably need, while the target's pass waits for weights from flash: one pass, if it is
     /// expected to take `budget_us` at most. Returns whether it computed anything; `false` by default. The text and the newest draft are those of
     /// the step, and [`observe`](DraftSource::observe) follows.
+    ///
+    /// Passes of the engine's own streamed model are not possible meanwhile: on this thread they are errors
+    /// ([`ForwardError::Reentered`](crate::error::ForwardError::Reentered)), and on another one they wait until the target's pass has ended, so this
+    /// function must not wait for them. Other engines are free.
     fn compute_ahead(&mut self, budget_us: f32) -> bool {
         let _ = budget_us;
         false
@@ -283,8 +287,9 @@ pub trait ComputingSource {
         let _ = (committed, first, hidden);
     }
 
-    /// Sets the cancel flag. A long computation stops soon after `cancel` is set, and is completed when its
-    /// result is next needed.
+    /// Sets the cancel flag of the calls that follow, until the next call of this function: the engine sets that of the generation or the
+    /// prefill before calls in which a source may compute, and one that is never set behind them. A long computation stops soon after
+    /// `cancel` is set, and is completed when its result is next needed.
     fn watch(&mut self, cancel: &Arc<AtomicBool>);
 
     /// The computation of the source so far.

@@ -150,9 +150,12 @@ impl Engine {
             profile,
             profile_mismatch,
             context_costs,
-            history: Arc::new(match options.history_tokens_max {
-                None => HistoryStore::new(),
-                Some(n_tokens) => HistoryStore::with_tokens_max(n_tokens),
+            history: Arc::new({
+                let of_one = options.history_tokens_max.unwrap_or(HistoryStore::TOKENS_MAX);
+                let total = options.history_total_tokens_max;
+                total
+                    .into_iter()
+                    .fold(HistoryStore::with_tokens_max(of_one), HistoryStore::with_total_tokens_max)
             }),
             device: Device::default(),
             energy_meter: Mutex::new(
@@ -421,7 +424,11 @@ impl Engine {
     /// ([`Stats::energy`](crate::Stats::energy)); `None`: no energy in the statistics. At first it is the processor's
     /// counter ([`Powercap`]), if this process may read it.
     pub fn set_energy_meter(&self, meter: Option<Arc<dyn EnergyMeter>>) {
-        *self.shared.energy_meter.lock().unwrap_or_else(PoisonError::into_inner) = meter;
+        let mut held = self.shared.energy_meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *held, meter);
+        drop(held);
+        // The app's own code, which may call the engine.
+        drop(old);
     }
 
     /// The energy counter, if there is one.
@@ -445,12 +452,16 @@ impl Engine {
 
     /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
     ///
-    /// Every call makes each session release memory again, at its next step or prefill. An idle session
-    /// releases memory with [`Session::release_memory`]. A streamed model releases its pinned layers at once,
-    /// or after the current pass. When the pressure ends, later passes pin the layers again as they read
-    /// them. The KV cache stays, and the output is unchanged, bit for bit.
+    /// Every call makes each session release memory again, at its next step or prefill. A session that waits
+    /// releases memory with [`Session::release_memory`], and at [`MemoryPressure::Critical`] its KV cache too, which is computed again when
+    /// the session goes on. The [history](Self::history) is emptied at once by a critical report, and a streamed model releases its pinned
+    /// layers at once, or after the current pass. When the pressure ends, later passes pin the layers again as they read
+    /// them. The output is unchanged, bit for bit.
     pub fn set_memory_pressure(&self, level: MemoryPressure) {
         self.shared.device.set_pressure(level);
+        if level == MemoryPressure::Critical {
+            self.shared.history.release();
+        }
         if let Some(streamed) = self.shared.model.streamed() {
             streamed.set_lean(level == MemoryPressure::Critical);
         }

@@ -58,6 +58,11 @@ impl Pruner {
         }
     }
 
+    /// A pruner of the same kind, with buffers of its own.
+    pub(crate) fn fork(&self) -> Self {
+        Self::new(Arc::clone(&self.predictor), self.config)
+    }
+
     /// The pass over `tree`; `None` if the tree has too few rows for pruning to pay.
     pub(crate) fn pass<'a>(
         &'a mut self,

@@ -118,6 +118,11 @@ impl TreeBuilder {
         Self::with_table(config, ReliabilityTable::new())
     }
 
+    /// The bounds.
+    pub fn config(&self) -> BuilderConfig {
+        self.config
+    }
+
     /// A builder with a reliability table learned by another builder.
     pub fn with_table(config: BuilderConfig, table: ReliabilityTable) -> Self {
         let config = BuilderConfig { max_rows: config.max_rows.max(1), ..config };

@@ -153,6 +153,17 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.run.cancel.clone()
     }
 
+    /// Releases memory as [`Session::release_memory`] does, for a generation that waits between two events. If the session has
+    /// given up its KV cache, the next step computes the text again first.
+    pub fn release_memory(&mut self) {
+        let session = self.session.as_mut().expect("the session is here").borrow_mut();
+        session.release_memory();
+        let is_whole = session.target.kv.len() + 1 >= session.conversation.tokens.len();
+        if !is_whole && matches!(self.progress, Progress::Steps) && self.run.output.finish().is_none() {
+            self.progress = Progress::Prompt;
+        }
+    }
+
     /// Prefills the prompt now instead of at the first event, and calls `progress` with (tokens done, tokens
     /// to do) after each chunk. Does nothing if the prompt is already prefilled.
     ///
@@ -170,17 +181,21 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.progress = Progress::Working;
         let prefilled = session.prefill_tokens(&run.cancel, progress, &mut calibrate_us);
         self.progress = Progress::Prompt;
-        run.flows[1] = session.shared.flow();
+        if run.stats.steps == 0 {
+            run.flows[1] = session.shared.flow();
+        }
         let time_us = &mut run.stats.time_us;
         watch.lap(&mut time_us.prefill);
         time_us.calibrate += calibrate_us;
         time_us.prefill -= calibrate_us;
         prefilled?;
         self.progress = Progress::Working;
-        session.prime();
+        session.prime(&run.cancel);
         self.progress = Progress::Steps;
         watch.lap(&mut run.stats.time_us.prime);
-        run.joules = session.shared.joules();
+        if run.stats.steps == 0 {
+            run.joules = session.shared.joules();
+        }
         Ok(())
     }
 
@@ -314,7 +329,8 @@ fn close(session: &mut Session, run: &Run) {
         shared.learned().merge(&run.learned, &learned);
     }
     if run.output.n_tokens() > 0 {
-        if session.options.history {
+        // Memory pressure has released what would grow again here.
+        if session.options.history && !session.is_dormant() {
             let output = &session.conversation.tokens[run.prompt_len..];
             session.shared.history.append(&session.options.namespace, output);
         }

@@ -1,6 +1,5 @@
 //! Generation start: checks the options and sets up drafting, sampling and statistics.
 
-use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, Learned, RejectionCounter, ReliabilityTable};
 use crate::engine::budget::STREAMED_WAVE_BYTES;
 use crate::engine::error::GenerateError;
@@ -49,7 +48,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         temperature: sampling.temperature,
     };
     let seed = sampling.resolve_seed();
-    let learned = begin_drafting(session, &request, prompt_len, &cancel);
+    let learned = begin_drafting(session, &request, prompt_len);
     let Session { shared, options, .. } = session;
     let breakers = Breakers::of(&shared.tokenizer, &sampling.dry);
     let reasoning = shared.tokenizer.reasoning_splitter(&session.conversation.tokens);
@@ -80,12 +79,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
 
 /// Starts drafting from the learned state of earlier generations, with this generation's policy. Returns that
 /// state.
-fn begin_drafting(
-    session: &mut Session,
-    request: &Request,
-    prompt_len: usize,
-    cancel: &CancelToken,
-) -> Learned {
+fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -> Learned {
     let is_lossy = session.options.acceptance.is_lossy();
     // With lossy acceptance the output depends on the drafts, so they must not depend on other generations.
     let learned = session.shared.learned().start();
@@ -116,7 +110,7 @@ fn begin_drafting(
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, rows, request);
-    session.drafting.begin(policy, (costs, prompt_len), cancel);
+    session.drafting.begin(policy, (costs, prompt_len));
     learned
 }
 

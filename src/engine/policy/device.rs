@@ -59,7 +59,7 @@ impl ThermalState {
 }
 
 /// Memory pressure on the device, with the levels of iOS (`DISPATCH_MEMORYPRESSURE_*`). No level changes the
-/// output. The KV cache stays, so a session continues at its position.
+/// output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPressure {
@@ -71,8 +71,10 @@ pub enum MemoryPressure {
     /// Android: `TRIM_MEMORY_RUNNING_LOW`; for an invisible app `UI_HIDDEN` and `BACKGROUND`.
     Warning,
     /// Also releases the automata and the draft model's keys and values, so nothing is drafted until pressure
-    /// falls. A streamed model also releases its pinned layers and all ring buffers except two. Android:
-    /// `TRIM_MEMORY_RUNNING_CRITICAL`, `MODERATE`, `COMPLETE`.
+    /// falls, and the responses of the engine's [`HistoryStore`](crate::HistoryStore), which are not kept elsewhere: drafts are fewer until
+    /// later responses come. A streamed model also releases its pinned layers and all ring buffers except two. A session that waits
+    /// gives up its KV cache in [`Session::release_memory`](crate::Session::release_memory), and computes it again from its tokens when it
+    /// goes on; a running generation keeps it. Android: `TRIM_MEMORY_RUNNING_CRITICAL`, `MODERATE`, `COMPLETE`.
     Critical,
 }
 

@@ -1,9 +1,12 @@
 //! The drafting part of a session: its sources, the tree builder, and the policy of the running generation.
 
+use std::ops::Range;
+
 use crate::cancel::CancelToken;
 use crate::draft::{
     BuilderConfig, CostProfile, DraftSource, DraftTree, HiddenStates, SOURCES_MAX, TreeBuilder,
 };
+use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
 use crate::engine::policy::Policy;
 use crate::token::TokenId;
@@ -23,10 +26,12 @@ pub(in crate::engine) struct DraftingState {
     pub(in crate::engine) tree: DraftTree,
     /// Number of committed tokens that the sources have observed.
     pub(in crate::engine) primed: usize,
-    /// Number of positions whose successor lists the sources have received.
+    /// Number of positions whose successor lists or hidden states the sources have received.
     pub(in crate::engine) calibrated: usize,
     /// Whether a call of a source has begun and not ended: the source panicked, so its state is unknown.
     pub(super) is_disturbed: bool,
+    /// What sources watch between calls: never cancelled.
+    never: CancelToken,
 }
 
 impl DraftingState {
@@ -42,6 +47,7 @@ impl DraftingState {
             primed: 0,
             calibrated: 0,
             is_disturbed: false,
+            never: CancelToken::new(),
         }
     }
 
@@ -87,10 +93,15 @@ impl DraftingState {
         Ok(())
     }
 
-    /// Takes copies of another session's own sources.
-    pub(super) fn copy_sources(&mut self, other: &Self) {
-        self.sources = other.own_sources().iter().map(|source| source.fork()).collect();
-        self.n_own = self.sources.len();
+    /// The state of a fork, whose target has `own_rows` in common with a source.
+    pub(super) fn fork(&self, own_rows: Option<&OwnRows>) -> Self {
+        let source_of = |source: &Box<dyn DraftSource>| match own_rows.map(DraftModelSource::of_rows) {
+            Some(of_rows) if of_rows.name() == source.name() => Box::new(of_rows) as Box<dyn DraftSource>,
+            _ => source.fork(),
+        };
+        let sources = self.own_sources().iter().map(source_of).collect();
+        let Self { primed, calibrated, is_disturbed, .. } = *self;
+        Self { primed, calibrated, is_disturbed, ..Self::new(sources, self.builder.config()) }
     }
 
     /// Drops the sources of the generation.
@@ -114,16 +125,9 @@ impl DraftingState {
 
     /// Puts a source in the place of the session's own source of its name. No effect if there is none.
     pub(super) fn exchange(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
-        if self.own_sources().iter().any(|held| held.name() == source.name()) {
-            source.prime(&tokens[..self.primed]);
-            self.replace(source);
-        }
-    }
-
-    /// As [`exchange`](Self::exchange), with a source that knows the text.
-    pub(super) fn replace(&mut self, source: Box<dyn DraftSource>) {
         let mut own = self.sources[..self.n_own].iter_mut();
         if let Some(held) = own.find(|held| held.name() == source.name()) {
+            source.prime(&tokens[..self.primed]);
             *held = source;
         }
     }
@@ -135,16 +139,34 @@ impl DraftingState {
         self.sources.push(source);
     }
 
-    /// Prepares a generation behind `context` tokens, with the costs there: `cancel` stops long computations of the sources.
-    pub(in crate::engine) fn begin(
-        &mut self,
-        policy: Policy,
-        (costs, context): (CostProfile, usize),
-        cancel: &CancelToken,
-    ) {
+    /// Prepares a generation behind `context` tokens, with the costs there.
+    pub(in crate::engine) fn begin(&mut self, policy: Policy, (costs, context): (CostProfile, usize)) {
         (self.policy, self.costs, self.context) = (policy, costs, context);
+    }
+
+    /// As [`guarded`](Self::guarded), for work in which sources compute: they stop soon after `cancel` is set. No source holds the
+    /// flag when the call has ended, so it cannot stop the work of a later call.
+    pub(in crate::engine) fn watched<T>(
+        &mut self,
+        cancel: &CancelToken,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.guarded(|drafting| {
+            drafting.watch(cancel);
+            let result = work(drafting);
+            drafting.unwatch();
+            result
+        })
+    }
+
+    fn watch(&mut self, cancel: &CancelToken) {
         let computing = self.sources.iter_mut().filter_map(|source| source.computing());
         computing.for_each(|source| source.watch(cancel.flag()));
+    }
+
+    fn unwatch(&mut self) {
+        let never = self.never.clone();
+        self.watch(&never);
     }
 
     /// Runs `work` on the sources. If it panics, every source restarts before its next call.
@@ -160,15 +182,18 @@ impl DraftingState {
     pub(super) fn recover(&mut self) {
         if self.is_disturbed {
             self.sources.iter_mut().for_each(|source| source.reset());
+            self.unwatch();
             (self.primed, self.calibrated, self.is_disturbed) = (0, 0, false);
         }
     }
 
     /// Passes the committed tokens that the sources have not observed to them.
-    pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId]) {
+    pub(in crate::engine) fn prime(&mut self, tokens: &[TokenId], cancel: &CancelToken) {
         self.recover();
         if self.primed < tokens.len() {
-            self.guarded(|drafting| drafting.sources.iter_mut().for_each(|source| source.prime(tokens)));
+            self.watched(cancel, |drafting| {
+                drafting.sources.iter_mut().for_each(|source| source.prime(tokens))
+            });
             self.primed = tokens.len();
         }
     }
@@ -182,14 +207,17 @@ impl DraftingState {
         read
     }
 
-    /// Passes hidden states of the target, those of the positions from `first` on, to the sources that read them.
+    /// Passes hidden states of the target, those of `positions`, to the sources that read them.
     pub(in crate::engine) fn read_hidden(
         &mut self,
         tokens: &[TokenId],
-        first: usize,
+        positions: Range<usize>,
         (states, hidden): (HiddenStates, &[f32]),
+        cancel: &CancelToken,
     ) {
-        self.guarded(|drafting| {
+        let Range { start: first, end } = positions;
+        self.calibrated = self.calibrated.max(end);
+        self.watched(cancel, |drafting| {
             let computing = drafting.sources.iter_mut().filter_map(|source| source.computing());
             let reading = computing.filter(|source| source.reads_hidden() == Some(states));
             reading.for_each(|source| source.read_hidden(tokens, first, hidden));
@@ -214,5 +242,82 @@ impl DraftingState {
     /// Bytes of this session's drafting state.
     pub(super) fn memory_usage(&self) -> usize {
         self.builder.memory_usage() + self.sources.iter().map(|source| source.memory_usage()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::draft::{Anchor, Candidates, Computed, ComputingSource, Cursor, EvidenceClass, StepOutcome};
+
+    /// Shows the flag that it watches.
+    struct Watching(Arc<Mutex<Arc<AtomicBool>>>);
+
+    impl DraftSource for Watching {
+        fn name(&self) -> &str {
+            "watching"
+        }
+
+        fn evidence(&self) -> EvidenceClass {
+            EvidenceClass::TextMatch
+        }
+
+        fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+            Some(self)
+        }
+
+        fn prime(&mut self, _: &[TokenId]) {}
+
+        fn reset(&mut self) {}
+
+        fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {}
+
+        fn expand(&mut self, _: &[Cursor], _: &mut Candidates) {}
+
+        fn observe(&mut self, _: &[TokenId], _: &StepOutcome<'_>) {}
+
+        fn memory_usage(&self) -> usize {
+            0
+        }
+
+        fn fork(&self) -> Box<dyn DraftSource> {
+            Box::new(Self(Arc::default()))
+        }
+    }
+
+    impl ComputingSource for Watching {
+        fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+            *self.0.lock().unwrap() = Arc::clone(cancel);
+        }
+
+        fn computed(&self) -> Computed {
+            Computed::default()
+        }
+    }
+
+    #[test]
+    fn a_flag_is_watched_for_one_call() {
+        let watched: Arc<Mutex<Arc<AtomicBool>>> = Arc::default();
+        let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Watching(Arc::clone(&watched)))];
+        let mut drafting = DraftingState::new(sources, BuilderConfig::new(10));
+        let is_set = || watched.lock().unwrap().load(Ordering::Relaxed);
+        let cancel = CancelToken::new();
+        drafting.watched(&cancel, |_| {
+            assert!(!is_set());
+            cancel.cancel();
+            assert!(is_set());
+        });
+        assert!(!is_set(), "the call has ended");
+        drafting.prime(&[TokenId(1)], &cancel);
+        drafting.read_hidden(&[TokenId(1)], 0..1, (HiddenStates::Final, &[]), &cancel);
+        assert!(!is_set());
+        let panicked = catch_unwind(AssertUnwindSafe(|| drafting.watched(&cancel, |_| panic!("planted"))));
+        assert!(panicked.is_err() && is_set());
+        drafting.recover();
+        assert!(!is_set(), "the sources begin anew");
     }
 }

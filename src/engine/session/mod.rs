@@ -13,11 +13,11 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftSource, EchoSource, EchoStore, SourceName};
-use crate::draft_model::DraftModelSource;
 use crate::engine::error::SessionError;
 use crate::engine::options::{Drafting, SessionOptions};
-use crate::engine::policy::{MemoryPressure, PressureReport};
+use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::profile::{MachineProfile, ProfileMismatch};
@@ -47,8 +47,8 @@ pub struct Session {
     pub(super) drafting: DraftingState,
     /// The newest memory pressure report that this session has handled.
     pub(super) pressure: PressureReport,
-    /// Where the next prefill remembers the state of recurrent layers.
-    to_remember: Option<usize>,
+    /// Where a prefill that comes past remembers the state of recurrent layers.
+    remembered: Option<usize>,
 }
 
 impl fmt::Debug for Session {
@@ -219,7 +219,7 @@ impl Session {
         if len < self.conversation.tokens.len() {
             self.conversation.tokens.truncate(len);
             self.target.kv.truncate(len);
-            self.to_remember = self.to_remember.filter(|&at| at <= len);
+            self.remembered = self.remembered.filter(|&at| at <= len);
         }
         self.drafting.truncate(len);
     }
@@ -229,26 +229,18 @@ impl Session {
     /// # Errors
     /// There is no memory for another KV cache.
     pub fn fork(&self) -> Result<Self, SessionError> {
-        let mut fork = Self::new(Arc::clone(&self.shared), self.options.clone())?;
-        fork.conversation.clone_from(&self.conversation);
-        fork.target.kv.copy_from(&self.target.kv);
-        fork.to_remember = self.to_remember;
-        fork.drafting.copy_sources(&self.drafting);
-        if let Some(own_rows) = &self.target.own_rows {
-            let own_rows = own_rows.fork();
-            fork.drafting.replace(Box::new(DraftModelSource::of_rows(&own_rows)));
-            fork.target.own_rows = Some(own_rows);
-        }
-        fork.drafting.primed = self.drafting.primed;
-        fork.drafting.calibrated = self.drafting.calibrated;
-        fork.drafting.is_disturbed = self.drafting.is_disturbed;
-        // The fork's buffers were not released for the last report. At normal pressure, it handles the next
-        // report itself.
-        if self.pressure.level != MemoryPressure::Normal {
-            fork.pressure = self.pressure;
-            fork.target.reader = None;
-        }
-        Ok(fork)
+        let Self { shared, options, conversation, target, drafting, pressure, remembered } = self;
+        // Drafting continues as it began, whatever draft model or predictor the engine has meanwhile.
+        let target = target.fork(shared, options, conversation.context_len)?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            options: options.clone(),
+            conversation: conversation.clone(),
+            drafting: drafting.fork(target.own_rows.as_ref()),
+            target,
+            pressure: *pressure,
+            remembered: *remembered,
+        })
     }
 
     /// Bytes of the KV cache and of drafting.
@@ -264,9 +256,9 @@ impl Session {
 
     /// Passes new committed tokens to the sources. While memory pressure is critical, the sources receive
     /// nothing.
-    pub(super) fn prime(&mut self) {
+    pub(super) fn prime(&mut self, cancel: &CancelToken) {
         if !self.is_dormant() {
-            self.drafting.prime(&self.conversation.tokens);
+            self.drafting.prime(&self.conversation.tokens, cancel);
         }
     }
 
@@ -304,7 +296,6 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cancel::CancelToken;
     use crate::engine::handle::Engine;
     use crate::engine::options::EngineOptions;
     use crate::engine::policy::Policy;
@@ -317,7 +308,7 @@ mod tests {
         let measured = session.shared.context_costs.clone().expect("measured while loading");
         let empty = CostProfile::from_measurements(&[(1, 100.0), (8, 150.0), (32, 400.0)]);
         let costs = session.costs_moved(empty.clone(), 0, 10);
-        session.drafting.begin(Policy::disabled(), (costs, 10), &CancelToken::new());
+        session.drafting.begin(Policy::disabled(), (costs, 10));
         for n_tokens in 10..400 {
             session.conversation.tokens.resize(n_tokens, TokenId(1));
             session.follow_context();

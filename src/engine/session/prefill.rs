@@ -1,5 +1,7 @@
 //! Prefill: computes the KV cache entries of the prompt, chunk by chunk.
 
+use std::ops::Range;
+
 use super::Session;
 use crate::cancel::CancelToken;
 use crate::draft::HiddenStates;
@@ -37,7 +39,7 @@ impl Session {
     /// As [`prefill`](Self::prefill).
     pub fn prefill_chunk(&mut self, cancel: &CancelToken) -> Result<(usize, usize), GenerateError> {
         self.encode_turns()?;
-        let (end, pass_end) = self.prepare_prefill();
+        let (end, pass_end) = self.prepare_prefill(cancel);
         if self.target.kv.len() < end {
             self.prefill_next(end, pass_end, cancel, &mut 0.0)?;
         }
@@ -51,7 +53,7 @@ impl Session {
         mut progress: impl FnMut(usize, usize),
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
-        let (end, pass_end) = self.prepare_prefill();
+        let (end, pass_end) = self.prepare_prefill(cancel);
         let start = self.target.kv.len();
         while self.target.kv.len() < end {
             self.prefill_next(end, pass_end, cancel, calibrate_us)?;
@@ -64,10 +66,10 @@ impl Session {
 
     /// Prepares target and sources for a prefill. Returns the number of tokens to be in the KV cache, and the end of
     /// the passes.
-    fn prepare_prefill(&mut self) -> (usize, PassEnd) {
+    fn prepare_prefill(&mut self, cancel: &CancelToken) -> (usize, PassEnd) {
         // Before any other call of a source.
         self.drafting.recover();
-        self.answer_pressure();
+        self.answer_pressure(cancel);
         let Self { shared, options, conversation, target, drafting, .. } = self;
         let tokens = &conversation.tokens;
         let end = tokens.len().saturating_sub(1);
@@ -104,16 +106,15 @@ impl Session {
         let done = self.target.kv.len();
         let limit = end.min(done + self.options.prefill_chunk);
         // Recurrent layers have a state only where a pass ends.
-        let remembered = self.to_remember.filter(|at| (done + 1..=limit).contains(at));
+        let remembered = self.remembered.filter(|at| (done + 1..=limit).contains(at));
         let chunk_end = remembered.unwrap_or(limit);
         let chunk = &self.conversation.tokens[done..chunk_end];
         self.target.forward_chain(&self.shared, chunk, pass_end, cancel)?;
         self.target.kv.commit_all(&self.target.batch);
         if remembered.is_some() {
             self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
-            self.to_remember = None;
         }
-        self.read_hidden(done, pass_end);
+        self.read_hidden(done..chunk_end, pass_end, cancel);
         if pass_end != PassEnd::KeysAndValues {
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;
@@ -122,15 +123,16 @@ impl Session {
         Ok(())
     }
 
-    /// Passes the hidden states of the chunk at position `first` to the sources that read them.
-    fn read_hidden(&mut self, first: usize, pass_end: PassEnd) {
+    /// Passes the hidden states of the chunk at `positions` to the sources that read them.
+    fn read_hidden(&mut self, positions: Range<usize>, pass_end: PassEnd, cancel: &CancelToken) {
         if self.is_dormant() {
             return;
         }
         let Self { conversation, target, drafting, .. } = self;
-        for states in drafting.reads_hidden().into_iter().flatten() {
+        for states in drafting.reads_hidden().into_iter().flatten().filter(|&states| target.has(states)) {
             if states != HiddenStates::Final || pass_end != PassEnd::KeysAndValues {
-                drafting.read_hidden(&conversation.tokens, first, (states, target.hidden_rows(states)));
+                let rows = (states, target.hidden_rows(states));
+                drafting.read_hidden(&conversation.tokens, positions.clone(), rows, cancel);
             }
         }
     }

@@ -1,6 +1,10 @@
-//! Memory pressure: a session releases buffers that can be rebuilt, and keeps its KV cache.
+//! Memory pressure: a session releases buffers that can be rebuilt, and if it waits, its KV cache.
+//!
+//! A KV cache is dropped, and the tokens are prefilled again when the session goes on. The library has no place on disk to which it
+//! could be moved; an app that has one writes it there before ([`Session::write_state`]), and then restores it instead.
 
 use super::Session;
+use crate::cancel::CancelToken;
 use crate::draft::EvidenceClass;
 use crate::engine::options::Drafting;
 use crate::engine::policy::MemoryPressure;
@@ -9,9 +13,16 @@ use crate::model::Workspace;
 
 impl Session {
     /// Handles the newest memory pressure report now instead of at the next step; see
-    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For idle sessions.
+    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For sessions that wait.
+    ///
+    /// If the pressure is critical, it also gives up the KV cache. The tokens stay: the next prefill or generation computes them again, with
+    /// the same bits, so a session that will go on at once is better left alone.
     pub fn release_memory(&mut self) {
-        self.answer_pressure();
+        self.answer_pressure(&CancelToken::new());
+        if self.is_dormant() {
+            let config = self.shared.model.config();
+            self.target.kv.release(config, self.options.cache_size(config));
+        }
     }
 
     /// Whether the sources are empty and must not be called: memory pressure is critical.
@@ -23,7 +34,7 @@ impl Session {
     /// before or nothing changes.
     ///
     /// Valid only between passes, because hidden states are lost.
-    pub(in crate::engine) fn answer_pressure(&mut self) -> bool {
+    pub(in crate::engine) fn answer_pressure(&mut self, cancel: &CancelToken) -> bool {
         let report = self.shared.device.pressure();
         if report == self.pressure {
             return false;
@@ -35,11 +46,11 @@ impl Session {
             MemoryPressure::Warning => self.release(EvidenceClass::is_of_target),
             MemoryPressure::Critical => {
                 self.release(|_| true);
-                self.drafting.primed = 0;
+                (self.drafting.primed, self.drafting.calibrated) = (0, 0);
             }
         }
         if before == MemoryPressure::Critical {
-            self.prime();
+            self.prime(cancel);
         }
         true
     }
@@ -49,7 +60,6 @@ impl Session {
     fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
         self.target.reader = None;
-        self.drafting.calibrated = 0;
         self.drafting.guarded(|drafting| {
             let released = drafting.sources.iter_mut().filter(|source| is_released(source.evidence()));
             released.for_each(|source| source.release());

@@ -34,7 +34,7 @@ impl Session {
         let target = TargetState::new(&shared, size, context_len, pruner, reader, own_rows)?;
         let drafting = DraftingState::new(sources, bounds);
         let (conversation, pressure) = (Conversation::new(context_len), PressureReport::default());
-        Ok(Self { shared, options, conversation, target, drafting, pressure, to_remember: None })
+        Ok(Self { shared, options, conversation, target, drafting, pressure, remembered: None })
     }
 }
 

@@ -107,14 +107,14 @@ impl Session {
         self.target.kv.state_ends()
     }
 
-    /// Makes the next prefill that comes past `position` remember the state of recurrent layers there, so that a state can
+    /// Makes prefills that come past `position` remember the state of recurrent layers there, so that a state can
     /// [end](Self::state_ends) at it. A later call replaces an earlier one. Positions behind which tokens are cached already are
     /// ignored, as is every call without recurrent layers. Takes the memory of one recurrent state; the output is unchanged.
     pub fn remember_state(&mut self, position: usize) {
         let kv = &mut self.target.kv;
         if kv.is_recurrent() && position >= kv.len() {
-            self.to_remember = Some(position).filter(|&at| at > kv.len());
-            if self.to_remember.is_none() {
+            self.remembered = Some(position);
+            if position == kv.len() {
                 kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
             }
         }

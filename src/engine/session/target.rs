@@ -4,6 +4,7 @@ use crate::cancel::CancelToken;
 use crate::draft::{DraftTree, HiddenStates, NodeSet};
 use crate::draft_model::OwnRows;
 use crate::engine::error::SessionError;
+use crate::engine::options::SessionOptions;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::model::kv_cache::CacheSize;
@@ -57,7 +58,31 @@ impl TargetState {
         Ok(Self { kv, workspace, batch, pruner, reader, taps: None, own_rows })
     }
 
-    /// Hidden states of the rows of the newest pass.
+    /// The state of a fork: copies of the KV cache and of what drafting has in common with it, and buffers of its own.
+    ///
+    /// # Errors
+    /// There is no memory for another KV cache or shortlist.
+    pub(super) fn fork(
+        &self,
+        shared: &Shared,
+        options: &SessionOptions,
+        context_len: usize,
+    ) -> Result<Self, SessionError> {
+        let size = options.cache_size(shared.model.config());
+        let reader = self.reader.as_ref().map(|_| Reader::new(options, &shared.model)).transpose()?.flatten();
+        let (pruner, own_rows) =
+            (self.pruner.as_ref().map(Pruner::fork), self.own_rows.as_ref().map(OwnRows::fork));
+        let mut fork = Self::new(shared, size, context_len, pruner, reader, own_rows)?;
+        fork.kv.copy_from(&self.kv);
+        Ok(fork)
+    }
+
+    /// Whether passes keep these states: those before layers are kept from the prefill on.
+    pub(in crate::engine) fn has(&self, states: HiddenStates) -> bool {
+        states.taps().is_none_or(|taps| self.taps == Some(taps))
+    }
+
+    /// Hidden states of the rows of the newest pass, which [has](Self::has) them.
     pub(in crate::engine) fn hidden_rows(&self, states: HiddenStates) -> &[f32] {
         match states {
             HiddenStates::Final => self.workspace.hidden_rows(),

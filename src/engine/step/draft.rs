@@ -1,6 +1,7 @@
 //! The draft tree of the step.
 
 use super::decide::Decision;
+use crate::cancel::CancelToken;
 use crate::engine::session::{DraftingState, Session};
 
 /// The step's draft; its tree is in [`DraftingState::tree`].
@@ -16,13 +17,18 @@ pub(super) struct Drafted {
 
 /// Builds the draft tree from the newest committed token, for a pass that `n_sharing` generations share. A tree of
 /// only the root is plain decoding.
-pub(super) fn draft(session: &mut Session, decision: &Decision, n_sharing: usize) -> Drafted {
+pub(super) fn draft(
+    session: &mut Session,
+    decision: &Decision,
+    n_sharing: usize,
+    cancel: &CancelToken,
+) -> Drafted {
     session.follow_context();
     let tokens = &session.conversation.tokens;
     let is_given_up = match decision.limits() {
         Some(limits) => {
             session.target.share_text(tokens);
-            session.drafting.guarded(|drafting| {
+            session.drafting.watched(cancel, |drafting| {
                 let DraftingState { sources, builder, costs, tree, .. } = drafting;
                 let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
                 let costs = shared.as_ref().unwrap_or(costs);

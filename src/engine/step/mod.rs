@@ -69,14 +69,14 @@ pub(super) fn step(session: &mut Session, run: &mut Run) -> Result<(), GenerateE
 /// The stages before the pass, if `n_sharing` generations are expected to share it.
 fn begin(session: &mut Session, run: &mut Run, n_sharing: usize) -> Begun {
     let mut watch = Stopwatch::start();
-    if session.answer_pressure() {
+    if session.answer_pressure(&run.cancel) {
         run.stats.policy.memory_reports += 1;
         run.projection.release();
     }
     run.projection.clear();
     let began = session.shared.flow();
     let decision = decide(session, &run.output);
-    let drafted = draft(session, &decision, n_sharing);
+    let drafted = draft(session, &decision, n_sharing, &run.cancel);
     watch.lap(&mut run.stats.time_us.draft);
     Begun { decision, drafted, began, after_draft: session.shared.flow() }
 }

@@ -28,20 +28,23 @@ pub(super) fn observe(session: &mut Session, run: &mut Run, step: &Step) {
     let is_dormant = session.is_dormant();
     let Session { shared, conversation, target, drafting, .. } = session;
     let (tokens, walk) = (&conversation.tokens, &run.scratch.walk);
-    for states in drafting.reads_hidden().into_iter().flatten().filter(|_| !is_dormant) {
+    let reads = drafting.reads_hidden().into_iter().flatten();
+    for states in reads.filter(|&states| !is_dormant && target.has(states)) {
         // The root was the newest token before the step.
-        let (path, first) = (walk.path(), tokens.len() - walk.path().len() - 1);
+        let (path, end) = (walk.path(), tokens.len() - 1);
         let row_len = states.row_len(shared.model.config().hidden_dim);
         let rows = target.hidden_rows(states);
         let of_path = path.iter().flat_map(|node| &rows[node.index() * row_len..][..row_len]);
-        drafting.read_hidden(tokens, first, (states, &of_path.copied().collect::<Vec<f32>>()));
+        let rows = (states, &of_path.copied().collect::<Vec<f32>>()[..]);
+        drafting.read_hidden(tokens, end - path.len()..end, rows, &run.cancel);
     }
     let confidence = target.reader.as_ref().map_or(&[][..], Reader::confidence);
-    drafting.guarded(|drafting| {
+    let Run { cancel, rejections, .. } = run;
+    drafting.watched(cancel, |drafting| {
         let DraftingState { sources, builder, tree, primed, .. } = drafting;
         let (accepted, new_tokens) = (&walk.path()[1..], walk.tokens());
         let outcome = StepOutcome { tree, accepted, new_tokens, confidence };
-        run.rejections.observe(&outcome);
+        rejections.observe(&outcome);
         if !is_dormant {
             builder.observe(sources, tokens, &outcome);
             *primed = tokens.len();

@@ -35,7 +35,7 @@ pub(super) fn verify(
 ) -> Result<Verified, ForwardError> {
     let Session { shared, options, conversation, target, drafting, .. } = session;
     let committed = &conversation.tokens[..];
-    drafting.guarded(|DraftingState { sources, tree, .. }| {
+    drafting.watched(cancel, |DraftingState { sources, tree, .. }| {
         let meanwhile = decision.limits().map(|_| Ahead { sources });
         let rows = (&*tree, drafted.n_rows);
         target.verify(shared, committed, rows, &options.verify_lens, meanwhile, cancel)
