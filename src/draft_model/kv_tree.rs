@@ -293,7 +293,8 @@ impl KvTree {
         self.n_read + usize::from(has_root)
     }
 
-    /// Removes the text and frees the memory, as [`KvCache::release`] does.
+    /// Removes the text and frees the memory: keys and values are allocated again, which takes no memory until they are written. A layer that
+    /// cannot be allocated keeps its memory.
     pub fn release(&mut self) {
         self.truncate(0);
         let size = cache_size(self.text_len_max, self.n_nodes_max, self.kv.kv_type());

@@ -299,6 +299,37 @@ mod tests {
     use crate::engine::handle::Engine;
     use crate::engine::options::EngineOptions;
     use crate::engine::policy::Policy;
+    use crate::model::Checkpoint;
+    use crate::model::packed::pack;
+    use crate::model::weights::LoadOptions;
+    use crate::pruning::Predictor;
+    use crate::stream::{Pinned, StreamOptions};
+
+    /// Otherwise every step would copy keys and values for nobody.
+    #[test]
+    fn the_target_of_a_fork_has_rows_in_common_with_a_source_only_if_its_session_has() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("target.refrain");
+        let source = Checkpoint::open(format!("{fixtures}/target.gguf")).unwrap();
+        pack(&source, &path, LoadOptions::default()).unwrap();
+        let streaming = StreamOptions { pinned_first: 3, ..StreamOptions::new(Pinned::Layers(3)) };
+        let options = EngineOptions {
+            n_threads: Some(1),
+            streaming: Some(streaming),
+            cost_profile: Some(CostProfile::free_rows(1e6)),
+            ..EngineOptions::default()
+        };
+        let engine = Engine::open(&path, options).unwrap();
+        let before = engine.session(SessionOptions::default()).unwrap();
+        engine.set_self_draft(Predictor::read(format!("{fixtures}/target.predictor")).unwrap()).unwrap();
+        let after = engine.session(SessionOptions::default()).unwrap();
+        for (session, has) in [(&before, false), (&after, true)] {
+            let fork = session.fork().unwrap();
+            assert_eq!((session.target.own_rows.is_some(), fork.target.own_rows.is_some()), (has, has));
+            assert_eq!(fork.source_names(), session.source_names());
+        }
+    }
 
     #[test]
     fn costs_follow_a_growing_context_and_come_back_from_it() {
