@@ -95,11 +95,13 @@ impl DraftingState {
 
     /// The state of a fork, whose target has `own_rows` in common with a source.
     pub(super) fn fork(&self, own_rows: Option<&OwnRows>) -> Self {
-        let source_of = |source: &Box<dyn DraftSource>| match own_rows.map(DraftModelSource::of_rows) {
-            Some(of_rows) if of_rows.name() == source.name() => Box::new(of_rows) as Box<dyn DraftSource>,
-            _ => source.fork(),
-        };
-        let sources = self.own_sources().iter().map(source_of).collect();
+        let sources = self.own_sources().iter().map(|source| -> Box<dyn DraftSource> {
+            match own_rows.map(DraftModelSource::of_rows) {
+                Some(of_rows) if of_rows.name() == source.name() => Box::new(of_rows),
+                _ => source.fork(),
+            }
+        });
+        let sources = sources.collect();
         let Self { primed, calibrated, is_disturbed, .. } = *self;
         Self { primed, calibrated, is_disturbed, ..Self::new(sources, self.builder.config()) }
     }
