@@ -7,7 +7,11 @@
 //!
 //! There are three deviations:
 //!
-//! - `output_only` excludes the prompt from the window.
+//! - `output_only` excludes the prompt from the window, and what the prompt repeats itself from the penalty: `L(v)` is
+//!   then reduced by `P(v)`, the length of the longest suffix of the text that occurs directly before an occurrence of
+//!   `v` in the prompt. Copying a table or a list whose lines resemble each other is no loop, although the copy
+//!   repeats long sequences; the prompt does so too. A loop over a sentence of the prompt is one, because the prompt does not
+//!   go on with the sentence's start.
 //! - Control tokens always break a sequence and are never penalised. Otherwise each turn of a conversation would make
 //!   the end token of the next turn less likely.
 //! - The penalty is at most [`PENALTY_MAX`], so that long matches stay finite.
@@ -45,8 +49,8 @@ pub struct DryOptions {
     /// The number of newest tokens, prompt included, that are searched for repetitions. The default 4096 is the
     /// engine's default context.
     pub window: usize,
-    /// Whether only tokens of the output are searched, so that copying from the prompt is not penalised; false by
-    /// default.
+    /// Whether only tokens of the output are searched, less what the prompt repeats in the same way, so that copying from
+    /// the prompt is not penalised, lists of similar lines included; false by default.
     pub output_only: bool,
     /// Sequence breakers: no match extends over a token that contains one of these texts. If no token contains a
     /// text, the last token of its encoding is the breaker. The defaults are a line end, `:`, `"` and `*`. At most 64
@@ -68,6 +72,18 @@ impl Default for DryOptions {
 }
 
 impl DryOptions {
+    /// Options that end loops in an answer and leave copies of the prompt alone: `multiplier` 0.8, `output_only`, matches of
+    /// 4 or more tokens, no breakers. Common phrases are shorter than a match.
+    pub fn against_loops() -> Self {
+        Self {
+            multiplier: 0.8,
+            allowed_length: 4,
+            output_only: true,
+            breakers: Vec::new(),
+            ..Self::default()
+        }
+    }
+
     /// Whether DRY is on.
     pub fn is_on(&self) -> bool {
         self.multiplier != 0.0
@@ -163,7 +179,8 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     }
 }
 
-/// Applies DRY. Its scratch memory is 8 bytes per token of the window and 4 per token of the vocabulary.
+/// Applies DRY. Its scratch memory is 8 bytes per token of the window (of the text, with `output_only`) and 4 per token of the
+/// vocabulary.
 #[derive(Default)]
 pub(super) struct Dry {
     breakers: Breakers,
@@ -208,10 +225,36 @@ impl Dry {
                 *longest = len.max(*longest);
             }
         }
+        // Most visited nodes have no match, and then the prompt is not searched.
+        if options.output_only && !self.matched.is_empty() {
+            self.spare_copies(tokens, len_max as u32);
+        }
         for token in self.matched.drain(..) {
             let token = token as usize;
-            let len = std::mem::take(&mut self.longest[token]);
-            logits[token] -= penalty(options, len as usize) as f32;
+            let len = std::mem::take(&mut self.longest[token]) as usize;
+            if len >= options.allowed_length {
+                logits[token] -= penalty(options, len) as f32;
+            }
+        }
+    }
+
+    /// Reduces the match of each matched token by its longest match in the prompt.
+    fn spare_copies(&mut self, tokens: &[TokenId], len_max: u32) {
+        let n = tokens.len();
+        suffix_matches(tokens, &mut self.matches);
+        let mut in_prompt: Vec<(u32, u32)> = self.matched.iter().map(|&token| (token, 0)).collect();
+        in_prompt.sort_unstable();
+        for distance in n - self.prompt_len.min(n) + 1..=n {
+            let next = tokens[n - distance].0;
+            if let Ok(place) = in_prompt.binary_search_by_key(&next, |&(token, _)| token) {
+                // Nothing stands before the first token.
+                let len = self.matches.get(distance).map_or(0, |&len| len.min(len_max));
+                in_prompt[place].1 = in_prompt[place].1.max(len);
+            }
+        }
+        for (token, len) in in_prompt {
+            let longest = &mut self.longest[token as usize];
+            *longest = longest.saturating_sub(len);
         }
     }
 }
@@ -300,6 +343,34 @@ mod tests {
         );
     }
 
+    fn spared(prompt: &[u32], output: &[u32], next: u32) -> f32 {
+        let tokens: Vec<TokenId> = [prompt, output].concat().into_iter().map(TokenId).collect();
+        let mut logits = vec![0.0; 20];
+        Dry::new(Breakers::default(), prompt.len()).apply(&DryOptions::against_loops(), &tokens, &mut logits);
+        logits[next as usize]
+    }
+
+    #[test]
+    fn a_copy_of_similar_lines_is_no_loop() {
+        // Two lines that differ in their first token.
+        let lines = [1, 10, 11, 12, 13, 14, 2, 10, 11, 12, 13, 14];
+        assert!(spared(&[9], &lines[..11], 14) < 0.0, "the prompt has no such lines");
+        assert_eq!(spared(&lines, &lines[..11], 14), 0.0);
+        // In an edit, another word stands in each line.
+        let edited = [1, 15, 11, 12, 13, 14, 2, 15, 11, 12, 13];
+        assert_eq!(spared(&lines, &edited, 14), 0.0);
+    }
+
+    #[test]
+    fn a_loop_over_a_sentence_of_the_prompt_is_broken() {
+        let prompt = [1, 2, 3, 4, 5, 6, 7, 8];
+        let sentence = [3, 4, 5, 6, 7];
+        assert_eq!(spared(&prompt, &sentence.repeat(2), 8), 0.0);
+        assert!(spared(&prompt, &sentence.repeat(2), 3) < 0.0, "the third time begins");
+        let third = [&sentence.repeat(2)[..], &[3, 4]].concat();
+        assert!(spared(&prompt, &third, 5) < 0.0, "and does not go on");
+    }
+
     #[test]
     fn breakers_end_matches_and_control_tokens_are_exempt() {
         let mut flags = [0u8; 6];
@@ -323,7 +394,40 @@ mod tests {
         assert_eq!(apply(&on(2), &[], &[], 8), [0.0; 8]);
     }
 
+    /// `P(v)` of the definition, for `output_only`.
+    fn naive_output_only(options: &DryOptions, prompt_len: usize, tokens: &[TokenId], logits: &mut [f32]) {
+        let output = &tokens[prompt_len.max(tokens.len().saturating_sub(options.window))..];
+        let longest = |text: &[TokenId], places: std::ops::Range<usize>, suffix: &[TokenId], v: usize| {
+            let before = |i: usize| text[..i].iter().rev().zip(suffix.iter().rev()).take_while(|(a, b)| a == b).count();
+            places.filter(|&i| text[i].index() == v).map(before).max().unwrap_or(0)
+        };
+        for (v, logit) in logits.iter_mut().enumerate() {
+            let in_output = longest(output, 0..output.len(), output, v);
+            let in_prompt = longest(tokens, 0..prompt_len, tokens, v).min(output.len());
+            let len = in_output.saturating_sub(in_prompt);
+            if in_output >= options.allowed_length && len >= options.allowed_length {
+                *logit -= penalty(options, len) as f32;
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn the_penalty_of_an_output_is_that_of_the_definition(
+            tokens in proptest::collection::vec(0u32..3, 0..60),
+            prompt_len in 0usize..40,
+            allowed_length in 1usize..4,
+            window in 0usize..80,
+        ) {
+            let prompt_len = prompt_len.min(tokens.len());
+            let options = DryOptions { allowed_length, window, ..DryOptions::against_loops() };
+            let ids: Vec<TokenId> = tokens.iter().map(|&token| TokenId(token)).collect();
+            let (mut expected, mut found) = (vec![0.0; 3], vec![0.0; 3]);
+            naive_output_only(&options, prompt_len, &ids, &mut expected);
+            Dry::new(Breakers::default(), prompt_len).apply(&options, &ids, &mut found);
+            prop_assert_eq!(found, expected);
+        }
+
         #[test]
         fn the_penalty_is_that_of_the_definition(
             tokens in proptest::collection::vec(0u32..5, 0..120),
