@@ -279,6 +279,7 @@ fn carry_out(store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError>
     if part.as_ref() != Some(what) {
         forgotten.n_answers = forget_answers(store, what)?;
         forgotten.n_prefix_blocks = forget_prefixes(store, what)?;
+        store.copies().forget(what)?;
         forgotten.n_summaries = store.ledger().finish_forgetting(what, part.clone())?;
     }
     if let Some(part) = part {

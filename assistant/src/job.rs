@@ -67,6 +67,8 @@ pub struct TextEvent {
 pub struct Report {
     /// Why the last generation ended.
     pub finish: FinishReason,
+    /// Generations that ended at a limit of tokens, not at their own end: with one of them, the text or what it was made from is cut.
+    pub n_cut: usize,
     /// The seed, given or drawn: with it in [`Sampling`](refrain::Sampling), the job repeats its text. `None` at temperature 0.
     pub seed: Option<u64>,
     /// The statistics of each generation, in order.
@@ -176,12 +178,18 @@ impl Written {
     pub(crate) fn report(&self, left_out: Vec<LeftOut>) -> Report {
         Report {
             finish: self.finish,
+            n_cut: usize::from(is_cut(self.finish)),
             seed: self.seed,
             stats: vec![self.stats.clone()],
             left_out,
             not_kept: self.not_kept.clone(),
         }
     }
+}
+
+/// Whether a generation ended at a limit of tokens.
+pub(crate) fn is_cut(finish: FinishReason) -> bool {
+    matches!(finish, FinishReason::MaxTokens | FinishReason::ContextFull)
 }
 
 struct Prefilling<T> {

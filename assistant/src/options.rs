@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use refrain::{CancelToken, DraftSource, LogitsProcessor, Sampling, SessionOptions};
+use refrain::{CancelToken, DraftSource, DryOptions, LogitsProcessor, Sampling, SessionOptions};
 
 /// Writes one chainable setter per field.
 macro_rules! setters {
@@ -30,7 +30,8 @@ pub(crate) use setters;
 pub struct AssistantOptions {
     /// Options of every session. `namespace` and `history` have no effect: the assistant has its own history.
     pub session: SessionOptions,
-    /// How tokens are chosen, unless a job has its own. Default: greedy.
+    /// How tokens are chosen, unless a job has its own. Default: greedy, with loops broken ([`DryOptions::against_loops`]); an edit then
+    /// breaks repetitions of 32 tokens and more. Commands for screens ignore `sampling.dry`.
     pub sampling: Sampling,
     /// Tokens of the context that are reserved for the output, and its maximum length. `None`: 512, at most a quarter of the
     /// context. At most half of the context.
@@ -58,7 +59,7 @@ impl Default for AssistantOptions {
     fn default() -> Self {
         Self {
             session: SessionOptions::default(),
-            sampling: Sampling::default(),
+            sampling: Sampling { dry: DryOptions::against_loops(), ..Sampling::default() },
             answer_tokens: None,
             n_passages: 4,
             n_draft_passages: 8,

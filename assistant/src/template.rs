@@ -109,6 +109,15 @@ impl Template {
         Self { paragraphs: vec![vec![Part::Request]], is_cited: false }
     }
 
+    /// The template's own sentences of three words or more, which no note has by chance.
+    pub(crate) fn sentences(&self) -> impl Iterator<Item = &str> {
+        let texts = self.paragraphs.iter().flatten().filter_map(|part| match part {
+            Part::Text(text) => Some(text.trim()),
+            Part::Passages | Part::Request => None,
+        });
+        texts.filter(|text| text.split_whitespace().count() >= 3)
+    }
+
     /// The user message.
     pub(crate) fn render(&self, passages: &[PromptPassage<'_>], request: &str) -> String {
         let request = request.trim();

@@ -2,8 +2,8 @@
 
 mod support;
 
-use refrain::{PromptPassage, Role, Sampling, Task};
-use refrain_assistant::{Assistant, ChatRequest, Forget, JobOptions, TaskError};
+use refrain::{PromptPassage, Role, Task};
+use refrain_assistant::{Assistant, AssistantOptions, ChatRequest, Forget, JobOptions, TaskError};
 use support::{Place, engine, options, plain};
 
 fn say(conversation: &refrain_assistant::Conversation, text: &str) -> refrain_assistant::ChatAnswer {
@@ -20,7 +20,7 @@ fn every_turn_is_that_of_plain_decoding() {
     let shown: Vec<_> =
         first.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
     let message = Task::Answer.user_message(&shown, "Who comes along on the trip to Aniarda?");
-    assert_eq!(first.text, plain(&[(Role::User, &message)], Sampling::default()));
+    assert_eq!(first.text, plain(&[(Role::User, &message)], AssistantOptions::default().sampling));
 
     // The passages are in the conversation already.
     let second = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
@@ -31,7 +31,7 @@ fn every_turn_is_that_of_plain_decoding() {
         (Role::Assistant, first.text.as_str()),
         (Role::User, "Who comes along on the trip to Aniarda?"),
     ];
-    assert_eq!(second.text, plain(&turns, Sampling::default()));
+    assert_eq!(second.text, plain(&turns, AssistantOptions::default().sampling));
     assert!(second.report.stats[0].cached_tokens > 100, "{:?}", second.report.stats[0]);
     assert_eq!(conversation.turns().len(), 4);
 
@@ -40,7 +40,7 @@ fn every_turn_is_that_of_plain_decoding() {
     let turns: Vec<_> = conversation.turns();
     let turns: Vec<_> = turns.iter().map(|turn| (turn.message.role, turn.message.content.as_str())).collect();
     let third = say(&again, "Thank you.");
-    assert_eq!(third.text, plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), Sampling::default()));
+    assert_eq!(third.text, plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), AssistantOptions::default().sampling));
     // Its prompt was restored from the store.
     assert!(third.report.stats[0].cached_tokens > 100, "{:?}", third.report.stats[0]);
 }
@@ -70,7 +70,7 @@ fn a_stopped_turn_leaves_the_conversation_as_before() {
     drop(job);
     assert_eq!(conversation.turns().len(), 2);
     let turns = [(Role::User, "Hello."), (Role::Assistant, first.text.as_str()), (Role::User, "Bye.")];
-    assert_eq!(say(&conversation, "Bye.").text, plain(&turns, Sampling::default()));
+    assert_eq!(say(&conversation, "Bye.").text, plain(&turns, AssistantOptions::default().sampling));
 }
 
 #[test]

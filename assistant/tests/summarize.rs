@@ -63,6 +63,22 @@ fn a_long_text_is_summarised_in_parts() {
 }
 
 #[test]
+fn a_part_that_is_cut_is_counted() {
+    let place = Place::with_samples();
+    let cut = |n_tokens: usize| {
+        let options = options().with_n_parts_max(2_usize).with_answer_tokens(n_tokens);
+        let assistant = place.builder().options(options).build().unwrap();
+        let text = "The train to the harbour leaves at nine. Bring the map.\n\n".repeat(200);
+        let job = assistant.summarize(SummarizeRequest::text("Trip", text), JobOptions::default()).unwrap();
+        job.run().unwrap().report
+    };
+    let report = cut(3);
+    assert_eq!((report.n_cut, report.stats.len()), (3, 3), "two parts and the last prompt");
+    let report = cut(200);
+    assert!(report.n_cut < 3, "{report:?}");
+}
+
+#[test]
 fn a_summary_drafts_the_next_one_of_its_subject() {
     let place = Place::with_samples();
     let path = place.write("trip.md", "# Epville trip\n\nThe Epville trip begins with the train at 7 pm.\n");

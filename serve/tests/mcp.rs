@@ -315,6 +315,11 @@ fn an_answer_is_that_of_the_assistant_with_places_in_the_files() {
         "answer_from_notes",
         json!({ "question": QUESTION, "limit": 1, "max_tokens": 2, "keep": false }),
     );
+    let cut = client.result(
+        "tools/call",
+        json!({ "name": "answer_from_notes", "arguments": { "question": QUESTION, "max_tokens": 2, "keep": false } }),
+    );
+    assert!(cut["content"][0]["text"].as_str().unwrap().contains("(Cut: "), "{cut}");
     assert_eq!((one["sources"].as_array().unwrap().len(), &one["is_cut"]), (1, &json!(true)));
     assert_eq!(one["stats"]["tokens"], 2);
     let why = client.failure("answer_from_notes", json!({ "question": "xyzzy" }));

@@ -5,9 +5,11 @@
 //!   .lock         locked by the process that has the store open
 //!   history/      answers, as token ids (refrain_index::history)
 //!   prefixes/     keys and values of prompts (refrain_index::prefixes)
+//!   undo/         texts that edits have replaced
 //!   ledger        what each answer was made from, summaries, and a deletion that has begun
 //! ```
 
+mod copies;
 mod ledger;
 mod names;
 mod stored_path;
@@ -25,6 +27,7 @@ use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOption
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 use thiserror::Error;
 
+pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
 pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
 pub(crate) use names::{Hidden, names_of, note_hash};
@@ -177,7 +180,12 @@ impl Store {
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
         // A store whose ledger is gone has answers and prefixes all the same.
-        ["ledger", "history", "prefixes"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+        ["ledger", "history", "prefixes", "undo"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+    }
+
+    /// The texts that edits have replaced.
+    pub(crate) fn copies(&self) -> EditCopies {
+        EditCopies::in_store(&self.folder)
     }
 
     /// The history of the model.

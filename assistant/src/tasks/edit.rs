@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use refrain::{Origin, TextKind};
+use refrain::{Origin, TextKind, TokenId};
 use refrain_index::NotesError;
 use refrain_index::notes::absolute;
 
 use crate::assistant::Assistant;
-use crate::edit::{DiffEvent, LiveDiff};
+use crate::edit::{DiffEvent, EditDoubt, LiveDiff, doubts};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
 use crate::options::JobOptions;
@@ -16,6 +16,10 @@ use crate::passage::{Passage, Source};
 
 /// Tokens that an edited text may have besides those of the old one, unless the job says otherwise: a quarter more, and a sentence.
 const MORE_TOKENS: usize = 32;
+
+/// The shortest repetition that DRY penalises in an edit, in tokens, where the sampling options leave the prompt's alone. A text may have
+/// equal lines that the edit changes in the same way; 32 tokens are several of them.
+const LOOP_TOKENS_MIN: usize = 32;
 
 /// A text to be edited.
 #[derive(Debug, Clone)]
@@ -55,6 +59,8 @@ pub struct Edit {
     pub reasoning: String,
     /// The changes from the old text to the new one: the events of the job, in order.
     pub changes: Vec<DiffEvent>,
+    /// Why the new text should not replace the old one without asking; empty for most edits.
+    pub doubts: Vec<EditDoubt>,
     /// How it came about.
     pub report: Report,
 }
@@ -84,6 +90,10 @@ impl Assistant {
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
         let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options).with_max_tokens(n_output);
+        let dry = &mut generate.sampling.dry;
+        if dry.output_only {
+            dry.allowed_length = dry.allowed_length.max(LOOP_TOKENS_MIN);
+        }
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
         let prompt = Prompt {
@@ -94,12 +104,14 @@ impl Assistant {
             alternative: None,
             kept,
         };
-        let step = Editing::new(&text);
+        let step = Editing::new(self, &text, instruction);
         Ok(Job::new(self, options.cancel, options.priority, prompt, step))
     }
 }
 
 struct Editing {
+    assistant: Assistant,
+    instruction: String,
     diff: LiveDiff,
     /// White space before the text, until the first text is written, and behind it.
     lead: String,
@@ -108,10 +120,23 @@ struct Editing {
 }
 
 impl Editing {
-    fn new(text: &str) -> Self {
+    fn new(assistant: &Assistant, text: &str, instruction: String) -> Self {
         let (core, start) = (text.trim(), text.len() - text.trim_start().len());
         let (lead, trail) = (text[..start].to_owned(), text[start + core.len()..].to_owned());
-        Self { diff: LiveDiff::new(text), lead, trail, changes: Vec::new() }
+        let (diff, changes) = (LiveDiff::new(text), Vec::new());
+        Self { assistant: assistant.clone(), instruction, diff, lead, trail, changes }
+    }
+
+    /// Why the new text may be another than what was asked for.
+    fn doubts(&self, old: &str, new: &str) -> Vec<EditDoubt> {
+        let tokenizer = self.assistant.engine().tokenizer();
+        let ids = (0..tokenizer.vocab_size() as u32).map(TokenId);
+        let controls = ids.filter(|&id| tokenizer.is_special(id)).filter_map(|id| tokenizer.token_bytes(id));
+        let controls = controls.filter_map(|text| std::str::from_utf8(text).ok());
+        // Shorter ones, and words, are text of notes too.
+        let controls = controls.filter(|text| text.len() >= 3 && !text.chars().all(char::is_alphanumeric));
+        let sentences = self.assistant.prompts().edit.sentences();
+        doubts((old, new), &self.changes, &self.instruction, controls.chain(sentences))
     }
 
     fn note(&mut self, changes: Vec<DiffEvent>, events: &mut VecDeque<JobEvent<Edit>>) {
@@ -139,14 +164,15 @@ impl Step<Edit> for Editing {
     ) -> Result<Next<Edit>, TaskError> {
         let end = std::mem::take(&mut self.lead) + &self.trail;
         let mut changes = self.diff.push(&end);
-        let text = self.diff.new_text().to_owned();
+        let (old, text) = (self.diff.old_text().to_owned(), self.diff.new_text().to_owned());
         changes.extend(std::mem::replace(&mut self.diff, LiveDiff::new("")).finish());
         if !end.is_empty() {
             let origin = Origin::Target;
             events.push_back(JobEvent::Text(TextEvent { text: end, kind: TextKind::Answer, origin }));
         }
         self.note(changes, events);
+        let doubts = self.doubts(&old, &text);
         let report = written.report(Vec::new());
-        Ok(Next::Done(Edit { text, reasoning: written.reasoning, changes: self.changes, report }))
+        Ok(Next::Done(Edit { text, reasoning: written.reasoning, changes: self.changes, doubts, report }))
     }
 }

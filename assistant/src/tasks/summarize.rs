@@ -14,7 +14,7 @@ use super::draft_source;
 use crate::assistant::{Assistant, note_paths};
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written};
+use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
@@ -184,6 +184,7 @@ impl Assistant {
             previous,
             left_out: Vec::new(),
             stats: Vec::new(),
+            n_cut: 0,
             seed: None,
             not_kept: None,
         };
@@ -277,6 +278,7 @@ struct Summarizing {
     changes: Vec<DiffEvent>,
     left_out: Vec<LeftOut>,
     stats: Vec<Stats>,
+    n_cut: usize,
     seed: Option<u64>,
     not_kept: Option<String>,
 }
@@ -397,6 +399,7 @@ impl Step<Summary> for Summarizing {
     ) -> Result<Next<Summary>, TaskError> {
         let Written { text, reasoning, finish, seed, stats, not_kept, .. } = written;
         self.stats.push(stats);
+        self.n_cut += usize::from(is_cut(finish));
         self.seed = self.seed.or(seed);
         self.not_kept = self.not_kept.take().or(not_kept);
         if !self.is_last {
@@ -414,9 +417,9 @@ impl Step<Summary> for Summarizing {
             self.note(diff.finish(), events);
         }
         self.not_kept = self.not_kept.take().or_else(|| self.store(&text));
-        let Self { passages, all_parts: parts, previous, changes, left_out, stats, seed, not_kept, .. } =
+        let Self { passages, all_parts: parts, previous, changes, left_out, stats, n_cut, seed, not_kept, .. } =
             *self;
-        let report = Report { finish, seed, stats, left_out, not_kept };
+        let report = Report { finish, n_cut, seed, stats, left_out, not_kept };
         Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, changes, report }))
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
 
+use refrain::DryOptions;
 use refrain_grammar::Grammar;
 use refrain_index::notes::{ScreenElement, SkipReason, read_screen_xml};
 use thiserror::Error;
@@ -399,6 +400,8 @@ impl Assistant {
         let grammar = Grammar::regex(self.vocabulary()?, &format!("{}(\n[^\n]*)?", screen.commands()))?;
         let kept = self.kept(&options, &layout, n_forgotten);
         let mut generate = self.generate_options(&options);
+        // The form of a command repeats words.
+        generate.sampling.dry = DryOptions::default();
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
         let generate = Some(grammar.constrain(generate.with_stop(vec!["\n".to_owned()])));

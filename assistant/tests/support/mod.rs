@@ -141,5 +141,5 @@ pub(crate) fn plain(turns: &[(Role, &str)], sampling: Sampling) -> String {
 
 /// The output of plain decoding for a user message.
 pub(crate) fn plain_answer(message: &str) -> String {
-    plain(&[(Role::User, message)], Sampling::default())
+    plain(&[(Role::User, message)], AssistantOptions::default().sampling)
 }

@@ -197,7 +197,7 @@ impl Assistant {
         drafting: &str,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let mut sampling = Sampling::default();
+        let mut sampling = AssistantOptions::default().sampling;
         for (name, value) in options.iter().flat_map(|options| options.iter()) {
             sample(&mut sampling, name.extract()?, &value)?;
         }

@@ -91,9 +91,9 @@ fn left_out(left_out: &LeftOut) -> Value {
 }
 
 fn report(report: &Report) -> Value {
-    let Report { finish, seed, stats, left_out: missing, not_kept, .. } = report;
+    let Report { finish, n_cut, seed, stats, left_out: missing, not_kept, .. } = report;
     json!({
-        "finish": finish_name(*finish), "seed": seed, "stats": stats,
+        "finish": finish_name(*finish), "n_cut": n_cut, "seed": seed, "stats": stats,
         "left_out": missing.iter().map(left_out).collect::<Vec<_>>(), "not_kept": not_kept,
     })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
-use refrain::{FinishReason, Stats};
+use refrain::Stats;
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, CopiedSpan, Support};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, Forget, Forgotten, JobOptions, LeftOut, LeftOutReason, Passage, Report,
@@ -195,6 +195,7 @@ fn of_answer(answer: &Answer, names: &Names) -> CallToolResult {
     json["sentences"] = provenance.sentences.iter().map(sentence_json).collect();
     json["left_out"] = report.left_out.iter().map(|left_out| left_out_json(left_out, names)).collect();
     let mut shown = text.trim_end().to_owned();
+    shown.push_str(cut_notice(report));
     if !passages.is_empty() {
         shown.push_str("\n\nFrom the notes:");
     }
@@ -214,7 +215,19 @@ fn of_summary(summary: &Summary, names: &Names) -> CallToolResult {
     json["notes"] = notes.iter().map(|path| json!({ "uri": uri(path), "name": names.name(path) })).collect();
     json["n_parts"] = parts.len().max(1).into();
     json["left_out"] = report.left_out.iter().map(|left_out| left_out_json(left_out, names)).collect();
-    result(text.clone(), links_of(passages, names), json)
+    result(format!("{text}{}", cut_notice(report)), links_of(passages, names), json)
+}
+
+/// A paragraph behind a text that was cut, for models and clients that read no structured content.
+fn cut_notice(report: &Report) -> &'static str {
+    match is_cut(report) {
+        true => "\n\n(Cut: the limit of output tokens was reached; `max_tokens` raises it.)",
+        false => "",
+    }
+}
+
+fn is_cut(report: &Report) -> bool {
+    report.n_cut > 0
 }
 
 fn of_forgotten(forgotten: &Forgotten, has_store: bool) -> CallToolResult {
@@ -264,7 +277,7 @@ fn links<'a>(notes: impl Iterator<Item = (&'a Path, &'a str)>, names: &Names) ->
 fn ended(report: &Report) -> Value {
     let sum = |of: fn(&Stats) -> usize| report.stats.iter().map(of).sum::<usize>();
     json!({
-        "is_cut": matches!(report.finish, FinishReason::MaxTokens | FinishReason::ContextFull),
+        "is_cut": is_cut(report),
         // The reason may name a file of this device.
         "is_kept": report.not_kept.is_none(),
         "stats": {

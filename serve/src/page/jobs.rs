@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use refrain::{FinishReason, Origin, Sampling, Stats, TextKind};
+use refrain::{Origin, Sampling, Stats, TextKind};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedCitation, CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
@@ -210,7 +210,7 @@ fn ended(text: &str, report: &Report) -> Value {
     let time = |of: fn(&Stats) -> f64| report.stats.iter().map(of).sum::<f64>();
     json!({
         "text": text,
-        "is_cut": matches!(report.finish, FinishReason::MaxTokens | FinishReason::ContextFull),
+        "is_cut": report.n_cut > 0,
         "stats": {
             "prompt_tokens": sum(|stats| stats.prompt_tokens),
             "cached_tokens": sum(|stats| stats.cached_tokens),

@@ -245,6 +245,8 @@ class Report:
 
     finish: Finish
     """Why the last generation ended."""
+    n_cut: int
+    """Generations that ended at a limit of tokens: with one of them, the text or what it was made from is cut."""
     seed: int | None
     """The seed, given or drawn; ``None`` at temperature 0."""
     stats: tuple[Stats, ...] = field(repr=False)
