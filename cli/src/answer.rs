@@ -5,7 +5,7 @@ use refrain::{Event, FinishReason, GenerateOptions, Session, Summary, TokenId};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
-use crate::terminal::AnswerStream;
+use crate::terminal::{AnswerStream, note};
 
 /// An answer; an incomplete one if it was cancelled.
 pub(crate) struct Answer {
@@ -31,6 +31,7 @@ pub(crate) fn answer(
     interrupt: &Interrupt,
 ) -> Result<Answer, Failure> {
     let _cancelling = interrupt.cancels(options.cancel.clone());
+    let max_tokens = options.max_tokens;
     let mut generation = session.generate(options)?;
     {
         let progress = Progress::tokens("prefill");
@@ -48,6 +49,11 @@ pub(crate) fn answer(
                 text.push_str(&summary.text);
                 out.token(&summary.text, &refrain::Origin::Target)?;
                 out.end_line()?;
+                match summary.finish {
+                    FinishReason::MaxTokens => note(&format!("cut: the answer ends at --max-tokens {max_tokens}")),
+                    FinishReason::ContextFull => note("cut: the answer ends at the end of the context (--ctx)"),
+                    _ => {}
+                }
                 return Ok(Answer { text, tokens, summary });
             }
             _ => {}

@@ -1,15 +1,16 @@
 //! The assistant's commands: ask, summarize, reply, edit, ui.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
 use refrain::{FinishReason, Origin, Stats, Task, TextKind};
-use refrain_assistant::edit::DiffEvent;
-use refrain_assistant::provenance::{CitationVerdict, Support};
+use refrain_assistant::edit::{DiffEvent, EditDoubt};
+use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditRequest, Job, JobEvent,
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditCopies, EditRequest, Job, JobEvent,
     JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
     StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
@@ -22,11 +23,12 @@ use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
 use crate::index::{embedder_of, open_named};
 use crate::interrupt::Interrupt;
+use crate::load::note_demonstration;
 use crate::progress::Progress;
 use crate::prompt::read_input;
 use crate::sampling;
 use crate::setup::{self, Setup};
-use crate::terminal::{AnswerStream, note, visible};
+use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
 
 /// The prompt of `ask --cite`.
 const CITING: &str =
@@ -127,18 +129,23 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
 }
 
 pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    if args.in_place && args.file == Path::new("-") {
-        return Err(Failure::usage("standard input cannot be replaced", "omit --in-place"));
+    if args.undo {
+        return undo(args);
+    }
+    if args.in_place {
+        check_in_place(args)?;
     }
     let text = read_input(&args.file)?;
     let options = AssistantOptions::default();
     let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Reply)?;
-    let request = EditRequest::new(text.as_str(), args.instruction.as_str());
+    let instruction = args.instruction.as_deref().unwrap_or_default();
+    let request = EditRequest::new(text.as_str(), instruction);
     let request = if args.file == Path::new("-") { request } else { request.of_note(&args.file)? };
     let job = assisted.assistant.edit(request, assisted.job())?;
     let shows = match (args.changes, args.in_place) {
         (true, _) => Shows::Changes(&text),
-        (false, true) => Shows::Nothing,
+        (false, true) if args.yes => Shows::Nothing,
+        (false, true) => Shows::Changes(&text),
         (false, false) => Shows::Text,
     };
     let done = assisted.run(job, interrupt, shows)?;
@@ -149,18 +156,125 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
                 format!("the new text of `{}` is not complete: the file is unchanged", args.file.display());
             return Err(Failure::new(Exit::Failed, format!("{problem} (raise --max-tokens or --ctx)")));
         }
-        if read_input(&args.file)? != text {
-            let problem = format!("`{}` was changed meanwhile: it is not replaced", args.file.display());
-            return Err(Failure::new(Exit::Failed, problem));
+        if done.text == text {
+            note("nothing is changed");
+        } else if is_wanted(args, &done.doubts)? {
+            put_in_place(args, &text, &done.text)?;
+        } else {
+            note("the file is unchanged");
         }
-        replace(&args.file, &done.text)?;
+    } else {
+        done.doubts.iter().for_each(|doubt| note(&visible(&format!("check it: {doubt}"))));
     }
     assisted.finish(&done.report, || {
         let mut json = about(&done.text, &done.reasoning, &done.report);
         json["changes"] = json!(done.changes);
+        json["doubts"] = json!(done.doubts);
         json
     })?;
     Ok(Exit::Done)
+}
+
+/// Refuses `--in-place` where it could do harm, before a model is loaded.
+fn check_in_place(args: &EditArgs) -> Result<(), Failure> {
+    if args.file == Path::new("-") {
+        return Err(Failure::usage("standard input cannot be replaced", "omit --in-place"));
+    }
+    if args.assist.model.model.is_none() {
+        let problem = "the demonstration model inside this program writes into no file";
+        return Err(Failure::usage(problem, "name a model with --model; `refrain` alone helps to choose one"));
+    }
+    let is_seen = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
+    if !args.yes && (args.assist.json || !is_seen) {
+        let problem = "--in-place shows the changes on a terminal and asks";
+        return Err(Failure::usage(problem, "--yes replaces the file without a question"));
+    }
+    if store_of(&args.assist).is_none() && !args.assist.no_store {
+        let problem = "there is no folder that could keep the old text";
+        return Err(Failure::usage(problem, "name one with --store, or keep nothing with --no-store"));
+    }
+    Ok(())
+}
+
+/// Whether the file is to be replaced by a text with these doubts: as the options say, or the user's answer.
+fn is_wanted(args: &EditArgs, doubts: &[EditDoubt]) -> Result<bool, Failure> {
+    let file = args.file.display();
+    let doubts: Vec<String> = match args.force {
+        true => Vec::new(),
+        false => doubts.iter().map(ToString::to_string).collect(),
+    };
+    if args.yes {
+        return match doubts.is_empty() {
+            true => Ok(true),
+            false => {
+                let problem = format!("{}: `{file}` is unchanged", doubts.join("; "));
+                Err(Failure::new(Exit::Failed, format!("{problem} (--force replaces it all the same)")))
+            }
+        };
+    }
+    for doubt in &doubts {
+        note(&visible(&format!("check it: {doubt}")));
+    }
+    // A habit answers with one letter.
+    let (wanted, question): (&[&str], _) = match doubts.is_empty() {
+        true => (&["y", "yes"], "[y/N]"),
+        false => (&["yes"], "(`yes` replaces it)"),
+    };
+    let answer = ask_user(&visible(&format!("Replace `{file}`? {question} ")))?;
+    Ok(wanted.contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Replaces the file, unless it was changed since `old` was read, and keeps `old`.
+fn put_in_place(args: &EditArgs, old: &str, new: &str) -> Result<(), Failure> {
+    if read_input(&args.file)? != old {
+        let problem = format!("`{}` was changed meanwhile: it is not replaced", args.file.display());
+        return Err(Failure::new(Exit::Failed, problem));
+    }
+    if let Some(folder) = store_of(&args.assist) {
+        EditCopies::in_store(folder).keep(&args.file, old, new).map_err(not_copied)?;
+    }
+    replace(&args.file, new)?;
+    if !args.assist.no_store {
+        note(&visible(&format!("`refrain edit --undo {}` brings the old text back", args.file.display())));
+    }
+    Ok(())
+}
+
+fn not_copied(error: StoreError) -> Failure {
+    let advice = "the file is unchanged; --no-store keeps no old text";
+    Failure::new(Exit::Failed, format!("{error} ({advice})"))
+}
+
+/// `refrain edit --undo`.
+fn undo(args: &EditArgs) -> Result<Exit, Failure> {
+    let file = args.file.display();
+    let copies = store_of(&args.assist).map(EditCopies::in_store);
+    let copy = copies.as_ref().map(|copies| copies.newest(&args.file)).transpose().map_err(not_copied)?.flatten();
+    let (Some(copies), Some(copy)) = (copies, copy) else {
+        let problem = format!("no text of `{file}` is kept that `edit --in-place` has replaced");
+        return Err(Failure::input(problem, "--store names another store"));
+    };
+    // A file that is gone has no changes to lose.
+    let current = if args.file.exists() { Some(read_input(&args.file)?) } else { None };
+    if let Some(current) = current.filter(|current| !copy.is_before(current)) {
+        if !args.force {
+            let problem = format!("`{file}` was changed since the edit, and is left as it is");
+            return Err(Failure::input(problem, "--force brings the old text back and keeps this one"));
+        }
+        copies.keep(&args.file, &current, &copy.text).map_err(not_copied)?;
+    }
+    replace(&args.file, &copy.text)?;
+    copies.remove(copy).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+    note(&visible(&format!("`{file}` has its old text again")));
+    Ok(Exit::Done)
+}
+
+/// The folder of the store: the named one, or the default one if the user has one.
+fn store_of(args: &AssistArgs) -> Option<PathBuf> {
+    match args.no_store {
+        true => None,
+        false => args.store.clone().or_else(|| data_folder("assistant")),
+    }
 }
 
 pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
@@ -217,16 +331,14 @@ impl<'a> Assisted<'a> {
         }
         let setup = setup::open(&args.model, &args.session)?;
         let engine = &setup.engine;
-        let sampling = args.sampling.generate_options(sampling::for_run(engine, Some(task))).sampling;
+        let is_text = task != Task::Ui;
+        let sampling = args.sampling.generate_options(sampling::for_task(is_text)).sampling;
         let options = options
             .with_session(args.session.session_options("assistant"))
             .with_sampling(sampling)
             .with_answer_tokens(args.sampling.max_tokens)
             .with_system(args.system.clone());
-        let store = match args.no_store {
-            true => None,
-            false => args.store.clone().or_else(|| data_folder("assistant")),
-        };
+        let store = store_of(args);
         let notes = match notes {
             Some(folder) => Some((folder, embedder_of(folder)?)),
             None => None,
@@ -264,21 +376,29 @@ impl<'a> Assisted<'a> {
     /// Runs a job and writes what it shows. Ctrl-C cancels it.
     fn run<T>(&self, job: Job<T>, interrupt: &Interrupt, shows: Shows<'_>) -> Result<T, Failure> {
         let _cancelling = interrupt.cancels(job.cancel_token());
+        note_demonstration(&self.args.model);
         let mut out = AnswerStream::stdout();
         let mut progress = Some(Progress::tokens("prefill"));
         let shows = if self.args.json { Shows::Nothing } else { shows };
-        let (mut new_text, mut result) = (String::new(), None);
+        let (mut new_text, mut is_reasoning, mut result) = (String::new(), false, None);
         for event in job {
-            match event? {
+            let event = event?;
+            if !matches!(event, JobEvent::Prefill { .. }) {
+                progress = None;
+            }
+            match event {
                 JobEvent::Prefill { done, total } => {
                     progress
                         .get_or_insert_with(|| Progress::tokens("prefill"))
                         .set(done as u64, total as u64);
-                    continue;
                 }
                 JobEvent::Text(event) => {
+                    let was_reasoning = std::mem::replace(&mut is_reasoning, event.kind == TextKind::Reasoning);
                     if event.kind == TextKind::Answer {
                         new_text.push_str(&event.text);
+                    }
+                    if was_reasoning && !is_reasoning && !matches!(shows, Shows::Nothing) {
+                        write_error("\n");
                     }
                     show_text(&mut out, &event, shows)?;
                 }
@@ -293,8 +413,8 @@ impl<'a> Assisted<'a> {
                 JobEvent::Done(done) => result = Some(done),
                 _ => {}
             }
-            progress = None;
         }
+        drop(progress);
         out.end_line()?;
         Ok(result.expect("a job ends with a result or an error"))
     }
@@ -320,6 +440,7 @@ impl<'a> Assisted<'a> {
     /// Keeps what was learnt, and writes the notices and the JSON form.
     fn finish(&self, report: &Report, json: impl FnOnce() -> Value) -> Result<(), Failure> {
         self.setup.learned.keep(&self.setup.engine);
+        note_cut(report);
         if let Some(reason) = &report.not_kept {
             note(&visible(&format!("the answer is not kept: {reason}")));
         }
@@ -329,9 +450,7 @@ impl<'a> Assisted<'a> {
             AnswerStream::stdout().line(&json.to_string())?;
             return Ok(());
         }
-        for left_out in &report.left_out {
-            note(&visible(&left_out_text(left_out)));
-        }
+        note_left_out(&report.left_out);
         note(&summary(&report.stats));
         Ok(())
     }
@@ -398,7 +517,7 @@ fn show_text(out: &mut AnswerStream, event: &TextEvent, shows: Shows<'_>) -> Res
         (TextKind::Reasoning, _) => {
             let dim = Style::new().dimmed();
             // A failure to write it is ignored, as that of a notice.
-            let _ = write!(anstream::stderr(), "{dim}{}{dim:#}", visible(&event.text));
+            write_error(&format!("{dim}{}{dim:#}", visible(&event.text)));
         }
         (_, Shows::Text) => out.token(&event.text, &event.origin)?,
         (_, Shows::Changes(_)) => {}
@@ -493,7 +612,35 @@ fn command_json(command: &Command) -> Value {
     }
 }
 
-/// Notices: the passages that support the answer or are cited, and the sentences and citations without support.
+/// Notices of what is left out: one for each reason.
+fn note_left_out(left_out: &[LeftOut]) {
+    let mut reasons: Vec<LeftOutReason> = Vec::new();
+    for first in left_out {
+        if reasons.contains(&first.reason) {
+            continue;
+        }
+        reasons.push(first.reason);
+        let others = left_out.iter().filter(|other| other.reason == first.reason).skip(1);
+        let (n_others, n_tokens) = others.fold((0, 0), |(n, sum), other| (n + 1, sum + other.n_tokens));
+        let others = if n_others > 0 { format!("; and {n_others} more, {n_tokens} tokens") } else { String::new() };
+        note(&visible(&format!("{}{others}", left_out_text(first))));
+    }
+}
+
+/// A notice that a text, or what it was made from, ended at a limit.
+fn note_cut(report: &Report) {
+    let limit = match report.finish {
+        FinishReason::ContextFull => "the end of the context (--ctx)",
+        _ => "the limit of output tokens (--max-tokens)",
+    };
+    match (report.n_cut, report.stats.len()) {
+        (0, _) => {}
+        (_, 1) => note(&format!("cut: the text ends at {limit}")),
+        (n_cut, n) => note(&format!("cut: {n_cut} of {n} texts, those of the parts included, end at {limit}")),
+    }
+}
+
+/// Notices: the passages that support the answer or are cited, and the sentences and citations without support, one for each cause.
 fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
     let sentences = &provenance.sentences;
     for (index, passage) in passages.iter().enumerate() {
@@ -511,20 +658,30 @@ fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
             note(&visible(&format!("[{}] {place}{words}", index + 1)));
         }
     }
-    for sentence in sentences {
-        let quoted = &text[sentence.text.clone()];
-        if sentence.support.is_missing() {
-            note(&visible(&format!("no passage supports: {quoted}")));
-        }
-        for citation in &sentence.citations {
-            match citation.verdict {
-                CitationVerdict::NotShown => note(&format!("[{}] names no passage", citation.number)),
-                CitationVerdict::DoesNotSupport => {
-                    note(&visible(&format!("[{}] does not support: {quoted}", citation.number)));
-                }
-                _ => {}
-            }
-        }
+    let n = sentences.len();
+    let quoted = |sentence: &CheckedSentence| &text[sentence.text.clone()];
+    let unsupported: Vec<&str> =
+        sentences.iter().filter(|sentence| sentence.support.is_missing()).map(quoted).collect();
+    if let [first, others @ ..] = &unsupported[..] {
+        let how_many = if others.is_empty() { String::new() } else { format!(" {} of {n} sentences, first", others.len() + 1) };
+        note(&visible(&format!("no passage supports{how_many}: {first}")));
+    }
+    let cited = |verdict: CitationVerdict| {
+        let all = sentences.iter().flat_map(|sentence| sentence.citations.iter().map(move |cited| (cited, sentence)));
+        all.filter(move |(cited, _)| cited.verdict == verdict)
+    };
+    let names: BTreeSet<usize> = cited(CitationVerdict::NotShown).map(|(cited, _)| cited.number).collect();
+    if !names.is_empty() {
+        let numbers: Vec<String> = names.iter().map(|number| format!("[{number}]")).collect();
+        note(&format!("{} {} no passage", numbers.join(", "), if names.len() == 1 { "names" } else { "name" }));
+    }
+    let mut wrong = cited(CitationVerdict::DoesNotSupport);
+    if let Some((first, sentence)) = wrong.next() {
+        let others = match wrong.count() {
+            0 => String::new(),
+            n => format!(" (and {n} more citations do not support theirs)"),
+        };
+        note(&visible(&format!("[{}] does not support{others}: {}", first.number, quoted(sentence))));
     }
 }
 

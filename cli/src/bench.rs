@@ -23,6 +23,7 @@ use crate::failure::{Exit, Failure};
 use crate::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
 use crate::progress::Progress;
 use crate::setup;
+use crate::terminal::{print_line, stdout};
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
     match &args.command {
@@ -58,7 +59,7 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     conditions.push(format!("replayed in {:.1} s on {n_threads} threads", started.elapsed().as_secs_f64()));
     let report = Report { conditions: &conditions, settings: &settings, measurements: &measurements };
     let tables = report::markdown::write(&report);
-    write!(std::io::stdout(), "{tables}")?;
+    write!(stdout(), "{tables}")?;
     if let Some(path) = &args.csv {
         write_file(path, &report::csv::write(&report))?;
     }
@@ -95,7 +96,7 @@ fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
         refrain_bench::floor::measure(&set.rows, half, &machines, args.rows, set.vocab_size, n_threads);
     let mut conditions = set.conditions(&args.rows_args);
     conditions.push(format!("at most {} rows a batch; drafting measured on {n_threads} threads", args.rows));
-    write!(std::io::stdout(), "{}", refrain_bench::floor::write(&conditions, &measured))?;
+    write!(stdout(), "{}", refrain_bench::floor::write(&conditions, &measured))?;
     Ok(Exit::Done)
 }
 
@@ -120,7 +121,7 @@ fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
     let n_threads = n_threads(args.threads);
     let cells = refrain_bench::fleet::simulate(&set.rows, &bench, set.vocab_size, n_threads);
     let conditions = set.conditions(&rows_args);
-    write!(std::io::stdout(), "{}", refrain_bench::fleet::write(&conditions, &bench, &cells))?;
+    write!(stdout(), "{}", refrain_bench::fleet::write(&conditions, &bench, &cells))?;
     write_plots(args.plots.as_deref(), &report::plots::draw_fleet(&cells))?;
     Ok(Exit::Done)
 }
@@ -205,7 +206,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         },
     ];
     let tables = report::timing::write(&conditions, &timings);
-    write!(std::io::stdout(), "{tables}")?;
+    write!(stdout(), "{tables}")?;
     if let Some(path) = &args.csv {
         write_file(path, &report::timing::write_csv(&timings))?;
     }
@@ -295,7 +296,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         ),
         "every answer is that of plain decoding".to_owned(),
     ];
-    write!(std::io::stdout(), "{}", report::ablation::write(&conditions, &ablation))?;
+    write!(stdout(), "{}", report::ablation::write(&conditions, &ablation))?;
     Ok(Exit::Done)
 }
 
@@ -313,19 +314,19 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         explain: false,
     };
     match args.profile {
-        Some(_) => println!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
-        None => println!("tokens per step on the even rows, geometric mean over the subtasks:"),
+        Some(_) => print_line!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
+        None => print_line!("tokens per step on the even rows, geometric mean over the subtasks:"),
     }
     let tuned = refrain_bench::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| {
-        println!("{trial}")
+        print_line!("{trial}")
     });
     let both = [setting.clone(), Setting { constants: tuned.constants.clone(), ..setting }];
     let measurements = refrain_bench::run(&set.rows, Half::Odd, &both, set.vocab_size, n_threads);
     let report = Report { conditions: &[], settings: &both, measurements: &measurements };
     let [shipped, fitted] = [0, 1].map(|setting| report.mean_speed_up(setting));
-    println!("odd rows, which took no part: {shipped:.4} as shipped, {fitted:.4} fitted");
+    print_line!("odd rows, which took no part: {shipped:.4} as shipped, {fitted:.4} fitted");
     let Constants { orders, builder, reliability, .. } = &tuned.constants;
-    println!("{orders:#?}\n{builder:#?}\n{reliability:#?}");
+    print_line!("{orders:#?}\n{builder:#?}\n{reliability:#?}");
     if let Some(path) = &args.out {
         let comment = format!(
             "{}\nThe even rows of each subtask, {} rows a batch.",

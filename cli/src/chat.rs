@@ -1,7 +1,7 @@
 //! `refrain chat`: a conversation. Turns are read from standard input; answers draft from the conversation
 //! and from earlier answers.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal};
 
 use refrain::{Engine, GenerateOptions, Role, Sampling, Session, TokenId};
 use refrain_grammar::Grammar;
@@ -11,13 +11,14 @@ use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
 use crate::context::PassageSource;
 use crate::failure::{Exit, Failure, print_error};
-use crate::grammar::Given;
+use crate::grammar::{Given, constrained};
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::load::note_demonstration;
 use crate::prefixes::{CHAT, Prefixes};
 use crate::prompt::{Composed, Composer, Request, prompt_room};
 use crate::setup::{self, Setup};
-use crate::terminal::{AnswerStream, note, print_legend};
+use crate::terminal::{AnswerStream, line_entered, note, print_legend, write_error};
 use crate::{profile, sampling, stats};
 
 const HELP: &str = "/reset starts a new conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends the program · \
@@ -62,6 +63,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         note(HELP);
     }
 
+    note_demonstration(&args.common.model);
     let mut exit = Exit::Done;
     while let Some(line) = read_line(is_interactive)? {
         match line.trim() {
@@ -131,7 +133,7 @@ impl Chat<'_> {
 
     fn options(&self) -> GenerateOptions {
         let options = self.args.common.sampling.generate_options(self.sampling.clone());
-        self.grammar.iter().fold(options, |options, grammar| grammar.constrain(options))
+        constrained(options, self.grammar.as_ref(), &self.args.common.sampling)
     }
 
     /// One turn and its answer. A turn that fails is removed from the conversation.
@@ -190,7 +192,7 @@ impl Chat<'_> {
 /// The next line; `None` at the end of the input.
 fn read_line(is_interactive: bool) -> Result<Option<String>, Failure> {
     if is_interactive {
-        let _ = write!(anstream::stderr(), "> ");
+        write_error("> ");
     }
     let mut bytes = Vec::new();
     let n_bytes = io::Read::take(io::stdin().lock(), LINE_BYTES_MAX)
@@ -198,6 +200,9 @@ fn read_line(is_interactive: bool) -> Result<Option<String>, Failure> {
         .map_err(|error| Failure::input(format!("cannot read the next turn: {error}"), "check the input"))?;
     if n_bytes == 0 {
         return Ok(None);
+    }
+    if is_interactive && bytes.ends_with(b"\n") {
+        line_entered();
     }
     if n_bytes as u64 == LINE_BYTES_MAX && bytes.last() != Some(&b'\n') {
         return Err(Failure::input(

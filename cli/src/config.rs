@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
@@ -28,13 +28,16 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 23] = [
+const PER_CALL: [&str; 26] = [
     "help",
     "version",
     "config",
     "no-config",
     "all",
     "in-place",
+    "yes",
+    "force",
+    "undo",
     "query",
     "last",
     "earlier",
@@ -106,6 +109,45 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
             |origin| Failure::usage(first_line(&error), &format!("from {origin}")),
         )
     })
+}
+
+/// The default of an option of a command, such as the model of `chat`.
+pub(crate) fn default_of(command: &str, option: &str) -> Result<Option<OsString>, Failure> {
+    let matches = Cli::command().try_get_matches_from(["refrain", command]).map_err(|error| usage(&error))?;
+    let found = settings(&matches)?.into_iter().find(|setting| setting.option == option);
+    Ok(found.and_then(|setting| setting.values.into_iter().next()))
+}
+
+/// Writes the default model of all commands into the file with defaults, which has none yet. Returns the file.
+pub(crate) fn remember_model(name: &str) -> Result<PathBuf, Failure> {
+    let matches = Cli::command().try_get_matches_from(["refrain", "config"]).map_err(|error| usage(&error))?;
+    let Some((path, text)) = file(&matches)? else {
+        let problem = "there is no folder for the file with defaults";
+        return Err(Failure::usage(problem, "name the file with REFRAIN_CONFIG"));
+    };
+    let failed = |error: std::io::Error| {
+        Failure::new(Exit::Failed, format!("cannot write `{}`: {error} (name the model with --model)", path.display()))
+    };
+    // A link stays: the file itself is written.
+    let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(with_model(&text.unwrap_or_default(), name).as_bytes()).map_err(failed)?;
+    if let Ok(old) = path.metadata() {
+        file.as_file().set_permissions(old.permissions()).map_err(failed)?;
+    }
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(&path).map_err(|error| failed(error.error))?;
+    Ok(path)
+}
+
+/// The text of a file with this model at the top: before the first table, where a key is of no table.
+fn with_model(text: &str, name: &str) -> String {
+    let (mark, text) = text.strip_prefix('\u{feff}').map_or(("", text), |text| ("\u{feff}", text));
+    // Names of models are letters, digits and a few signs; others are escaped as JSON escapes them, which TOML reads.
+    let name = serde_json::to_string(name).expect("a text has a JSON form");
+    format!("{mark}model = {name}\n{text}")
 }
 
 /// `refrain config`: prints the file's path, and each setting with its origin.

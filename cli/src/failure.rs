@@ -1,7 +1,7 @@
 //! Errors as the program prints them: one line with the problem and advice, and an exit code.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -80,7 +80,7 @@ impl Failure {
 /// Prints a one-line error. A failure to write it is ignored.
 pub(crate) fn print_error(line: &str) {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    let _ = writeln!(anstream::stderr(), "{red}error:{red:#} {}", crate::terminal::visible(line));
+    crate::terminal::write_error_lines(&format!("{red}error:{red:#} {}", crate::terminal::visible(line)));
 }
 
 /// An error of the command line, on one line. Help and version are printed in full, and the failure has no message.

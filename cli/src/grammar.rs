@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::{fs, io};
 
-use refrain::Engine;
+use refrain::{DryOptions, Engine, GenerateOptions};
 use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, GrammarError, JsonOptions, Vocabulary, VocabularyError};
 
-use crate::args::GrammarArgs;
+use crate::args::{GrammarArgs, SamplingArgs};
 use crate::failure::Failure;
 
 const ADVICE: &str = "docs/grammar.md lists what is supported";
@@ -60,6 +60,19 @@ impl Given {
             None => grammar,
         })
     }
+}
+
+/// The options with the grammar. Its form repeats text, so loops are broken only if the command line asks for it.
+pub(crate) fn constrained(
+    mut options: GenerateOptions,
+    grammar: Option<&Grammar>,
+    args: &SamplingArgs,
+) -> GenerateOptions {
+    let Some(grammar) = grammar else { return options };
+    if args.dry_multiplier.is_none() {
+        options.sampling.dry = DryOptions::default();
+    }
+    grammar.constrain(options)
 }
 
 impl From<GrammarError> for Failure {

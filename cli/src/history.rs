@@ -16,7 +16,7 @@ use crate::args::{
     StoreArgs, UnpublishArgs,
 };
 use crate::failure::{Exit, Failure};
-use crate::terminal::{AnswerStream, note, visible};
+use crate::terminal::{AnswerStream, note, note_once, visible};
 
 /// The answers of a namespace: a draft source, and the place for new answers. Without a folder, sessions keep their
 /// own history in memory.
@@ -103,7 +103,7 @@ impl History {
             kept => kept.map(drop),
         };
         if let Err(error) = kept.and_then(|()| log.maintain()) {
-            note(&visible(&format!("the answer may not be kept: {error}")));
+            note_once(&visible(&format!("the answer may not be kept: {error}")));
         }
         self.note_left_out();
     }
@@ -112,10 +112,10 @@ impl History {
 /// Notes the parts that are left out of the history.
 fn note_all(left_out: &[LeftOut]) {
     for left_out in left_out {
-        note(&visible(&format!("left out of the history: {left_out}")));
+        note_once(&visible(&format!("left out of the history: {left_out}")));
     }
     if left_out.iter().any(|left_out| matches!(left_out.reason, LeftOutReason::Damaged(_))) {
-        note("everything else is used; `refrain history repair` removes what is damaged");
+        note_once("everything else is used; `refrain history repair` removes what is damaged");
     }
 }
 

@@ -10,11 +10,11 @@ use refrain::{
     Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
 };
 
-use crate::args::{ComputeArgs, DraftModelArg, PruningArg};
+use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};
 use crate::failure::Failure;
 use crate::models;
 use crate::progress::Progress;
-use crate::terminal::note;
+use crate::terminal::note_once;
 
 /// The small model inside the program.
 #[cfg(feature = "embedded-model")]
@@ -65,10 +65,19 @@ pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<
     Ok(engine)
 }
 
+/// Says, once, that the model inside the program answers, if it does.
+pub(crate) fn note_demonstration(model: &ModelArgs) {
+    if model.model.is_none() {
+        note_once(
+            "the small model inside this program answers: it is a demonstration and knows nothing; `refrain` alone helps to choose another",
+        );
+    }
+}
+
 /// Says if this machine computes with the slow scalar kernels.
 pub(crate) fn note_kernels(engine: &Engine) {
     if let Some(notice) = engine.kernels_notice() {
-        note(&notice.to_string());
+        note_once(&notice.to_string());
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`bench`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
 //! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
-//! [`manual`]). The commands share the options
+//! [`manual`]); [`first`] is the program without a command. The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
+
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
 
 mod answer;
 mod args;
@@ -15,6 +17,7 @@ mod chat;
 mod config;
 mod context;
 mod failure;
+mod first;
 mod fit;
 mod forget;
 mod grammar;
@@ -78,6 +81,9 @@ fn check_memory() -> Result<(), Failure> {
 
 fn run_program() -> Result<Exit, Failure> {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if args.len() == 1 && first::is_wanted()? {
+        return first::choose(&Interrupt::install()?);
+    }
     // Until the end of the program: a server loads its models again with the same options.
     let cli: &'static args::Cli = Box::leak(Box::new(config::parse(&args)?));
     terminal::set_color(cli.color.choice());

@@ -11,6 +11,7 @@ use refrain_serve::{Limits, Models, StdioServer};
 use crate::args::McpArgs;
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
+use crate::load::note_demonstration;
 use crate::notes::Notes;
 use crate::serve::{First, check_strategy};
 use crate::setup;
@@ -37,6 +38,7 @@ pub(crate) fn mcp(args: &McpArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let server = StdioServer::new(Limits::default(), Models::new([spec])?.with_gate(gate))?;
     let server = server.with_forget(args.notes.mcp_forget);
     refrain_serve::quiet_panics();
+    note_demonstration(&args.model);
     note("MCP on standard input and output; the client ends it");
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());

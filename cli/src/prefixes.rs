@@ -11,7 +11,7 @@ use crate::args::{PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 use crate::failure::{Exit, Failure};
 use crate::history::cache_folder;
 use crate::prompt::Composed;
-use crate::terminal::{AnswerStream, note, visible};
+use crate::terminal::{AnswerStream, note, note_once, visible};
 
 /// The namespaces of `run` without a task and of `chat`. The others have the names of tasks.
 pub(crate) const RUN: &str = "run";
@@ -38,7 +38,7 @@ impl Prefixes {
             Ok(_) => Ok(()),
             Err(PrefixError::Session(error)) => Err(error.into()),
             Err(error) => {
-                note(&visible(&format!("no prefix is restored: {error}")));
+                note_once(&visible(&format!("no prefix is restored: {error}")));
                 Ok(())
             }
         }
@@ -75,7 +75,7 @@ impl Prefixes {
     pub(crate) fn keep(&self, session: &Session, labels: &[Label]) {
         let Some(store) = &self.store else { return };
         if let Err(error) = store.keep(session, self.namespace, labels, usize::MAX) {
-            note(&visible(&format!("the prompt is not kept: {error}")));
+            note_once(&visible(&format!("the prompt is not kept: {error}")));
         }
     }
 }

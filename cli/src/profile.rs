@@ -16,7 +16,7 @@ use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOpti
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};
 use crate::progress::Progress;
-use crate::terminal::{AnswerStream, note, visible};
+use crate::terminal::{AnswerStream, note, note_once, visible};
 use crate::{load, models};
 
 pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
@@ -118,7 +118,7 @@ pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
     match MachineProfile::read(&path) {
         Ok(profile) => Some(profile),
         Err(error) => {
-            note(&format!("the stored profile is not used: {error}"));
+            note_once(&format!("the stored profile is not used: {error}"));
             None
         }
     }
@@ -127,7 +127,7 @@ pub(crate) fn stored(model: Option<&Path>) -> Option<MachineProfile> {
 /// Prints the reason if a session does not use the profile beside its model.
 pub(crate) fn note_mismatch(session: &Session) {
     if let Some(mismatch) = session.profile_mismatch() {
-        note(&visible(&format!(
+        note_once(&visible(&format!(
             "the stored profile is not used: {mismatch}; `refrain profile` measures again"
         )));
     }

@@ -40,6 +40,29 @@ enum Step {
 }
 
 pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let Some(pulled) = download_with_progress(args, interrupt)? else { return Ok(Exit::Interrupted) };
+    if let Err(error) = Checkpoint::open(&pulled.path) {
+        note(&visible(&format!("this program cannot run the model: {error}")));
+    } else if !args.json {
+        note(&visible(&format!("`refrain chat --model {}` runs it", pulled.name)));
+    }
+    let mut out = AnswerStream::stdout();
+    let Pulled { name, path, unit, commit } = &pulled;
+    match args.json {
+        true => {
+            let value = json!({ "name": name, "path": path, "bytes": unit.bytes, "files": unit.files, "commit": commit });
+            out.line(&value.to_string())?;
+        }
+        false => out.line(&path.display().to_string())?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Downloads a model; `None` after Ctrl-C, which a notice tells.
+pub(crate) fn download_with_progress(
+    args: &PullArgs,
+    interrupt: &Interrupt,
+) -> Result<Option<Pulled>, Failure> {
     let name: ModelName = args.name.parse().map_err(HubError::from)?;
     let store = models::store()?;
     let endpoint =
@@ -84,24 +107,9 @@ pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     drop((progress, stopping));
     let Some(result) = result else {
         note("stopped: what has come is kept, and the same command resumes");
-        return Ok(Exit::Interrupted);
+        return Ok(None);
     };
-    let pulled = result.map_err(|error| refused(error, &args.name, &endpoint, has_token))?;
-    if let Err(error) = Checkpoint::open(&pulled.path) {
-        note(&visible(&format!("this program cannot run the model: {error}")));
-    } else if !args.json {
-        note(&visible(&format!("`refrain chat --model {}` runs it", pulled.name)));
-    }
-    let mut out = AnswerStream::stdout();
-    let Pulled { name, path, unit, commit } = &pulled;
-    match args.json {
-        true => {
-            let value = json!({ "name": name, "path": path, "bytes": unit.bytes, "files": unit.files, "commit": commit });
-            out.line(&value.to_string())?;
-        }
-        false => out.line(&path.display().to_string())?,
-    }
-    Ok(Exit::Done)
+    result.map(Some).map_err(|error| refused(error, &args.name, &endpoint, has_token))
 }
 
 /// A failure with advice that fits a refusal of the hub.

@@ -5,9 +5,10 @@ use refrain::{Role, Session, SessionError, SpecialTokens};
 use crate::answer::answer;
 use crate::args::{RunArgs, StatsFormat};
 use crate::failure::{Exit, Failure};
-use crate::grammar::Given;
+use crate::grammar::{Given, constrained};
 use crate::history::History;
 use crate::interrupt::Interrupt;
+use crate::load::note_demonstration;
 use crate::prefixes::{Prefixes, RUN};
 use crate::prompt::{Composer, Request, prompt_room, task};
 use crate::setup::{self, Setup};
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
     let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;
-    let options = grammar.iter().fold(options, |options, grammar| grammar.constrain(options));
+    let options = constrained(options, grammar.as_ref(), &args.common.sampling);
 
     let system = args.task.system.as_deref();
     let room = prompt_room(engine, &session, args.common.sampling.max_tokens, system)?;
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 
     let mut out = AnswerStream::stdout();
     prefixes.restore(&mut session)?;
+    note_demonstration(&args.common.model);
     let answer = answer(&mut session, options, &mut out, interrupt)?;
     history.keep(&answer.tokens);
     let turns = session.turns();

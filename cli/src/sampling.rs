@@ -2,22 +2,28 @@
 
 use refrain::{DryOptions, Engine, GenerationDefaults, Sampling, Task};
 
-use crate::terminal::{note, visible};
+use crate::terminal::{note_once, visible};
 
-/// The defaults of `run`: the model's generation defaults, else greedy decoding. Tasks are greedy, so that
-/// they can be repeated.
+/// The defaults of `run`: the model's generation defaults, else greedy decoding of exactly what the model prefers. With a task,
+/// as [`for_task`].
 pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
     match task {
-        Some(_) => Sampling::default(),
+        Some(task) => for_task(task != Task::Ui),
         None => Sampling::default().with_model_defaults(stated(engine)),
     }
+}
+
+/// The defaults of tasks: greedy, so that they can be repeated, with loops of free text broken as in `chat`.
+pub(crate) fn for_task(is_text: bool) -> Sampling {
+    let dry = if is_text { DryOptions::against_loops() } else { DryOptions::default() };
+    Sampling { dry, ..Sampling::default() }
 }
 
 /// The defaults of `chat`: the model's generation defaults, else options that are common for conversations. The model
 /// inside this program is for reproducible examples and decodes greedily.
 pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
     match is_embedded {
-        true => Sampling::default(),
+        true => for_task(true),
         false => conversational().with_model_defaults(stated(engine)),
     }
 }
@@ -26,13 +32,7 @@ pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
 /// temperature near 0.7 and a top-p near 0.9; DRY ends the remaining loops. It is limited to the answer and
 /// to sequences of 4 or more tokens, so quotations from notes and common phrases are not penalised.
 fn conversational() -> Sampling {
-    let dry = DryOptions {
-        multiplier: 0.8,
-        allowed_length: 4,
-        output_only: true,
-        breakers: Vec::new(),
-        ..DryOptions::default()
-    };
+    let dry = DryOptions::against_loops();
     Sampling { temperature: 0.7, top_p: 0.9, dry, ..Sampling::default() }
 }
 
@@ -40,7 +40,7 @@ fn conversational() -> Sampling {
 fn stated(engine: &Engine) -> &GenerationDefaults {
     let stated = engine.generation_defaults();
     for reason in &stated.left_aside {
-        note(&visible(&format!("a sampling option of the model is left aside: {reason}")));
+        note_once(&visible(&format!("a sampling option of the model is left aside: {reason}")));
     }
     stated
 }
@@ -48,7 +48,8 @@ fn stated(engine: &Engine) -> &GenerationDefaults {
 /// The options in a few words, for the first line of a conversation.
 pub(crate) fn describe(sampling: &Sampling) -> String {
     if sampling.temperature == 0.0 {
-        return "greedy decoding".to_owned();
+        let dry = if sampling.dry.is_on() { ", loops are broken" } else { "" };
+        return format!("greedy decoding{dry}");
     }
     let mut parts = vec![format!("temperature {}", sampling.temperature)];
     let neutral = Sampling::default();

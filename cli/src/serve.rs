@@ -105,6 +105,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
             "a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server",
         ),
     }
+    load::note_demonstration(&args.model);
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
     server.run(&stop)?;

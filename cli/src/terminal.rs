@@ -1,9 +1,17 @@
-//! The answer on standard output: raw bytes into a pipe; coloured on a terminal, with control characters made
-//! visible.
+//! All output of the program. The answer on standard output: raw bytes into a pipe; coloured on a terminal, with control
+//! characters made visible. Notices on standard error.
+//!
+//! Both streams and the progress bars share a screen, and [`Screen`] owns its last line. Every writer goes through it: a bar is erased
+//! before text is written, and none is drawn while a line of text is unfinished. A bar leaves the cursor at the start of its line
+//! and is erased from there to the end of the screen: so text is never erased, and a bar that a narrower window has wrapped goes as a
+//! whole.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::collections::BTreeSet;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use anstream::adapter::StripBytes;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use refrain::{Origin, SourceStats, Stats};
@@ -11,6 +19,123 @@ use refrain::{Origin, SourceStats, Stats};
 /// Applies `--color` to all later output.
 pub(crate) fn set_color(choice: ColorChoice) {
     choice.write_global();
+}
+
+/// What is at the end of the screen.
+struct Screen {
+    has_bar: bool,
+    /// Whether text without a line end is the last that was written.
+    is_mid_line: bool,
+}
+
+static SCREEN: Mutex<Screen> = Mutex::new(Screen { has_bar: false, is_mid_line: false });
+
+/// Moves to the start of the line and erases from there.
+const ERASE: &str = "\r\x1b[J";
+
+fn screen() -> MutexGuard<'static, Screen> {
+    // A panic while it is held leaves two flags, both valid.
+    SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Screen {
+    fn erase_bar(&mut self) {
+        if std::mem::take(&mut self.has_bar) {
+            let _ = io::stderr().write_all(ERASE.as_bytes());
+        }
+    }
+}
+
+/// Whether progress bars can be seen.
+pub(crate) fn has_bars() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Columns of the terminal.
+pub(crate) fn width() -> usize {
+    usize::from(console::Term::stderr().size().1)
+}
+
+/// Draws a progress bar over the last one; an empty one erases it. A failure to write it is ignored.
+pub(crate) fn draw_bar(bar: &str) {
+    let mut screen = screen();
+    if screen.is_mid_line {
+        return;
+    }
+    if bar.is_empty() {
+        return screen.erase_bar();
+    }
+    // A line that fills the window would move the cursor to the next one.
+    let bar = console::truncate_str(bar, width().saturating_sub(1), "…");
+    screen.has_bar = io::stderr().write_all(format!("{ERASE}{bar}\r").as_bytes()).is_ok();
+}
+
+/// The user has ended a line.
+pub(crate) fn line_entered() {
+    screen().is_mid_line = false;
+}
+
+/// A standard stream that gives way to nothing and makes bars give way.
+struct Standard<W> {
+    out: W,
+    is_on_screen: bool,
+    /// Finds the text between colours.
+    text: StripBytes,
+}
+
+impl<W: Write + IsTerminal> Standard<W> {
+    fn new(out: W) -> Self {
+        Self { is_on_screen: out.is_terminal(), out, text: StripBytes::new() }
+    }
+}
+
+impl<W: Write> Write for Standard<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_on_screen {
+            return self.out.write(bytes);
+        }
+        let mut screen = screen();
+        screen.erase_bar();
+        let n = self.out.write(bytes)?;
+        if let Some(last) = self.text.strip_next(&bytes[..n]).filter_map(|text| text.last()).last() {
+            screen.is_mid_line = *last != b'\n';
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Standard output as it is.
+pub(crate) fn stdout() -> Box<dyn Write> {
+    Box::new(Standard::new(io::stdout()))
+}
+
+/// As `println!`, through the owner of the screen. A failure is ignored.
+macro_rules! print_line {
+    ($($text:tt)*) => {
+        drop(std::io::Write::write_fmt(
+            &mut $crate::terminal::stdout(),
+            format_args!("{}\n", format_args!($($text)*)),
+        ))
+    };
+}
+
+pub(crate) use print_line;
+
+/// Writes to standard error at once, without colours where it shows none. A failure is ignored.
+pub(crate) fn write_error(text: &str) {
+    let choice = AutoStream::choice(&io::stderr());
+    let out: Box<dyn Write> = Box::new(Standard::new(io::stderr()));
+    let _ = AutoStream::new(out, choice).write_all(text.as_bytes());
+}
+
+/// Writes whole lines to standard error, behind an unfinished line of the screen.
+pub(crate) fn write_error_lines(text: &str) {
+    let is_mid_line = io::stderr().is_terminal() && screen().is_mid_line;
+    write_error(&format!("{}{text}\n", if is_mid_line { "\n" } else { "" }));
 }
 
 /// Standard output for answers.
@@ -28,7 +153,7 @@ impl AnswerStream {
         let colored = choice != ColorChoice::Never;
         // The colour filter would also drop escape sequences of the answer; a pipe receives the text unchanged.
         let out: Box<dyn Write> =
-            if colored { Box::new(AutoStream::new(io::stdout(), choice)) } else { Box::new(io::stdout()) };
+            if colored { Box::new(AutoStream::new(stdout(), choice)) } else { stdout() };
         Self { out, colored, guarded: colored || io::stdout().is_terminal(), at_line_start: true }
     }
 
@@ -65,8 +190,10 @@ impl AnswerStream {
 
     /// Ends the line in which the answer stopped.
     pub(crate) fn end_line(&mut self) -> io::Result<()> {
-        if !self.at_line_start {
-            self.at_line_start = true;
+        // On a terminal, a notice may have ended it.
+        let is_ended = if io::stdout().is_terminal() { !screen().is_mid_line } else { self.at_line_start };
+        self.at_line_start = true;
+        if !is_ended {
             self.out.write_all(b"\n")?;
         }
         self.out.flush()
@@ -115,7 +242,27 @@ pub(crate) fn print_legend(stats: &Stats) {
 /// A notice of the program on standard error, dimmed. A failure to write it is ignored.
 pub(crate) fn note(text: &str) {
     let dim = Style::new().dimmed();
-    let _ = writeln!(anstream::stderr(), "{dim}{text}{dim:#}");
+    write_error_lines(&format!("{dim}{text}{dim:#}"));
+}
+
+/// As [`note`], for a cause that lasts: the same text is written once.
+pub(crate) fn note_once(text: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
+        note(text);
+    }
+}
+
+/// Asks on standard error and reads a line of standard input, of at most 1,024 bytes; both must be terminals.
+pub(crate) fn ask_user(question: &str) -> io::Result<String> {
+    write_error(question);
+    let mut line = Vec::new();
+    io::Read::take(io::stdin().lock(), 1024).read_until(b'\n', &mut line)?;
+    match line.ends_with(b"\n") {
+        true => line_entered(),
+        false => write_error("\n"),
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 /// `text` with visible replacements for control characters other than line ends and tabs. Model files, notes

@@ -13,6 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
 use crate::setup;
+use crate::terminal::print_line;
 
 pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
     args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
@@ -32,8 +33,8 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
         max_tokens: args.max_tokens as usize,
         prompt_tokens_max: args.prompt_tokens as usize,
     };
-    println!("| task | requests | left out | tokens | rows of texts | rejected rows | bytes |");
-    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+    print_line!("| task | requests | left out | tokens | rows of texts | rejected rows | bytes |");
+    print_line!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for (task, rows) in tasks {
         let (trace, n_left_out) = {
             let progress = Progress::tokens("recording");
@@ -43,7 +44,7 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
         let path = args.out.join(format!("{task}.trace"));
         trace.write(&path).map_err(|error| trace_failure(&path, &error))?;
         let of_rows = |n: fn(&refrain_bench::TokenRow) -> usize| trace.rows.iter().map(n).sum::<usize>();
-        println!(
+        print_line!(
             "| {task} | {} | {n_left_out} | {} | {} | {} | {} |",
             trace.rows.len(),
             of_rows(|row| row.response.len()),

@@ -32,6 +32,7 @@ mod with_burn {
     };
     use crate::load;
     use crate::progress::Progress;
+    use crate::terminal::print_line;
 
     pub(crate) fn train(args: &TrainArgs) -> Result<Exit, Failure> {
         match &args.command {
@@ -54,7 +55,7 @@ mod with_burn {
             let report = |done, total| progress.set(done as u64, total as u64);
             recorder.record(&passages, Some(layer_idx), args.text.positions, report)?
         };
-        println!("{} positions of {} passages, before layer {layer_idx}", record.len(), passages.len());
+        print_line!("{} positions of {} passages, before layer {layer_idx}", record.len(), passages.len());
         let recipe = PredictorRecipe {
             rank: args.rank as usize,
             steps: args.text.steps,
@@ -65,17 +66,17 @@ mod with_burn {
         let (parts, held_out) =
             predictor::train(&record, recorder.engine(), layer_idx, &recipe, |step, loss| {
                 if step.is_multiple_of((recipe.steps / 10).max(1)) {
-                    println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+                    print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
                 }
             })?;
-        println!(
+        print_line!(
             "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
             held_out.n_positions,
             100.0 * held_out.agreement,
             held_out.kl
         );
         Predictor::new(parts)?.write(&args.out)?;
-        println!("{}: use it with --pruning", args.out.display());
+        print_line!("{}: use it with --pruning", args.out.display());
         Ok(Exit::Done)
     }
 
@@ -108,20 +109,20 @@ mod with_burn {
             recorder.record(&passages, None, args.text.positions, report)?
         };
         let n_parameters = recipe.shape.parameters();
-        println!("{} positions of {} passages; {n_parameters} parameters", record.len(), passages.len());
+        print_line!("{} positions of {} passages; {n_parameters} parameters", record.len(), passages.len());
         let (model, held_out) = draft::distil(&passages, &record, &recipe, |step, loss| {
             if step.is_multiple_of((recipe.steps / 20).max(1)) {
-                println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+                print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
             }
         })?;
-        println!(
+        print_line!(
             "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
             held_out.n_positions,
             100.0 * held_out.agreement,
             held_out.kl
         );
         draft::write(&model, &args.target, recorder.engine().tokenizer(), &args.out)?;
-        println!("{}: use it with --draft", args.out.display());
+        print_line!("{}: use it with --draft", args.out.display());
         Ok(Exit::Done)
     }
 
@@ -146,7 +147,7 @@ mod with_burn {
             let states = kind.reads(recorder.engine().config().n_layers());
             recorder.record_states(&passages, states, args.text.positions, report)?
         };
-        println!("{} positions of {} passages", record.len(), passages.len());
+        print_line!("{} positions of {} passages", record.len(), passages.len());
         let recipe = HeadRecipe {
             kind,
             steps: args.text.steps,
@@ -156,11 +157,11 @@ mod with_burn {
         };
         let (trained, held_out) = head::train(&target, &passages, &record, &recipe, |step, loss| {
             if step.is_multiple_of((recipe.steps / 20).max(1)) {
-                println!("step {step} of {}: loss {loss:.3}", recipe.steps);
+                print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
             }
         })?;
         for (depth, held_out) in (1..).zip(held_out) {
-            println!(
+            print_line!(
                 "held out, depth {depth}: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
                 held_out.n_positions,
                 100.0 * held_out.agreement,
@@ -169,7 +170,7 @@ mod with_burn {
         }
         head::write(&trained, &target, &args.target, &args.out)?;
         let prefix = if kind == HeadKind::Mtp { "mtp:" } else { "" };
-        println!("{0}: use it with --draft {prefix}{0}", args.out.display());
+        print_line!("{0}: use it with --draft {prefix}{0}", args.out.display());
         Ok(Exit::Done)
     }
 

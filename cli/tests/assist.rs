@@ -5,7 +5,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{Ran, arg, refrain, refrain_with, repository};
+use support::{Ran, arg, model, refrain, refrain_with, repository};
 
 /// Notes, their index and a store, in folders of their own.
 struct Home {
@@ -43,6 +43,10 @@ impl Home {
     fn ran_with(&self, args: &[&str], input: &[u8]) -> Ran {
         let store = self.path("store");
         refrain_with(&[args, &["--threads", "1", "--store", arg(&store)]].concat(), input)
+    }
+
+    fn ran_undo(&self, note: &Path) -> Ran {
+        refrain(&["edit", "--undo", arg(note), "--store", arg(&self.path("store"))])
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -151,12 +155,61 @@ fn a_text_is_edited_in_place() {
     let changes = home.ran(&[&edit[..], &["--changes"]].concat()).done();
     assert!(new.trim() == old.trim() || changes.contains("[+") || changes.contains("[-"), "{changes}");
     assert_eq!(std::fs::read_to_string(&note).unwrap(), old);
-    let cut = home.ran(&[&edit[..], &["--in-place", "--max-tokens", "3"]].concat());
-    assert!(cut.refused(1).contains("not complete"));
-    assert_eq!(std::fs::read_to_string(&note).unwrap(), old, "a cut text replaces nothing");
-    assert_eq!(home.ran(&[&edit[..], &["--in-place"]].concat()).done(), "");
-    assert_eq!(std::fs::read_to_string(&note).unwrap(), new);
+    let model = model();
+    let in_place = |more: &[&str]| home.ran(&[&edit[..], &["--in-place", "--model", arg(&model)], more].concat());
+    let read = || std::fs::read_to_string(&note).unwrap();
+    assert!(home.ran(&[&edit[..], &["--in-place", "--yes"]].concat()).refused(2).contains("--model"), "the demonstration");
+    assert!(in_place(&[]).refused(2).contains("--yes"), "there is nobody to ask");
+    assert!(in_place(&["--json"]).refused(2).contains("--yes"));
+    assert!(in_place(&["--yes", "--max-tokens", "3"]).refused(1).contains("not complete"));
+    assert_eq!(read(), old, "a cut text replaces nothing");
+    let mut nowhere = support::command(&[&edit[..], &["--in-place", "--yes", "--model", arg(&model)]].concat());
+    let nowhere = nowhere.output().unwrap();
+    let stderr = String::from_utf8(nowhere.stderr).unwrap();
+    assert!(nowhere.status.code() == Some(2) && stderr.contains("--store"), "{stderr}");
+    // The fixture model writes another text, so its edit is doubted.
+    let doubted = in_place(&["--yes"]).refused(1);
+    assert!(doubted.contains("words of the old one") && doubted.contains("--force"), "{doubted}");
+    assert_eq!(read(), old);
+    let ran = in_place(&["--yes", "--force"]);
+    assert!(ran.stderr.contains("--undo"), "{}", ran.stderr);
+    assert_eq!((ran.done().as_str(), read().as_str()), ("", new));
     assert_eq!(std::fs::read_dir(home.path("notes")).unwrap().count(), 3, "no other file is left");
+    home.ran_undo(&note).done();
+    assert_eq!(read(), old);
+    in_place(&["--yes", "--force"]).done();
+    let (store, no_index) = (home.path("store"), home.path("no-index"));
+    std::fs::create_dir(&no_index).unwrap();
+    refrain(&["forget", arg(&note), "--store", arg(&store), "--notes", arg(&no_index)]).done();
+    assert!(home.ran_undo(&note).refused(3).contains("no text"), "a forgotten text does not come back");
+}
+
+#[test]
+fn an_edit_that_keeps_most_of_the_text_needs_no_force() {
+    let home = Home::new();
+    let (model, old) = (model(), "Apples and pears. Plums and cherries. Onions and leeks.\n");
+    let note = home.write("list.md", old);
+    let read = || std::fs::read_to_string(&note).unwrap();
+    let edit = ["edit", arg(&note), "Summarize in one word.", "--model", arg(&model)];
+    assert_eq!(home.json(&edit)["doubts"], serde_json::json!([]));
+    home.ran(&[&edit[..], &["--in-place", "--yes"]].concat()).done();
+    assert_ne!(read(), old);
+    home.ran_undo(&note).done();
+    assert_eq!(read(), old);
+}
+
+#[test]
+fn a_notice_is_written_once_for_each_cause() {
+    let home = Home::new();
+    let note = home.write("long.md", &"The train to the harbour leaves at nine. Bring the map.\n\n".repeat(60));
+    let ran = home.ran(&["summarize", arg(&note), "--ctx", "512", "--max-tokens", "3"]);
+    assert_eq!(ran.stderr.matches("cut: ").count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("demonstration").count(), 1, "{}", ran.stderr);
+    let many: String = (0..9).map(|n| format!("# Trip {n}\n\n{}\n\n", "The train leaves at nine. ".repeat(20))).collect();
+    home.write("many.md", &many);
+    let ran = home.ran(&["ask", "When does the train of the trip leave?", "--context", arg(&home.path("notes")), "--ctx", "400", "--passages", "9"]);
+    assert!(ran.stderr.matches("left out: ").count() == 1 && ran.stderr.contains(" more, "), "{}", ran.stderr);
+    assert!(ran.stderr.matches("no passage supports").count() <= 1, "{}", ran.stderr);
 }
 
 #[test]

@@ -127,13 +127,24 @@ pub(crate) struct EditArgs {
     /// The text, as a file; `-` reads standard input.
     pub(crate) file: PathBuf,
     /// What is to be changed.
-    pub(crate) instruction: String,
+    #[arg(required_unless_present = "undo")]
+    pub(crate) instruction: Option<String>,
     /// Show the changes while they are made, in place of the new text.
     #[arg(long, conflicts_with_all = ["json", "in_place"])]
     pub(crate) changes: bool,
-    /// Replace the file by the new text when it is complete.
+    /// Show the changes, ask, and replace the file by the new text. The old text is kept in the store (64 texts at most).
     #[arg(long)]
     pub(crate) in_place: bool,
+    /// With --in-place: replace the file without a question.
+    #[arg(long, requires = "in_place")]
+    pub(crate) yes: bool,
+    /// Replace the file also by a text that drops most of its words, or has the instruction or a part of the prompt in it. With --undo: also
+    /// if the file was changed since.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Bring back the text that the last --in-place has replaced.
+    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json", "no_store"])]
+    pub(crate) undo: bool,
     #[command(flatten)]
     pub(crate) assist: AssistArgs,
 }

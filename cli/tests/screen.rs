@@ -1,0 +1,301 @@
+//! What a person sees: every command that shows progress, in a terminal of 40, 80 and 110 columns. The screen is that of the plain
+//! output: no text is erased, and nothing of a bar is left.
+
+#![cfg(unix)]
+
+#[path = "support/hub.rs"]
+mod hub;
+#[path = "support/pty.rs"]
+mod pty;
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use hub::{Hub, Place, files};
+use pty::{Shown, Then, on_terminal, plain, rendered, without_numbers};
+use support::{arg, command, model, repository};
+
+const WIDTHS: [u16; 3] = [40, 80, 110];
+
+/// Notes in a folder of their own.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        std::fs::create_dir(home.path("notes")).unwrap();
+        home.write("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car.\n");
+        home.write("車の修理と台所の蛇口.md", "# 車の修理\n\n車の修理は八月十八日の予定です。蛇口も直します。\n");
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path("notes").join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A command in this home, which keeps nothing between runs.
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(args);
+        command.env("HOME", self.0.path());
+        command
+    }
+}
+
+/// Compares the screen of a command with its plain output, each in a home of its own.
+#[track_caller]
+fn is_plain(args: impl Fn(&Home) -> Vec<String>) {
+    let run = |home: &Home| {
+        let args = args(home);
+        home.command(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let home = Home::new();
+    let plain = plain(run(&home));
+    for columns in WIDTHS {
+        let home_of_screen = Home::new();
+        let Shown { code, text, sent } = on_terminal(run(&home_of_screen), columns, &[]);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(sent.contains("\r\u{1b}[J"), "no bar was drawn: {sent}");
+        let there = |text: &str, home: &Home| without_numbers(&text.replace(arg(home.0.path()), "HOME"));
+        let expected = there(&rendered(&plain, columns), &home);
+        assert_eq!(there(&text, &home_of_screen), expected, "{columns} columns");
+    }
+}
+
+fn owned<const N: usize>(args: [&str; N]) -> Vec<String> {
+    args.map(str::to_owned).into()
+}
+
+#[test]
+fn ask() {
+    is_plain(|home| {
+        let question = "Who takes care of the repair of the car?";
+        owned(["ask", question, "--context", arg(&home.path("notes")), "--threads", "1", "--no-store"])
+    });
+}
+
+#[test]
+fn ask_in_colour() {
+    let home = Home::new();
+    let question = "Who takes care of the repair of the car?";
+    let notes = home.path("notes");
+    let args = ["ask", question, "--context", arg(&notes), "--threads", "1", "--no-store"];
+    let plain = plain(home.command(&args));
+    let mut colored = home.command(&args);
+    colored.env("TERM", "xterm-256color");
+    let shown = on_terminal(colored, 80, &[]);
+    assert!(shown.sent.contains("\u{1b}[2m"), "no colours: {}", shown.sent);
+    assert_eq!(without_numbers(&shown.text), without_numbers(&rendered(&plain, 80)));
+}
+
+#[test]
+fn summarize() {
+    is_plain(|home| owned(["summarize", arg(&home.path("notes/car.md")), "--threads", "1", "--no-store"]));
+}
+
+#[test]
+fn summarize_in_parts() {
+    is_plain(|home| {
+        let text = "The train to the harbour leaves at nine. Bring the tickets and the map.\n\n".repeat(60);
+        let note = home.write("long.md", &text);
+        owned(["summarize", arg(&note), "--ctx", "512", "--max-tokens", "24", "--threads", "1", "--no-store"])
+    });
+}
+
+#[test]
+fn reply() {
+    is_plain(|_| {
+        let mail = repository("examples/mail.txt");
+        owned(["reply", arg(&mail), "--length", "short", "--threads", "1", "--no-store"])
+    });
+}
+
+#[test]
+fn edit_and_its_changes() {
+    let args = |home: &Home| {
+        let note = home.path("notes").join("車の修理と台所の蛇口.md");
+        owned(["edit", arg(&note), "Say nine.", "--threads", "1", "--no-store"])
+    };
+    is_plain(args);
+    is_plain(|home| [args(home), owned(["--changes"])].concat());
+}
+
+#[test]
+fn ui() {
+    is_plain(|_| {
+        let screen = repository("examples/screen.txt");
+        owned(["ui", arg(&screen), "Open the settings.", "--threads", "1", "--no-store"])
+    });
+}
+
+#[test]
+fn run_with_notes() {
+    is_plain(|home| {
+        let notes = home.path("notes");
+        owned(["run", "Who repairs the car?", "--context", arg(&notes), "--threads", "1", "--no-history", "--stats", "off"])
+    });
+}
+
+#[test]
+fn index_pack_verify_and_graphs() {
+    is_plain(|home| owned(["index", "add", arg(&home.path("notes")), "--index", arg(&home.path("index"))]));
+    is_plain(|home| owned(["pack", arg(&model()), arg(&home.path("model.refrain"))]));
+    is_plain(|home| owned(["graphs", arg(&model()), arg(&home.path("graphs"))]));
+    is_plain(|home| {
+        let packed = home.path("model.refrain");
+        support::refrain(&["pack", arg(&model()), arg(&packed)]).done();
+        owned(["inspect", arg(&packed), "--verify"])
+    });
+}
+
+#[test]
+fn a_conversation() {
+    let home = Home::new();
+    let args = ["chat", "--threads", "1", "--no-history", "--stats", "off", "--max-tokens", "20"];
+    let mut piped = home.command(&args);
+    let expected = {
+        use std::io::Write;
+        use std::process::Stdio;
+        let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"Hello\nWho repairs the car?\n").unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+    };
+    for columns in WIDTHS {
+        let script = [
+            ("\n>$", Then::Type("Hello\n")),
+            ("\n>$", Then::Type("Who repairs the car?\n")),
+            ("\n>$", Then::Type("/exit\n")),
+        ];
+        let shown = on_terminal(home.command(&args), columns, &script);
+        assert_eq!(shown.code, Some(0), "{}", shown.text);
+        let lines: Vec<&str> = shown.text.lines().map(str::trim_end).collect();
+        for line in rendered(&expected, columns).lines() {
+            assert!(lines.contains(&line.trim_end()), "no {line:?} in {}", shown.text);
+        }
+    }
+}
+
+/// A hub that sends the model slowly under any name.
+fn slow_hub(name: &'static str) -> Hub {
+    let bytes = std::fs::read(model()).unwrap();
+    Hub::start(files([(name, bytes.clone())]), move |request, _, good| match request.is_listing() {
+        true => good,
+        false => hub::Reply::new(200, bytes.clone()).paced(bytes.len() / 8 + 1, Duration::from_millis(60)),
+    })
+}
+
+#[test]
+fn a_download_in_a_window_that_becomes_narrow() {
+    let hub = slow_hub("a-long-name-of-a-model-with-many-words-Q8_0.gguf");
+    let (place, other) = (Place::new(), Place::new());
+    let plain = plain(place.pull(&hub, &[]));
+    let of = |text: &str, place: &Place| text.replace(arg(place.path()), "HOME");
+    for columns in WIDTHS {
+        let other = Place::new();
+        let shown = on_terminal(other.pull(&hub, &[]), columns, &[]);
+        assert_eq!(of(&shown.text, &other).trim_end(), of(&rendered(&plain, columns), &place).trim_end());
+        assert!(shown.sent.contains("a-long-name"), "no bar was drawn");
+    }
+    let script = [("a-long-name", Then::Resize(40))];
+    let shown = on_terminal(other.pull(&hub, &[]), 110, &script);
+    assert_eq!(of(&shown.text, &other).trim_end(), of(&rendered(&plain, 40), &place).trim_end());
+}
+
+const SUGGESTED: &str = "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF";
+
+#[test]
+fn a_model_is_chosen_with_one_key_and_remembered() {
+    let hub = slow_hub("smollm2-360m-instruct-q8_0.gguf");
+    let place = Place::new();
+    let refrain = |args: &[&str]| {
+        let mut command = place.command(args);
+        command.env("HF_ENDPOINT", hub.url());
+        command
+    };
+    let settings = place.path().join(".config/refrain/config.toml");
+    let none = on_terminal(refrain(&[]), 80, &[("A key from 1", Then::Type("q"))]);
+    assert!(none.code == Some(0) && none.text.contains("no model is chosen"), "{}", none.text);
+    assert!(!settings.exists() && hub.requests().is_empty());
+
+    std::fs::create_dir_all(settings.parent().unwrap()).unwrap();
+    std::fs::write(&settings, "# mine\nthreads = 1\n\n[run]\nmax-tokens = 3\n").unwrap();
+    let shown = on_terminal(refrain(&[]), 80, &[("A key from 1", Then::Type("1"))]);
+    assert_eq!(shown.code, Some(0), "{}", shown.text);
+    for text in ["386.4 MB to download", "tokens/s here", "(suggested)", "is the default model from now on"] {
+        assert!(shown.text.contains(text), "no `{text}` in {}", shown.text);
+    }
+    let text = std::fs::read_to_string(&settings).unwrap();
+    assert!(text.starts_with(&format!("model = \"{SUGGESTED}")), "{text}");
+    assert!(text.ends_with("\n# mine\nthreads = 1\n\n[run]\nmax-tokens = 3\n"), "{text}");
+    let ran = hub::run(refrain(&["run", "--no-history", "Hello"]));
+    assert!(ran.code == Some(0) && !ran.stderr.contains("demonstration"), "{}", ran.stderr);
+    // Then there is nothing to choose.
+    let help = on_terminal(refrain(&[]), 80, &[]);
+    assert!(help.code == Some(2) && help.text.contains("Usage: refrain"), "{}", help.text);
+}
+
+#[test]
+fn a_choice_that_cannot_be_downloaded_changes_nothing() {
+    let place = Place::new();
+    let hub = Hub::start(files([]), |_, _, _| hub::Reply::new(404, "not found"));
+    let mut command = place.command(&[]);
+    command.env("HF_ENDPOINT", hub.url());
+    let shown = on_terminal(command, 80, &[("A key from 1", Then::Type("2"))]);
+    assert!(shown.code == Some(3) && shown.text.contains("error:"), "{}", shown.text);
+    assert!(!place.path().join(".config").exists());
+}
+
+#[test]
+fn without_a_terminal_there_is_only_help() {
+    let ran = support::refrain(&[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("Usage: refrain"), "{}", ran.stderr);
+}
+
+/// A note, and the program that edits it in place with the model of the repository.
+fn edits(home: &Home, note: &Path, instruction: &str, script: &[(&str, Then<'_>)]) -> Shown {
+    let (model, store) = (model(), home.path("store"));
+    let args = ["edit", arg(note), instruction, "--in-place", "--threads", "1", "--model", arg(&model), "--store", arg(&store)];
+    on_terminal(home.command(&args), 80, script)
+}
+
+#[test]
+fn an_edit_asks_and_can_be_undone() {
+    let home = Home::new();
+    let old = "The tap drips. Ada Voss repairs it on 3 May.\n";
+    let note = home.write("tap.md", old);
+    let read = || std::fs::read_to_string(&note).unwrap();
+    let instruction = "Change 3 May to 4 May.";
+    // The fixture model writes another text. A doubted edit needs the whole word.
+    for answer in ["\n", "n\n", "y\n", "ja\n", "\u{4}"] {
+        let shown = edits(&home, &note, instruction, &[("Replace `", Then::Type(answer))]);
+        assert!(shown.code == Some(0) && shown.text.contains("is unchanged"), "{answer:?}: {}", shown.text);
+        assert_eq!(read(), old);
+    }
+    let shown = edits(&home, &note, instruction, &[("Replace `", Then::Type("yes\n"))]);
+    assert!(shown.text.contains("[+") && shown.text.contains("--undo"), "the changes are shown: {}", shown.text);
+    assert_ne!(read(), old);
+
+    let store = home.path("store");
+    let undo = |more: &[&str]| support::refrain(&[&["edit", "--undo", arg(&note), "--store", arg(&store)], more].concat());
+    std::fs::write(&note, "My own words.\n").unwrap();
+    assert!(undo(&[]).refused(3).contains("--force"), "later changes are not lost");
+    assert_eq!(read(), "My own words.\n");
+    undo(&["--force"]).done();
+    assert_eq!(read(), old);
+    undo(&[]).done();
+    assert_eq!(read(), "My own words.\n", "what --force has replaced was kept");
+    assert!(undo(&[]).refused(3).contains("no text"));
+
+    let list = home.write("list.md", "Apples and pears. Plums and cherries. Onions and leeks.\n");
+    let of_list = |answer| edits(&home, &list, "Summarize in one word.", &[("[y/N]", Then::Type(answer))]);
+    assert!(of_list("n\n").text.contains("is unchanged"));
+    assert!(of_list("y\n").text.contains("--undo"), "one letter is enough without a doubt");
+}
