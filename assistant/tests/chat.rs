@@ -40,7 +40,10 @@ fn every_turn_is_that_of_plain_decoding() {
     let turns: Vec<_> = conversation.turns();
     let turns: Vec<_> = turns.iter().map(|turn| (turn.message.role, turn.message.content.as_str())).collect();
     let third = say(&again, "Thank you.");
-    assert_eq!(third.text, plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), AssistantOptions::default().sampling));
+    assert_eq!(
+        third.text,
+        plain(&[&turns[..], &[(Role::User, "Thank you.")]].concat(), AssistantOptions::default().sampling)
+    );
     // Its prompt was restored from the store.
     assert!(third.report.stats[0].cached_tokens > 100, "{:?}", third.report.stats[0]);
 }

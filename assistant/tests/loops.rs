@@ -2,9 +2,10 @@
 
 mod support;
 
-use refrain::{DryOptions, Drafting, Sampling, SessionOptions, TokenId};
+use refrain::{Drafting, DryOptions, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, EditRequest, JobOptions, Passage, ReplyRequest, SummarizeRequest,
+    AnswerRequest, Assistant, AssistantOptions, EditRequest, JobOptions, Passage, ReplyRequest,
+    SummarizeRequest,
 };
 use support::{engine, options};
 
@@ -58,11 +59,16 @@ fn a_copy_of_similar_lines_is_the_same_with_and_without() {
         let session = SessionOptions::default().with_drafting(drafting);
         let options = options().with_answer_tokens(200_usize).with_sampling(sampling).with_session(session);
         let assistant = Assistant::builder(engine()).options(options).build().unwrap();
-        let job = assistant.edit(EditRequest::new(table.as_str(), "Write Sunday for Monday."), JobOptions::default());
+        let job = assistant
+            .edit(EditRequest::new(table.as_str(), "Write Sunday for Monday."), JobOptions::default());
         job.unwrap().run().unwrap().text
     };
     let default = AssistantOptions::default().sampling;
     let text = edited(default.clone(), Drafting::default());
-    assert_eq!(text, edited(Sampling::default(), Drafting::default()), "loops are not broken where there are none");
+    assert_eq!(
+        text,
+        edited(Sampling::default(), Drafting::default()),
+        "loops are not broken where there are none"
+    );
     assert_eq!(text, edited(default, Drafting::Off), "drafts change no text");
 }

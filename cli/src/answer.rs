@@ -50,8 +50,12 @@ pub(crate) fn answer(
                 out.token(&summary.text, &refrain::Origin::Target)?;
                 out.end_line()?;
                 match summary.finish {
-                    FinishReason::MaxTokens => note(&format!("cut: the answer ends at --max-tokens {max_tokens}")),
-                    FinishReason::ContextFull => note("cut: the answer ends at the end of the context (--ctx)"),
+                    FinishReason::MaxTokens => {
+                        note(&format!("cut: the answer ends at --max-tokens {max_tokens}"))
+                    }
+                    FinishReason::ContextFull => {
+                        note("cut: the answer ends at the end of the context (--ctx)")
+                    }
                     _ => {}
                 }
                 return Ok(Answer { text, tokens, summary });

@@ -10,8 +10,8 @@ use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditCopies, EditRequest, Job, JobEvent,
-    JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditCopies, EditRequest, Job,
+    JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
     StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
 use refrain_index::NotesError;
@@ -182,7 +182,10 @@ fn check_in_place(args: &EditArgs) -> Result<(), Failure> {
     }
     if args.assist.model.model.is_none() {
         let problem = "the demonstration model inside this program writes into no file";
-        return Err(Failure::usage(problem, "name a model with --model; `refrain` alone helps to choose one"));
+        return Err(Failure::usage(
+            problem,
+            "name a model with --model; `refrain` alone helps to choose one",
+        ));
     }
     let is_seen = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
     if !args.yes && (args.assist.json || !is_seen) {
@@ -249,7 +252,8 @@ fn not_copied(error: StoreError) -> Failure {
 fn undo(args: &EditArgs) -> Result<Exit, Failure> {
     let file = args.file.display();
     let copies = store_of(&args.assist).map(EditCopies::in_store);
-    let copy = copies.as_ref().map(|copies| copies.newest(&args.file)).transpose().map_err(not_copied)?.flatten();
+    let copy =
+        copies.as_ref().map(|copies| copies.newest(&args.file)).transpose().map_err(not_copied)?.flatten();
     let (Some(copies), Some(copy)) = (copies, copy) else {
         let problem = format!("no text of `{file}` is kept that `edit --in-place` has replaced");
         return Err(Failure::input(problem, "--store names another store"));
@@ -393,7 +397,8 @@ impl<'a> Assisted<'a> {
                         .set(done as u64, total as u64);
                 }
                 JobEvent::Text(event) => {
-                    let was_reasoning = std::mem::replace(&mut is_reasoning, event.kind == TextKind::Reasoning);
+                    let was_reasoning =
+                        std::mem::replace(&mut is_reasoning, event.kind == TextKind::Reasoning);
                     if event.kind == TextKind::Answer {
                         new_text.push_str(&event.text);
                     }
@@ -622,7 +627,8 @@ fn note_left_out(left_out: &[LeftOut]) {
         reasons.push(first.reason);
         let others = left_out.iter().filter(|other| other.reason == first.reason).skip(1);
         let (n_others, n_tokens) = others.fold((0, 0), |(n, sum), other| (n + 1, sum + other.n_tokens));
-        let others = if n_others > 0 { format!("; and {n_others} more, {n_tokens} tokens") } else { String::new() };
+        let others =
+            if n_others > 0 { format!("; and {n_others} more, {n_tokens} tokens") } else { String::new() };
         note(&visible(&format!("{}{others}", left_out_text(first))));
     }
 }
@@ -636,7 +642,9 @@ fn note_cut(report: &Report) {
     match (report.n_cut, report.stats.len()) {
         (0, _) => {}
         (_, 1) => note(&format!("cut: the text ends at {limit}")),
-        (n_cut, n) => note(&format!("cut: {n_cut} of {n} texts, those of the parts included, end at {limit}")),
+        (n_cut, n) => {
+            note(&format!("cut: {n_cut} of {n} texts, those of the parts included, end at {limit}"))
+        }
     }
 }
 
@@ -663,17 +671,27 @@ fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
     let unsupported: Vec<&str> =
         sentences.iter().filter(|sentence| sentence.support.is_missing()).map(quoted).collect();
     if let [first, others @ ..] = &unsupported[..] {
-        let how_many = if others.is_empty() { String::new() } else { format!(" {} of {n} sentences, first", others.len() + 1) };
+        let how_many = if others.is_empty() {
+            String::new()
+        } else {
+            format!(" {} of {n} sentences, first", others.len() + 1)
+        };
         note(&visible(&format!("no passage supports{how_many}: {first}")));
     }
     let cited = |verdict: CitationVerdict| {
-        let all = sentences.iter().flat_map(|sentence| sentence.citations.iter().map(move |cited| (cited, sentence)));
+        let all = sentences
+            .iter()
+            .flat_map(|sentence| sentence.citations.iter().map(move |cited| (cited, sentence)));
         all.filter(move |(cited, _)| cited.verdict == verdict)
     };
     let names: BTreeSet<usize> = cited(CitationVerdict::NotShown).map(|(cited, _)| cited.number).collect();
     if !names.is_empty() {
         let numbers: Vec<String> = names.iter().map(|number| format!("[{number}]")).collect();
-        note(&format!("{} {} no passage", numbers.join(", "), if names.len() == 1 { "names" } else { "name" }));
+        note(&format!(
+            "{} {} no passage",
+            numbers.join(", "),
+            if names.len() == 1 { "names" } else { "name" }
+        ));
     }
     let mut wrong = cited(CitationVerdict::DoesNotSupport);
     if let Some((first, sentence)) = wrong.next() {

@@ -314,7 +314,9 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         explain: false,
     };
     match args.profile {
-        Some(_) => print_line!("speed over plain decoding on the even rows, geometric mean over the subtasks:"),
+        Some(_) => {
+            print_line!("speed over plain decoding on the even rows, geometric mean over the subtasks:")
+        }
         None => print_line!("tokens per step on the even rows, geometric mean over the subtasks:"),
     }
     let tuned = refrain_bench::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| {

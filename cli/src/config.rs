@@ -120,13 +120,17 @@ pub(crate) fn default_of(command: &str, option: &str) -> Result<Option<OsString>
 
 /// Writes the default model of all commands into the file with defaults, which has none yet. Returns the file.
 pub(crate) fn remember_model(name: &str) -> Result<PathBuf, Failure> {
-    let matches = Cli::command().try_get_matches_from(["refrain", "config"]).map_err(|error| usage(&error))?;
+    let matches =
+        Cli::command().try_get_matches_from(["refrain", "config"]).map_err(|error| usage(&error))?;
     let Some((path, text)) = file(&matches)? else {
         let problem = "there is no folder for the file with defaults";
         return Err(Failure::usage(problem, "name the file with REFRAIN_CONFIG"));
     };
     let failed = |error: std::io::Error| {
-        Failure::new(Exit::Failed, format!("cannot write `{}`: {error} (name the model with --model)", path.display()))
+        Failure::new(
+            Exit::Failed,
+            format!("cannot write `{}`: {error} (name the model with --model)", path.display()),
+        )
     };
     // A link stays: the file itself is written.
     let path = path.canonicalize().unwrap_or_else(|_| path.clone());

@@ -75,7 +75,9 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
     let free = available_bytes();
     let best = recommended(&all, rate, free);
     let mut out = AnswerStream::stdout();
-    out.line("Refrain runs a language model on this device, and none is chosen yet. These can be downloaded:")?;
+    out.line(
+        "Refrain runs a language model on this device, and none is chosen yet. These can be downloaded:",
+    )?;
     out.line("")?;
     for (index, model) in all.iter().enumerate() {
         for line in described(index, model, rate, free, index == best).lines() {
@@ -84,9 +86,15 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
     }
     out.line("")?;
     out.line("Sizes and speeds are approximate. Speeds are bounds from the rate at which this machine reads memory; drafts exceed them.")?;
-    let question = format!("A key from 1 to {} downloads a model, Enter number {}, any other key none: ", all.len(), best + 1);
+    let question = format!(
+        "A key from 1 to {} downloads a model, Enter number {}, any other key none: ",
+        all.len(),
+        best + 1
+    );
     let Some(chosen) = read_choice(&question, all.len(), best)? else {
-        note("no model is chosen; `refrain --help` lists the commands, `refrain pull OWNER/NAME` gets any model");
+        note(
+            "no model is chosen; `refrain --help` lists the commands, `refrain pull OWNER/NAME` gets any model",
+        );
         return Ok(Exit::Done);
     };
     let name = all[chosen].name();
@@ -114,7 +122,13 @@ fn recommended(all: &[Suggestion], rate: Option<f64>, free: Option<u64>) -> usiz
     fitting.or_else(|| (0..all.len()).min_by_key(by_size)).unwrap_or(0)
 }
 
-fn described(index: usize, model: &Suggestion, rate: Option<f64>, free: Option<u64>, is_best: bool) -> String {
+fn described(
+    index: usize,
+    model: &Suggestion,
+    rate: Option<f64>,
+    free: Option<u64>,
+    is_best: bool,
+) -> String {
     let speed = match rate.map(|rate| model.tokens_per_s(rate)) {
         Some(speed) if speed >= 10.0 => format!("up to {speed:.0} tokens/s here"),
         Some(speed) => format!("up to {speed:.1} tokens/s here"),
@@ -142,7 +156,11 @@ fn read_choice(question: &str, n: usize, best: usize) -> io::Result<Option<usize
     line_entered();
     Ok(match key? {
         Key::Enter => Some(best),
-        Key::Char(key) => key.to_digit(10).map(|digit| digit as usize).filter(|digit| (1..=n).contains(digit)).map(|digit| digit - 1),
+        Key::Char(key) => key
+            .to_digit(10)
+            .map(|digit| digit as usize)
+            .filter(|digit| (1..=n).contains(digit))
+            .map(|digit| digit - 1),
         _ => None,
     })
 }
@@ -158,7 +176,9 @@ mod tests {
         assert!((1..=9).contains(&all.len()), "one key chooses");
         for model in &all {
             model.name().parse::<ModelName>().unwrap();
-            assert!(model.file.ends_with(".gguf") && model.bytes > 100_000_000 && model.kv_bytes_per_token > 1000);
+            assert!(
+                model.file.ends_with(".gguf") && model.bytes > 100_000_000 && model.kv_bytes_per_token > 1000
+            );
         }
         assert!(all.windows(2).all(|two| two[0].bytes < two[1].bytes), "from small to large");
     }
@@ -173,7 +193,15 @@ mod tests {
         assert_eq!(recommended(&all, Some(1e9), Some(64 * gb)), 0, "none is fluent");
         assert_eq!(recommended(&all, None, None), 0, "nothing is known");
         let text = described(1, &all[1], Some(8.0 * all[1].bytes as f64), Some(gb), true);
-        assert!(text.starts_with("  2  ") && text.contains("(suggested)") && text.contains("more than is free now"), "{text}");
-        assert!(text.contains("1.1 GB to download, 1.9 GB of memory") && text.contains("up to 8.0 tokens/s here"), "{text}");
+        assert!(
+            text.starts_with("  2  ")
+                && text.contains("(suggested)")
+                && text.contains("more than is free now"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1.1 GB to download, 1.9 GB of memory") && text.contains("up to 8.0 tokens/s here"),
+            "{text}"
+        );
     }
 }

@@ -156,14 +156,19 @@ fn a_text_is_edited_in_place() {
     assert!(new.trim() == old.trim() || changes.contains("[+") || changes.contains("[-"), "{changes}");
     assert_eq!(std::fs::read_to_string(&note).unwrap(), old);
     let model = model();
-    let in_place = |more: &[&str]| home.ran(&[&edit[..], &["--in-place", "--model", arg(&model)], more].concat());
+    let in_place =
+        |more: &[&str]| home.ran(&[&edit[..], &["--in-place", "--model", arg(&model)], more].concat());
     let read = || std::fs::read_to_string(&note).unwrap();
-    assert!(home.ran(&[&edit[..], &["--in-place", "--yes"]].concat()).refused(2).contains("--model"), "the demonstration");
+    assert!(
+        home.ran(&[&edit[..], &["--in-place", "--yes"]].concat()).refused(2).contains("--model"),
+        "the demonstration"
+    );
     assert!(in_place(&[]).refused(2).contains("--yes"), "there is nobody to ask");
     assert!(in_place(&["--json"]).refused(2).contains("--yes"));
     assert!(in_place(&["--yes", "--max-tokens", "3"]).refused(1).contains("not complete"));
     assert_eq!(read(), old, "a cut text replaces nothing");
-    let mut nowhere = support::command(&[&edit[..], &["--in-place", "--yes", "--model", arg(&model)]].concat());
+    let mut nowhere =
+        support::command(&[&edit[..], &["--in-place", "--yes", "--model", arg(&model)]].concat());
     let nowhere = nowhere.output().unwrap();
     let stderr = String::from_utf8(nowhere.stderr).unwrap();
     assert!(nowhere.status.code() == Some(2) && stderr.contains("--store"), "{stderr}");
@@ -201,14 +206,29 @@ fn an_edit_that_keeps_most_of_the_text_needs_no_force() {
 #[test]
 fn a_notice_is_written_once_for_each_cause() {
     let home = Home::new();
-    let note = home.write("long.md", &"The train to the harbour leaves at nine. Bring the map.\n\n".repeat(60));
+    let note =
+        home.write("long.md", &"The train to the harbour leaves at nine. Bring the map.\n\n".repeat(60));
     let ran = home.ran(&["summarize", arg(&note), "--ctx", "512", "--max-tokens", "3"]);
     assert_eq!(ran.stderr.matches("cut: ").count(), 1, "{}", ran.stderr);
     assert_eq!(ran.stderr.matches("demonstration").count(), 1, "{}", ran.stderr);
-    let many: String = (0..9).map(|n| format!("# Trip {n}\n\n{}\n\n", "The train leaves at nine. ".repeat(20))).collect();
+    let many: String =
+        (0..9).map(|n| format!("# Trip {n}\n\n{}\n\n", "The train leaves at nine. ".repeat(20))).collect();
     home.write("many.md", &many);
-    let ran = home.ran(&["ask", "When does the train of the trip leave?", "--context", arg(&home.path("notes")), "--ctx", "400", "--passages", "9"]);
-    assert!(ran.stderr.matches("left out: ").count() == 1 && ran.stderr.contains(" more, "), "{}", ran.stderr);
+    let ran = home.ran(&[
+        "ask",
+        "When does the train of the trip leave?",
+        "--context",
+        arg(&home.path("notes")),
+        "--ctx",
+        "400",
+        "--passages",
+        "9",
+    ]);
+    assert!(
+        ran.stderr.matches("left out: ").count() == 1 && ran.stderr.contains(" more, "),
+        "{}",
+        ran.stderr
+    );
     assert!(ran.stderr.matches("no passage supports").count() <= 1, "{}", ran.stderr);
 }
 

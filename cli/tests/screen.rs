@@ -27,7 +27,10 @@ impl Home {
         let home = Self(tempfile::tempdir().unwrap());
         std::fs::create_dir(home.path("notes")).unwrap();
         home.write("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car.\n");
-        home.write("車の修理と台所の蛇口.md", "# 車の修理\n\n車の修理は八月十八日の予定です。蛇口も直します。\n");
+        home.write(
+            "車の修理と台所の蛇口.md",
+            "# 車の修理\n\n車の修理は八月十八日の予定です。蛇口も直します。\n",
+        );
         home
     }
 
@@ -139,7 +142,17 @@ fn ui() {
 fn run_with_notes() {
     is_plain(|home| {
         let notes = home.path("notes");
-        owned(["run", "Who repairs the car?", "--context", arg(&notes), "--threads", "1", "--no-history", "--stats", "off"])
+        owned([
+            "run",
+            "Who repairs the car?",
+            "--context",
+            arg(&notes),
+            "--threads",
+            "1",
+            "--no-history",
+            "--stats",
+            "off",
+        ])
     });
 }
 
@@ -163,7 +176,8 @@ fn a_conversation() {
     let expected = {
         use std::io::Write;
         use std::process::Stdio;
-        let mut child = piped.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child =
+            piped.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"Hello\nWho repairs the car?\n").unwrap();
         String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
     };
@@ -262,7 +276,18 @@ fn without_a_terminal_there_is_only_help() {
 /// A note, and the program that edits it in place with the model of the repository.
 fn edits(home: &Home, note: &Path, instruction: &str, script: &[(&str, Then<'_>)]) -> Shown {
     let (model, store) = (model(), home.path("store"));
-    let args = ["edit", arg(note), instruction, "--in-place", "--threads", "1", "--model", arg(&model), "--store", arg(&store)];
+    let args = [
+        "edit",
+        arg(note),
+        instruction,
+        "--in-place",
+        "--threads",
+        "1",
+        "--model",
+        arg(&model),
+        "--store",
+        arg(&store),
+    ];
     on_terminal(home.command(&args), 80, script)
 }
 
@@ -280,11 +305,17 @@ fn an_edit_asks_and_can_be_undone() {
         assert_eq!(read(), old);
     }
     let shown = edits(&home, &note, instruction, &[("Replace `", Then::Type("yes\n"))]);
-    assert!(shown.text.contains("[+") && shown.text.contains("--undo"), "the changes are shown: {}", shown.text);
+    assert!(
+        shown.text.contains("[+") && shown.text.contains("--undo"),
+        "the changes are shown: {}",
+        shown.text
+    );
     assert_ne!(read(), old);
 
     let store = home.path("store");
-    let undo = |more: &[&str]| support::refrain(&[&["edit", "--undo", arg(&note), "--store", arg(&store)], more].concat());
+    let undo = |more: &[&str]| {
+        support::refrain(&[&["edit", "--undo", arg(&note), "--store", arg(&store)], more].concat())
+    };
     std::fs::write(&note, "My own words.\n").unwrap();
     assert!(undo(&[]).refused(3).contains("--force"), "later changes are not lost");
     assert_eq!(read(), "My own words.\n");

@@ -43,9 +43,13 @@ pub enum EditDoubt {
 impl fmt::Display for EditDoubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::DropsMost { n_kept, n_words } => write!(f, "the new text has {n_kept} of the {n_words} words of the old one"),
+            Self::DropsMost { n_kept, n_words } => {
+                write!(f, "the new text has {n_kept} of the {n_words} words of the old one")
+            }
             Self::HasInstruction { .. } => f.write_str("the new text has the instruction in it"),
-            Self::HasMarker { marker, .. } => write!(f, "the new text has `{marker}` in it, which is a part of the prompt"),
+            Self::HasMarker { marker, .. } => {
+                write!(f, "the new text has `{marker}` in it, which is a part of the prompt")
+            }
         }
     }
 }
@@ -72,7 +76,8 @@ pub(crate) fn doubts<'a>(
         inserted.get(next).is_some_and(|range| range.start < place.end)
     };
     let drops = drops_most((old, new), changes);
-    let has_instruction = place_of(instruction, new, is_inserted).map(|new| EditDoubt::HasInstruction { new });
+    let has_instruction =
+        place_of(instruction, new, is_inserted).map(|new| EditDoubt::HasInstruction { new });
     let has_marker = markers.into_iter().find_map(|marker| {
         let places = new.match_indices(marker).map(|(at, _)| at..at + marker.len());
         let place = places.into_iter().find(is_inserted)?;
@@ -166,7 +171,8 @@ mod tests {
             NOTE.replace("08:15", "09:40"),
             NOTE.replace('\n', "\r\n"),
             NOTE.replace(". ", ".\n- "),
-            format!("{NOTE}\n\nAnd much more text, which was not there before, about many other things.").repeat(3),
+            format!("{NOTE}\n\nAnd much more text, which was not there before, about many other things.")
+                .repeat(3),
         ] {
             assert_eq!(of(NOTE, &new, "Change it please"), [], "{new}");
         }
@@ -191,7 +197,10 @@ mod tests {
             assert!(drops(NOTE, new), "{new}");
         }
         assert!(drops("電車は八時に出ます。切符を持ってきてください。", "The train leaves at eight."));
-        assert!(!drops("電車は八時に出ます。切符を持ってきてください。", "電車は九時に出ます。切符を持ってきてください。"));
+        assert!(!drops(
+            "電車は八時に出ます。切符を持ってきてください。",
+            "電車は九時に出ます。切符を持ってきてください。"
+        ));
         assert!(drops("поезд отходит в восемь часов утра", "The train leaves at eight."));
     }
 
@@ -201,17 +210,20 @@ mod tests {
         assert!(drops("one two three four five", "one two"));
         let doubt = &of("one two three four five", "one two", "")[0];
         assert_eq!(*doubt, EditDoubt::DropsMost { n_kept: 2, n_words: 5 });
-        assert_eq!(
-            serde_json::to_string(doubt).unwrap(),
-            r#"{"kind":"drops_most","n_kept":2,"n_words":5}"#
-        );
+        assert_eq!(serde_json::to_string(doubt).unwrap(), r#"{"kind":"drops_most","n_kept":2,"n_words":5}"#);
     }
 
     #[test]
     fn an_instruction_in_the_text_is_found_in_any_dress() {
         let instruction = "Change 3 May to 4 May.";
-        let has = |new: &str| of(NOTE, new, instruction).into_iter().find(|doubt| matches!(doubt, EditDoubt::HasInstruction { .. }));
-        for echo in ["Request: Change 3 May to 4 May.", "CHANGE 3 MAY TO 4 MAY", "> change 3 May\n> to 4 May!"] {
+        let has = |new: &str| {
+            of(NOTE, new, instruction)
+                .into_iter()
+                .find(|doubt| matches!(doubt, EditDoubt::HasInstruction { .. }))
+        };
+        for echo in
+            ["Request: Change 3 May to 4 May.", "CHANGE 3 MAY TO 4 MAY", "> change 3 May\n> to 4 May!"]
+        {
             let new = format!("{NOTE}{echo}\n");
             let Some(EditDoubt::HasInstruction { new: place }) = has(&new) else { panic!("{echo}") };
             assert!(new[place.clone()].to_lowercase().starts_with("change") && place.start >= NOTE.len());
@@ -228,7 +240,10 @@ mod tests {
     fn markers_of_the_prompt_are_found_unless_the_text_had_them() {
         for marker in ["<|im_end|>", "Edit the text."] {
             let new = format!("{NOTE}{marker}\n");
-            let expected = EditDoubt::HasMarker { marker: marker.to_owned(), new: NOTE.len()..NOTE.len() + marker.len() };
+            let expected = EditDoubt::HasMarker {
+                marker: marker.to_owned(),
+                new: NOTE.len()..NOTE.len() + marker.len(),
+            };
             assert_eq!(of(NOTE, &new, ""), [expected]);
             assert_eq!(of(&new, &new.replace("08:15", "09:40"), ""), []);
         }

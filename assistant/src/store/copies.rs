@@ -165,7 +165,9 @@ impl EditCopies {
         for entry in entries {
             let entry = entry.map_err(io_error("list", &self.folder))?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            let time = name.strip_suffix(ENDING).and_then(|name| u64::from_str_radix(name.split('-').next()?, 16).ok());
+            let time = name
+                .strip_suffix(ENDING)
+                .and_then(|name| u64::from_str_radix(name.split('-').next()?, 16).ok());
             if let Some(time) = time {
                 let bytes = entry.metadata().map_or(0, |file| file.len());
                 listed.push(Listed { name, time, bytes });
@@ -268,7 +270,11 @@ mod tests {
         let notes = folder.path().join("notes");
         let (a, b) = (notes.join("a.md"), folder.path().join("b.md"));
         let fill = || [&a, &b].map(|note| copies.keep(note, "old", "new").unwrap());
-        let notes_of = |paths: &[PathBuf]| Forgetting::Notes { paths: paths.to_vec(), names: names_of(paths), index: None };
+        let notes_of = |paths: &[PathBuf]| Forgetting::Notes {
+            paths: paths.to_vec(),
+            names: names_of(paths),
+            index: None,
+        };
         let n_left = |what: Forgetting| {
             copies.forget(&what).unwrap();
             [&a, &b].map(|note| copies.newest(note).unwrap().is_some())

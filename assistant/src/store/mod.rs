@@ -180,7 +180,9 @@ impl Store {
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
         // A store whose ledger is gone has answers and prefixes all the same.
-        ["ledger", "history", "prefixes", "undo"].iter().any(|name| folder.join(name).symlink_metadata().is_ok())
+        ["ledger", "history", "prefixes", "undo"]
+            .iter()
+            .any(|name| folder.join(name).symlink_metadata().is_ok())
     }
 
     /// The texts that edits have replaced.

@@ -417,8 +417,18 @@ impl Step<Summary> for Summarizing {
             self.note(diff.finish(), events);
         }
         self.not_kept = self.not_kept.take().or_else(|| self.store(&text));
-        let Self { passages, all_parts: parts, previous, changes, left_out, stats, n_cut, seed, not_kept, .. } =
-            *self;
+        let Self {
+            passages,
+            all_parts: parts,
+            previous,
+            changes,
+            left_out,
+            stats,
+            n_cut,
+            seed,
+            not_kept,
+            ..
+        } = *self;
         let report = Report { finish, n_cut, seed, stats, left_out, not_kept };
         Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, changes, report }))
     }

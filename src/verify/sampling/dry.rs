@@ -398,7 +398,9 @@ mod tests {
     fn naive_output_only(options: &DryOptions, prompt_len: usize, tokens: &[TokenId], logits: &mut [f32]) {
         let output = &tokens[prompt_len.max(tokens.len().saturating_sub(options.window))..];
         let longest = |text: &[TokenId], places: std::ops::Range<usize>, suffix: &[TokenId], v: usize| {
-            let before = |i: usize| text[..i].iter().rev().zip(suffix.iter().rev()).take_while(|(a, b)| a == b).count();
+            let before = |i: usize| {
+                text[..i].iter().rev().zip(suffix.iter().rev()).take_while(|(a, b)| a == b).count()
+            };
             places.filter(|&i| text[i].index() == v).map(before).max().unwrap_or(0)
         };
         for (v, logit) in logits.iter_mut().enumerate() {
