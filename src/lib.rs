@@ -140,6 +140,7 @@ pub mod internals {
         profile,
         pruning,
         quiet,
+        replace,
         room,
         sam,
         schedule,

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
+use refrain::internals::replace::replace_contents;
 use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
@@ -496,24 +497,9 @@ fn as_passage(chosen: Chosen) -> Result<Passage, NotesError> {
     Passage::new(title, chosen.text).of_note(path)
 }
 
-/// Replaces a file's text by a new file of the same permissions.
+/// Replaces a file's text; its permissions, links and names stay.
 fn replace(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        Failure::new(
-            Exit::Failed,
-            format!("cannot replace `{}`: {error} (its text is unchanged)", path.display()),
-        )
-    };
-    // Through a link, the file itself is replaced.
-    let path = path.canonicalize().map_err(failed)?;
-    let mut file =
-        tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    let permissions = path.metadata().map_err(failed)?.permissions();
-    file.as_file().set_permissions(permissions).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(&path).map_err(|error| failed(error.error))?;
-    Ok(())
+    Ok(replace_contents(path, text.as_bytes())?)
 }
 
 fn show_text(out: &mut AnswerStream, event: &TextEvent, shows: Shows<'_>) -> Result<(), Failure> {

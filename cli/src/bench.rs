@@ -357,7 +357,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-pub(crate) fn create_folder(path: &Path) -> Result<(), Failure> {
+fn create_folder(path: &Path) -> Result<(), Failure> {
     let created = std::fs::create_dir_all(path);
     created.map_err(|error| {
         Failure::input(format!("{}: {error}", path.display()), "name a folder that can be written")

@@ -10,6 +10,7 @@ use refrain::error::SelfDraftError;
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
+use refrain::internals::replace::ReplaceError;
 use refrain::{
     EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
     SessionError, TokenizerError,
@@ -117,6 +118,12 @@ impl From<io::Error> for Failure {
 
 /// Advice for files that open but cannot be read.
 const DISK_ADVICE: &str = "check the disk; `refrain inspect --verify` verifies a packed file";
+
+impl From<ReplaceError> for Failure {
+    fn from(error: ReplaceError) -> Self {
+        Self::new(Exit::Failed, format!("{error} (check the folder and the disk)"))
+    }
+}
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {

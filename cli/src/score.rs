@@ -1,9 +1,9 @@
 //! `refrain score`: the log-probabilities of a text, its perplexity, and the logits.
 
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use refrain::internals::replace::{Manner, replace_file};
 use refrain::{
     CancelToken, Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens,
     TokenId,
@@ -104,10 +104,9 @@ fn score_with_logits(
             format!("cannot write `{}`: {error} (check the folder and the disk)", path.display()),
         )
     };
-    // Written under another name and renamed at the end, so that an existing file is always complete.
-    let partial = partial_path(path);
-    let result = (|| {
-        let mut file = BufWriter::new(File::create(&partial).map_err(cannot)?);
+    // The logits tell the text.
+    replace_file(path, Manner::Private, |file| {
+        let mut file = BufWriter::new(file);
         file.write_all(&logits_header(session.tokens().len(), engine.config().vocab_size)).map_err(cannot)?;
         let mut written = Ok(());
         let score = session.score(
@@ -119,20 +118,8 @@ fn score_with_logits(
             }),
         )?;
         written.and_then(|()| file.flush()).map_err(cannot)?;
-        fs::rename(&partial, path).map_err(cannot)?;
         Ok(score)
-    })();
-    if result.is_err() {
-        // Cleanup only: the earlier failure is reported.
-        let _ = fs::remove_file(&partial);
-    }
-    result
-}
-
-fn partial_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
+    })
 }
 
 /// The head of a safetensors file with the one tensor `logits`: length, then JSON, padded so that the data is

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use refrain::internals::draft::CostProfile;
+use refrain::internals::replace::{ReplaceError, create_private_folder};
 use refrain::{DraftModelOptions, EngineOptions};
 use refrain_bench::trace::{RecordError, RecordOptions, record};
 use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
 
 use crate::args::TraceArgs;
-use crate::bench::{check_rows, create_folder, trace_failure};
+use crate::bench::{check_rows, trace_failure};
 use crate::failure::{Exit, Failure};
 use crate::load;
 use crate::progress::Progress;
@@ -28,7 +29,8 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
     // The rows of trees are computed by the draft model's keys and values, so the target is loaded as one too.
     let options = DraftModelOptions { cost_profile, ..load::draft_model_options(&args.model.compute) };
     load::draft_model(&engine, &checkpoint, options)?;
-    create_folder(&args.out)?;
+    create_private_folder(&args.out)
+        .map_err(|source| ReplaceError { action: "create", path: args.out.clone(), source })?;
     let options = RecordOptions {
         max_tokens: args.max_tokens as usize,
         prompt_tokens_max: args.prompt_tokens as usize,

@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::path::{Path, PathPart};
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload};
+use refrain::internals::replace::create_private_folder;
 use refrain_index::history::{ExportedSegment, SegmentName};
 use refrain_index::{HistoryError, HistoryKey, HistoryLog, RecordId};
 use tokio::runtime::Runtime;
@@ -472,7 +473,10 @@ fn open(address: &str, settings: impl IntoIterator<Item = (String, String)>) -> 
         let (store, prefix) = object_store::parse_url_opts(&Url::parse(address)?, settings)?;
         return Ok((Arc::from(store), prefix));
     }
-    std::fs::create_dir_all(address)?;
+    // A folder that exists may be shared, as its permissions say.
+    if !std::path::Path::new(address).is_dir() {
+        create_private_folder(address.as_ref())?;
+    }
     let store = LocalFileSystem::new_with_prefix(address)?.with_automatic_cleanup(true);
     Ok((Arc::new(store), Path::default()))
 }

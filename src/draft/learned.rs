@@ -27,7 +27,7 @@ use super::name::SourceName;
 use super::reliability::{ReliabilityTable, StoredRecord};
 use crate::face::internals;
 use crate::open::open_regular;
-use crate::replace::{ReplaceError, replace_file};
+use crate::replace::{Manner, ReplaceError, replace_file};
 
 /// The format version of this program.
 const VERSION: u32 = 1;
@@ -269,7 +269,7 @@ impl Learned {
             };
             let json = serde_json::to_vec(&stored)
                 .map_err(|source| LearnedError::Json { path: path.to_owned(), source })?;
-            replace_file(path, |file| {
+            replace_file(path, Manner::Private, |file| {
                 let written = writeln!(file, "{MAGIC} {VERSION} {:016x}", xxh3_64(&json));
                 let written = written.and_then(|()| file.write_all(&json));
                 written.map_err(|source| LearnedError::Io { path: path.to_owned(), source })

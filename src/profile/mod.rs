@@ -21,7 +21,7 @@ use crate::model::config::{FeedForward, Widths};
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
 use crate::open::open_regular;
-use crate::replace::{ReplaceError, replace_file};
+use crate::replace::{Manner, ReplaceError, replace_file};
 
 pub use cpu::cpu_name;
 pub use energy::ThreadEnergy;
@@ -378,7 +378,7 @@ impl MachineProfile {
     /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
         let path = path.as_ref();
-        replace_file(path, |file| {
+        replace_file(path, Manner::Shared, |file| {
             let written = serde_json::to_writer_pretty(&mut *file, self).map_err(std::io::Error::from);
             let written = written.and_then(|()| file.write_all(b"\n"));
             written.map_err(|source| ProfileError::Io { path: path.to_owned(), source })

@@ -23,7 +23,7 @@ use super::error::PredictorError;
 use super::predictor::{Predictor, PredictorParts, SHADOW_POOL_MAX};
 use crate::model::packed::ModelIdentity;
 use crate::open::open_regular;
-use crate::replace::replace_file;
+use crate::replace::{Manner, replace_file};
 use crate::token::TokenId;
 
 /// The first bytes of a predictor file.
@@ -113,7 +113,7 @@ impl Predictor {
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PredictorError> {
         let path = path.as_ref();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
-        replace_file(path, |file| file.write_all(&self.to_bytes()).map_err(io))
+        replace_file(path, Manner::Shared, |file| file.write_all(&self.to_bytes()).map_err(io))
     }
 }
 

@@ -13,6 +13,7 @@ use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use refrain::internals::open::open_regular;
+use refrain::internals::replace::{Manner, ReplaceError, replace_file};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -578,29 +579,11 @@ fn decode(line: &[u8]) -> Option<Entry> {
     (xxh3_64(json) == sum).then(|| serde_json::from_slice(json).ok()).flatten()
 }
 
-/// Replaces a file in one step: written under another name, synced, renamed.
+/// Replaces a file in one step.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let partial = path.with_extension("partial");
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        drop(file);
-        fs::rename(&partial, path)?;
-        sync_folder(path.parent().unwrap_or(Path::new(".")))
-    };
-    write().map_err(io_error("replace", path))
-}
-
-/// Makes a rename in a folder durable.
-#[cfg(unix)]
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_folder: &Path) -> io::Result<()> {
-    Ok(())
+    let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
+    let replaced = replace_file(path, Manner::Private, |file| file.write_all(bytes).map_err(failed));
+    replaced.map_err(|error| io_error("replace", path)(error.source))
 }
 
 #[cfg(test)]

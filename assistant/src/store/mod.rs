@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
+use refrain::internals::replace::{create_private_folder, private_options, tighten};
 use refrain::{Session, TokenId};
 use refrain_index::RecordId;
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
@@ -31,6 +32,10 @@ pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
 pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
 pub(crate) use names::{Hidden, names_of, note_hash};
+
+/// The names of the files in a store.
+const LOCK: &str = ".lock";
+const LEDGER: &str = "ledger";
 
 /// The store cannot be opened or changed.
 #[derive(Debug, Error)]
@@ -143,12 +148,13 @@ impl Store {
         key: Option<HistoryKey>,
         prefixes: PrefixOptions,
     ) -> Result<Self, StoreError> {
-        fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+        create_private_folder(folder).map_err(io_error("create", folder))?;
+        tighten(folder, |name| [LOCK, "history", "prefixes", LEDGER].contains(&name));
         let lock = Lock::take(folder)?;
         let histories = folder.join("history");
         // The ledger is written before both.
         let is_expected = has_entries(&histories) || has_entries(&folder.join("prefixes"));
-        let (mut ledger, found) = Ledger::open(&folder.join("ledger"), Bounds::default(), is_expected)?;
+        let (mut ledger, found) = Ledger::open(&folder.join(LEDGER), Bounds::default(), is_expected)?;
         let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
         if found == Found::Older {
             match fs::remove_dir_all(&histories) {
@@ -180,7 +186,7 @@ impl Store {
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
         // A store whose ledger is gone has answers and prefixes all the same.
-        ["ledger", "history", "prefixes", "undo"]
+        [LEDGER, "history", "prefixes", "undo"]
             .iter()
             .any(|name| folder.join(name).symlink_metadata().is_ok())
     }
@@ -318,8 +324,8 @@ static OPEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 impl Lock {
     fn take(folder: &Path) -> Result<Self, StoreError> {
-        let path = folder.join(".lock");
-        let options = File::options().create(true).truncate(false).write(true).open(&path);
+        let path = folder.join(LOCK);
+        let options = private_options().create(true).truncate(false).write(true).open(&path);
         let file = options.map_err(io_error("open", &path))?;
         let plain = folder.canonicalize().map_err(io_error("read", folder))?;
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use refrain::internals::open::open_regular;
+use refrain::internals::replace;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{Hash, Listed, is_hex};
@@ -224,7 +225,8 @@ impl Store {
         drop(file);
         fs::rename(&new, &path).map_err(HubError::io("rename to", &path))?;
         stop::point()?;
-        sync_folder(&folder);
+        // A record that is there but not yet durable is written again by the next pull.
+        let _ = replace::sync_folder(&folder);
         Ok(())
     }
 
@@ -433,17 +435,6 @@ fn free_bytes(folder: &Path) -> Option<u64> {
 #[cfg(not(unix))]
 fn free_bytes(_: &Path) -> Option<u64> {
     None
-}
-
-/// Makes renames in a folder durable, where the system can.
-pub(super) fn sync_folder(folder: &Path) {
-    #[cfg(unix)]
-    if let Ok(folder) = File::open(folder) {
-        // A file that is there but not yet durable is found again, or pulled again.
-        let _ = folder.sync_all();
-    }
-    #[cfg(not(unix))]
-    let _ = folder;
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use refrain::internals::open::open_regular;
+use refrain::internals::replace;
 use ring::digest::Context;
 use serde::{Deserialize, Serialize};
 use ureq::http::{HeaderMap, StatusCode, header};
@@ -329,7 +330,8 @@ impl Part {
         drop(self.file);
         fs::rename(&self.path, target).map_err(HubError::io("rename to", target))?;
         stop::point()?;
-        super::store::sync_folder(target.parent().unwrap_or(Path::new(".")));
+        // A file that is there but not yet durable is found again, or pulled again.
+        let _ = replace::sync_folder(target.parent().unwrap_or(Path::new(".")));
         match fs::remove_file(&self.note_path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(HubError::io("remove", &self.note_path)(error))

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use refrain::internals::open::open_regular;
 
+use refrain::internals::replace;
 use super::HistoryError;
 use super::error::io_error;
 
@@ -28,7 +29,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens an existing file for reading and writing.
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Creates an empty file; replaces an existing one.
+    /// Creates an empty file in place of an existing one or of a link. On systems with permissions, only the owner may
+    /// read it.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Renames a file; replaces an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -132,11 +134,7 @@ pub(crate) struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(path)
+        replace::create_private_folder(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -176,7 +174,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(private().read(true).write(true).create(true).truncate(true).open(path)?))
+        Ok(Box::new(replace::create_private_file(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -192,12 +190,11 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        // Other systems cannot open a folder as a file, and their names are durable without a sync.
-        if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+        replace::sync_folder(path)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        let file = private().write(true).create(true).truncate(false).open(path)?;
+        let file = replace::private_options().write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -213,15 +210,6 @@ impl Disk for RealDisk {
     fn set_time(&self, path: &Path, time: SystemTime) {
         let _ = File::options().write(true).open(path).and_then(|file| file.set_modified(time));
     }
-}
-
-/// Options of a file that only its owner may read.
-pub(crate) fn private() -> fs::OpenOptions {
-    #[allow(unused_mut, reason = "changed on Unix")]
-    let mut options = File::options();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options
 }
 
 impl DiskFile for File {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::SystemTime;
 
 use refrain::internals::draft::OrderConfig;
+use refrain::internals::replace::tighten;
 use refrain::{EchoStore, TokenId};
 
 use super::access::{Access, Role, enter};
@@ -84,6 +85,7 @@ impl HistoryLog {
     /// # Errors
     /// An option is out of its range, the folder can neither be created nor read, or it contains too many namespaces.
     pub fn open(folder: &Path, key: HistoryKey, options: HistoryOptions) -> Result<Self, HistoryError> {
+        tighten(folder, |name| HistoryKey::parse(name).is_some());
         Self::open_on(Box::new(RealDisk), folder, key, options)
     }
 

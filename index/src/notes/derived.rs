@@ -14,12 +14,13 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use refrain::internals::open::open_regular;
+use refrain::internals::replace::private_options;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
 use super::files;
-use crate::history::disk::{Disk, DiskFile, RealDisk, private};
+use crate::history::disk::DiskFile;
 
 /// The kind of values in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl Derived {
         let path = kind.path(folder, identity);
         let io = |source| NotesError::Io { action: "write", path: path.clone(), source };
         let mut file =
-            private().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+            private_options().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         let len = DiskFile::len(&file).map_err(io)?;
         let scanned = Self::scan(path.clone(), file.try_clone().map_err(io)?, kind, identity).map_err(io)?;
         if let Some(derived) = scanned {
@@ -216,9 +217,7 @@ pub(super) fn compact(
     if !is_cut && derived.keys().all(|key| live.contains(&key)) {
         return Ok(false);
     }
-    let partial = folder.join(format!("{}-{identity:016x}{}", kind.name(), crate::history::disk::PARTIAL));
-    let written = (|| {
-        let file = private().write(true).create(true).truncate(true).open(&partial)?;
+    let written = files::replace_by(&path, true, |file| {
         let mut writer = io::BufWriter::new(file);
         writer.write_all(&header(kind, identity))?;
         // In the order of the file, so that its pages are read once.
@@ -232,10 +231,8 @@ pub(super) fn compact(
             writer.write_all(&encoder.0)?;
             encoder.0.clear();
         }
-        writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
-        RealDisk.rename(&partial, &path)?;
-        RealDisk.sync_dir(folder)
-    })();
+        writer.flush()
+    });
     written.map_err(io)?;
     Ok(is_cut)
 }

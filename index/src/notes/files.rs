@@ -2,35 +2,42 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use refrain::internals::replace::{Manner, ReplaceError, private_options, remove_leftovers, replace_file};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{NotesError, io_error};
-use crate::history::disk::{Disk, PARTIAL, RealDisk, private};
+use crate::history::disk::{Disk, RealDisk};
 
 /// Length of the checksum.
 const SUM: usize = 8;
 
 /// Replaces a file, so that a reader or a crash sees the old or the new contents. `durably`: a loss of power too.
 pub(super) fn replace(path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
-    let partial = partial(path);
-    let written = (|| {
-        let mut file = private().write(true).create(true).truncate(true).open(&partial)?;
+    replace_by(path, durably, |file| {
         file.write_all(bytes)?;
-        file.write_all(&xxh3_64(bytes).to_le_bytes())?;
-        if durably {
-            file.sync_data()?;
-        }
-        drop(file);
-        fs::rename(&partial, path)
-    })();
-    if written.is_err() {
-        // Reports the first failure.
-        let _ = fs::remove_file(&partial);
+        file.write_all(&xxh3_64(bytes).to_le_bytes())
+    })
+}
+
+/// As [`replace`], by what a function writes.
+pub(super) fn replace_by(
+    path: &Path,
+    durably: bool,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<()> {
+    let manner = if durably { Manner::Private } else { Manner::PrivateNotDurable };
+    replace_file(path, manner, |file| write(file).map_err(Failed)).map_err(|Failed(error)| error)
+}
+
+/// An error of a replacement. Its path is added by the caller.
+struct Failed(io::Error);
+
+impl From<ReplaceError> for Failed {
+    fn from(error: ReplaceError) -> Self {
+        Self(error.source)
     }
-    written?;
-    if durably { RealDisk.sync_dir(folder_of(path)) } else { Ok(()) }
 }
 
 /// The contents of a replaced file. A wrong checksum is [`io::ErrorKind::InvalidData`].
@@ -52,10 +59,14 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-fn partial(path: &Path) -> PathBuf {
-    let mut name = path.file_name().expect("files of the index have names").to_owned();
-    name.push(PARTIAL);
-    path.with_file_name(name)
+/// Removes what killed processes were writing in a folder. Its text may be any.
+pub(super) fn remove_unfinished(folder: &Path) -> Result<(), NotesError> {
+    match remove_leftovers(folder, None) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove unfinished files of", folder)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn folder_of(path: &Path) -> &Path {
@@ -90,7 +101,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), NotesError> {
 
 /// Creates a file that only its owner may access; it must not exist.
 pub(super) fn create_new(path: &Path) -> io::Result<File> {
-    private().read(true).write(true).create_new(true).open(path)
+    private_options().read(true).write(true).create_new(true).open(path)
 }
 
 #[cfg(test)]

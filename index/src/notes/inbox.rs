@@ -20,6 +20,9 @@ const REQUESTS_MAX: usize = 512;
 /// Maximum number of failed requests that are kept.
 const FAILED_MAX: usize = 64;
 
+/// The folder of the requests.
+pub(super) const NAME: &str = ".inbox";
+
 /// Extensions of requests that wait, and of failed ones.
 const REQUEST: &str = "request";
 const FAILED: &str = "failed";
@@ -65,7 +68,7 @@ impl Request {
 }
 
 pub(super) fn path(folder: &Path) -> PathBuf {
-    folder.join(".inbox")
+    folder.join(NAME)
 }
 
 /// Leaves a request for the writer. Its paths are absolute. Returns the request's file.

@@ -19,7 +19,7 @@ use super::passage::NotePassage;
 use super::report::{NoteFile, NotesStatus};
 use super::snapshot::Snapshot;
 use super::sources::Sources;
-use super::store::{Store, check_own};
+use super::store::{Store, check_own, tighten};
 use super::vectors::Vectors;
 use super::walk::Limits;
 use super::{files, paths};
@@ -62,6 +62,7 @@ impl NotesIndex {
     /// [`NotesError::NoIndex`]; [`NotesError::Damaged`]: a [`NotesWriter`](super::NotesWriter) builds the index again.
     pub fn open(folder: &Path) -> Result<Self, NotesError> {
         let folder = paths::absolute(folder)?;
+        tighten(&folder);
         let mut verified = HashSet::new();
         let state = Arc::new(load(&folder, &mut verified)?);
         let shared = Shared { folder, state: RwLock::new(state), verified: Mutex::new(verified) };

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use refrain::internals::replace;
 use tantivy::directory::error::OpenReadError;
 use tantivy::index::SegmentMeta;
 use tantivy::{Index, TantivyError};
@@ -13,9 +14,10 @@ use super::derived::DerivedKind;
 use super::directory::PlainDirectory;
 use super::error::{NotesError, index_error, io_error};
 use super::files;
+use super::inbox;
 use super::schema::{Fields, schema, tokenizers};
 use super::sources;
-use super::writer::ASIDE;
+use super::writer::{ASIDE, LOCK};
 use crate::history::disk::PARTIAL;
 
 /// The folder of the inverted index.
@@ -129,6 +131,7 @@ impl Store {
 
     /// Removes files of the inverted index that no commit names: leftovers of a crash, which may have text.
     pub(super) fn remove_leftovers(&self) -> Result<(), NotesError> {
+        files::remove_unfinished(&self.words)?;
         let mut kept: HashSet<PathBuf> = [META, MANAGED].map(PathBuf::from).into();
         kept.extend(self.segment_files()?);
         for name in files::names(&self.words)? {
@@ -169,11 +172,6 @@ impl Store {
 /// [`NotesError::Foreign`], [`NotesError::Io`].
 pub(super) fn check_own(folder: &Path) -> Result<(), NotesError> {
     let words = folder.join(WORDS);
-    let is_own = |name: &str| {
-        let name = name.strip_suffix(PARTIAL).unwrap_or(name);
-        let name = name.strip_prefix(ASIDE).unwrap_or(name);
-        name == WORDS || is_replaced(name)
-    };
     for (path, is_own) in [(folder, &is_own as &dyn Fn(&str) -> bool), (&words, &is_of_index)] {
         let names = files::names(path)?;
         if let Some(name) = names.iter().find(|name| !name.starts_with('.') && !is_own(name)) {
@@ -181,6 +179,18 @@ pub(super) fn check_own(folder: &Path) -> Result<(), NotesError> {
         }
     }
     Ok(())
+}
+
+/// Whether an entry in the folder of an index has the name of one of its own, apart from hidden ones.
+fn is_own(name: &str) -> bool {
+    let name = name.strip_suffix(PARTIAL).unwrap_or(name);
+    let name = name.strip_prefix(ASIDE).unwrap_or(name);
+    name == WORDS || is_replaced(name)
+}
+
+/// Takes the permissions of others from the files of an index.
+pub(super) fn tighten(folder: &Path) {
+    replace::tighten(folder, |name| is_own(name) || [LOCK, inbox::NAME].contains(&name));
 }
 
 /// Whether a file in the folder of an index has the name of one that is replaced as a whole.
@@ -202,7 +212,9 @@ fn is_of_index(name: &str) -> bool {
 
 /// Removes catalogues and unfinished files.
 pub(super) fn remove_catalogues(folder: &Path, is_old: impl Fn(u64) -> bool) -> Result<(), NotesError> {
+    files::remove_unfinished(folder)?;
     for name in files::names(folder)? {
+        // Of older versions.
         let is_partial = name.strip_suffix(PARTIAL).is_some_and(is_replaced);
         if is_partial || Catalogue::parse(&name).is_some_and(&is_old) {
             files::remove(&folder.join(&name))?;

@@ -19,7 +19,7 @@ use super::language::Languages;
 use super::options::NotesOptions;
 use super::report::{FailedRequest, Notice, UpdateReport};
 use super::sources::Sources;
-use super::store::{Store, check_own, remove_catalogues};
+use super::store::{Store, check_own, remove_catalogues, tighten};
 use super::{derived, files, paths};
 use crate::history::disk::{Disk, RealDisk};
 
@@ -27,7 +27,7 @@ use crate::history::disk::{Disk, RealDisk};
 const ARENA_BYTES: usize = 16 << 20;
 
 /// The file whose lock the writer holds.
-const LOCK: &str = ".lock";
+pub(super) const LOCK: &str = ".lock";
 
 /// Maximum length of a label's name and of its text, in bytes.
 pub const LABEL_BYTES_MAX: usize = 4096;
@@ -73,6 +73,7 @@ impl NotesWriter {
         let folder = paths::absolute(folder)?;
         check_own(&folder)?;
         files::create_folder(&folder)?;
+        tighten(&folder);
         let lock = lock(&folder, options.lock_wait)?;
         let mut notices = Vec::new();
         let mut sources = match Sources::read(&folder) {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use refrain::internals::replace::tighten;
 use refrain::{Session, StateKey, TokenId};
 
 use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
@@ -64,6 +65,7 @@ impl PrefixStore {
     /// # Errors
     /// [`PrefixError::Io`]: the folder cannot be read and written.
     pub fn open(folder: &Path, options: PrefixOptions) -> Result<Self, PrefixError> {
+        tighten(folder, |name| is_lock(name) || name.starts_with(block::FOLDER));
         Self::open_on(Arc::new(RealDisk), folder, options, SystemTime::now)
     }
 
@@ -548,6 +550,10 @@ pub(super) struct Planned {
 /// The name of the file that a store locks as long as it lives.
 pub(super) fn lock_name(store: Id) -> String {
     format!("{store}.lock")
+}
+
+fn is_lock(name: &str) -> bool {
+    name == CHANGES_LOCK || name.strip_suffix(".lock").is_some_and(|id| Id::parse(id).is_some())
 }
 
 /// Gives a new store a name and a lock.

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
 use refrain::internals::open::open_regular;
+use refrain::internals::replace::{Manner, ReplaceError, replace_file};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -138,7 +139,7 @@ impl Trace {
         Self::from_bytes(&content)
     }
 
-    /// Writes a file.
+    /// Writes a file that its owner alone may read; an existing one is replaced.
     ///
     /// # Errors
     /// [`TraceError::Io`], and [`TraceError::TooLarge`] before anything is written.
@@ -147,8 +148,9 @@ impl Trace {
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(TraceError::TooLarge { bytes: bytes.len() as u64, max: FILE_BYTES_MAX });
         }
-        let written = std::fs::File::create(path).and_then(|mut file| file.write_all(&bytes));
-        written.map_err(|source| TraceError::Io { path: path.to_owned(), source })
+        let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
+        replace_file(path, Manner::Private, |file| file.write_all(&bytes).map_err(failed))
+            .map_err(|ReplaceError { path, source, .. }| TraceError::Io { path, source })
     }
 
     /// The content of a file.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::GraphsError;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{ModelIdentity, PackedFile, Piece};
-use crate::replace::{ReplaceError, replace_file};
+use crate::replace::{Manner, ReplaceError, replace_file};
 use crate::schedule::{GraphKind, SwitchTimes, TimesError};
 
 /// The file with everything except the layers. A folder with such a file is a folder of graphs.
@@ -113,7 +113,7 @@ impl GraphFolder {
     /// [`TimesError::Io`]; stored times are unchanged.
     pub fn store_times(&self, times: &SwitchTimes) -> Result<PathBuf, TimesError> {
         let path = self.path.join(TIMES);
-        let written = replace_file(&path, |file| {
+        let written = replace_file(&path, Manner::Shared, |file| {
             use std::io::Write;
             let failed = |source| ReplaceError { action: "write", path: path.clone(), source };
             file.write_all(times.to_json().as_bytes()).map_err(failed)

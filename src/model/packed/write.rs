@@ -14,7 +14,7 @@ use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
 use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
-use crate::replace::{ReplaceError, replace_file};
+use crate::replace::{Manner, ReplaceError, replace_file};
 
 /// A model could not be packed. An existing file at the path is unchanged, and no partial file remains.
 #[derive(Debug, Error)]
@@ -130,7 +130,7 @@ pub fn pack(
 ) -> Result<PackSummary, WritePackedError> {
     let packing = Packing::new(checkpoint, options)?;
     let name = path.display().to_string();
-    replace_file(path, |file| packing.write(Output { out: file, name, offset: 0 }))
+    replace_file(path, Manner::Shared, |file| packing.write(Output { out: file, name, offset: 0 }))
 }
 
 /// A checkpoint that is being packed.
