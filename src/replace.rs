@@ -208,7 +208,8 @@ pub fn create_private_folder(path: &Path) -> io::Result<()> {
         use std::os::unix::fs::MetadataExt;
         let own = rustix::process::geteuid().as_raw();
         let denied = |what: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, what.to_owned()));
-        let found = fs::symlink_metadata(path)?;
+        // Without a slash at the end, which would follow a link.
+        let found = fs::symlink_metadata(path.components().as_path())?;
         if found.is_symlink() && ![own, 0].contains(&found.uid()) {
             return denied("it is a link of another user");
         }
@@ -456,7 +457,9 @@ mod tests {
         let error = replace_file(&nowhere, Manner::Shared, |_| Ok::<(), ReplaceError>(())).unwrap_err();
         assert_eq!(error.action, "create");
         fs::create_dir(folder.path().join("folder")).unwrap();
-        let error = replace_file(&folder.path().join("folder"), Manner::Shared, |_| Ok::<(), ReplaceError>(())).unwrap_err();
+        let error =
+            replace_file(&folder.path().join("folder"), Manner::Shared, |_| Ok::<(), ReplaceError>(()))
+                .unwrap_err();
         assert_eq!(error.action, "rename to");
         assert_eq!(names(folder.path()), ["folder"]);
     }

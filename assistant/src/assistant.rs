@@ -41,6 +41,7 @@ struct Shared {
     gate: Arc<Gate>,
     notes: Option<Notes>,
     store: Option<Store>,
+    key: Option<[u8; 32]>,
     /// Answers, if there is no store.
     memory: Arc<HistoryStore>,
     prompts: Prompts,
@@ -71,6 +72,7 @@ pub struct Builder {
     prompts: Prompts,
     options: AssistantOptions,
     gate: Arc<Gate>,
+    key: Option<[u8; 32]>,
 }
 
 impl Builder {
@@ -91,6 +93,14 @@ impl Builder {
     /// exist, and used by one process at a time. Without a store, answers are kept in memory.
     pub fn store(mut self, folder: impl Into<PathBuf>) -> Self {
         self.store = Some(folder.into());
+        self
+    }
+
+    /// The key with which the files of the store and of the index of notes are encrypted and authenticated; the app keeps it (key store,
+    /// keychain). Both were begun with this key, or are begun now: neither a key nor another one can be given later. What stays visible
+    /// is in `docs/privacy.md`.
+    pub fn key(mut self, key: [u8; 32]) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -123,24 +133,26 @@ impl Builder {
     /// # Errors
     /// [`BuildError`].
     pub fn build(self) -> Result<Assistant, BuildError> {
-        let Self { engine, notes, embedder, store, namespace, prompts, options, gate } = self;
+        let Self { engine, notes, embedder, store, namespace, prompts, options, gate, key } = self;
         check_namespace(&namespace)?;
         let notes = match notes {
             None => None,
             Some(folder) => {
-                let index = NotesIndex::open(&folder)?;
+                let index = NotesIndex::open_with_key(&folder, key.as_ref())?;
                 Some(Notes { index, folder, embedder, hidden: Mutex::default() })
             }
         };
-        let key = history::HistoryKey::of(&engine);
+        let model = history::HistoryKey::of(&engine);
         let store = store.map(|folder| {
-            let prefixes = PrefixOptions { max_bytes: options.prefix_bytes_max, ..PrefixOptions::default() };
-            Store::open(&folder, Some(key), prefixes)
+            let max_bytes = options.prefix_bytes_max;
+            let prefixes = PrefixOptions { max_bytes, key, ..PrefixOptions::default() };
+            Store::open(&folder, Some(model), prefixes)
         });
         let store = store.transpose()?;
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
-        let shared = Shared { engine, gate, notes, store, memory, prompts, options, n_forgotten, vocabulary };
+        let shared =
+            Shared { engine, gate, notes, store, key, memory, prompts, options, n_forgotten, vocabulary };
         let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into(), drafts: true };
         assistant.finish_forgetting()?;
         Ok(assistant)
@@ -179,6 +191,7 @@ impl Assistant {
             prompts: Prompts::default(),
             options: AssistantOptions::default(),
             gate: Arc::default(),
+            key: None,
         }
     }
 
@@ -222,6 +235,10 @@ impl Assistant {
     /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    pub(crate) fn key(&self) -> Option<&[u8; 32]> {
+        self.shared.key.as_ref()
     }
 
     pub(crate) fn notes_folder(&self) -> Option<&Path> {

@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, hand_in};
+use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, hand_in_with_key};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 use thiserror::Error;
 
@@ -96,23 +96,36 @@ pub fn forget_all(
     notes: Option<&Path>,
     what: impl IntoIterator<Item = Forget>,
 ) -> Result<Forgotten, ForgetError> {
+    forget_all_with_key(store, notes, None, what)
+}
+
+/// As [`forget_all`], for folders of an assistant with a key ([`Builder::key`](crate::Builder::key)).
+///
+/// # Errors
+/// As [`forget_all`], and before anything is deleted [`StoreError::Key`] and [`NotesError::Key`].
+pub fn forget_all_with_key(
+    store: Option<&Path>,
+    notes: Option<&Path>,
+    key: Option<&[u8; 32]>,
+    what: impl IntoIterator<Item = Forget>,
+) -> Result<Forgotten, ForgetError> {
     let store = store.filter(|folder| Store::is_in(folder));
     // Opening it is no reason to remove prefixes that an app's larger bound has room for.
-    let prefixes = PrefixOptions { max_bytes: u64::MAX, ..PrefixOptions::default() };
+    let prefixes = PrefixOptions { max_bytes: u64::MAX, key: key.copied(), ..PrefixOptions::default() };
     let store = store.map(|folder| Store::open(folder, None, prefixes)).transpose()?;
     if let Some(store) = &store {
         finish_forgetting(store)?;
     }
-    let index = match notes.map(NotesIndex::open) {
+    let index = match notes.map(|folder| NotesIndex::open_with_key(folder, key)) {
         Some(Err(NotesError::NoIndex { .. })) | None => None,
         // A writer builds it again, and deletes.
         Some(Err(error)) if error.is_damage() => None,
         Some(index) => Some(index?),
     };
-    let what = resolve(what, notes, index.as_ref())?;
+    let what = resolve(what, notes, index.as_ref(), key)?;
     match &store {
         Some(store) => begin(store, &what),
-        None => forget_without_store(&what),
+        None => forget_without_store(&what, key),
     }
 }
 
@@ -127,7 +140,7 @@ impl Assistant {
     /// # Errors
     /// [`ForgetError`]; what was deleted before stays deleted.
     pub fn forget(&self, what: Forget) -> Result<Forgotten, ForgetError> {
-        let what = resolve([what], self.notes_folder(), self.notes())?;
+        let what = resolve([what], self.notes_folder(), self.notes(), self.key())?;
         self.start_forgetting();
         let forgotten = match self.store() {
             Some(store) => {
@@ -139,7 +152,7 @@ impl Assistant {
                 forgotten
             }
             None => {
-                let forgotten = forget_without_store(&what);
+                let forgotten = forget_without_store(&what, self.key());
                 self.start_forgetting();
                 forgotten
             }
@@ -180,9 +193,10 @@ fn resolve(
     what: impl IntoIterator<Item = Forget>,
     folder: Option<&Path>,
     notes: Option<&NotesIndex>,
+    key: Option<&[u8; 32]>,
 ) -> Result<Vec<Forgetting>, ForgetError> {
     // Refuses the folder of something else, and an index of a newer version, before anything is noted or deleted.
-    let roots = folder.map(NotesIndex::roots_in).transpose()?.flatten();
+    let roots = folder.map(|folder| NotesIndex::roots_in_with_key(folder, key)).transpose()?.flatten();
     let index = folder.filter(|_| roots.is_some()).map(absolute).transpose()?;
     let (mut paths, mut others) = (Vec::new(), Vec::new());
     for what in what {
@@ -231,9 +245,10 @@ fn begin(store: &Store, what: &[Forgetting]) -> Result<Forgotten, ForgetError> {
     sum(what.iter().map(|what| carry_out(store, what))).map_err(ForgetError::noted)
 }
 
-fn forget_without_store(what: &[Forgetting]) -> Result<Forgotten, ForgetError> {
+fn forget_without_store(what: &[Forgetting], key: Option<&[u8; 32]>) -> Result<Forgotten, ForgetError> {
     let parts = what.iter().filter_map(in_index);
-    sum(parts.map(|part| Ok(Forgotten { is_notes_pending: forget_notes(&part)?, ..Forgotten::default() })))
+    let pending = |part: &Forgetting| forget_notes(part, key);
+    sum(parts.map(|part| Ok(Forgotten { is_notes_pending: pending(&part)?, ..Forgotten::default() })))
 }
 
 /// Carries out all, also behind an error, and returns the first error.
@@ -283,7 +298,7 @@ fn carry_out(store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError>
         forgotten.n_summaries = store.ledger().finish_forgetting(what, part.clone())?;
     }
     if let Some(part) = part {
-        forgotten.is_notes_pending = forget_notes(&part)?;
+        forgotten.is_notes_pending = forget_notes(&part, store.key())?;
         store.ledger().finish_forgetting(&part, None)?;
     }
     Ok(forgotten)
@@ -310,17 +325,18 @@ fn paths_in_index(what: &Forgetting) -> &[PathBuf] {
 }
 
 /// Deletes a part from the index that was there when the deletion began. Returns whether that was left to another writer.
-fn forget_notes(part: &Forgetting) -> Result<bool, NotesError> {
+fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, NotesError> {
     let Forgetting::Index { index: folder, paths, is_all } = part else { return Ok(false) };
     let mut paths = paths.clone();
-    match NotesIndex::roots_in(folder)? {
+    match NotesIndex::roots_in_with_key(folder, key)? {
         Some(roots) if *is_all => paths.extend(roots),
         Some(_) => {}
         // It was deleted since. On a disk that is not there, it waits.
         None if folder.parent().is_none_or(Path::is_dir) => return Ok(false),
         None => return Err(NotesError::NoIndex { path: folder.clone() }),
     }
-    let options = NotesOptions { lock_wait: Duration::from_millis(100), ..NotesOptions::default() };
+    let lock_wait = Duration::from_millis(100);
+    let options = NotesOptions { lock_wait, key: key.copied(), ..NotesOptions::default() };
     match NotesWriter::open_or_hand_in(folder, options, &Request::Forget(paths.clone()))? {
         Some(mut writer) => {
             if *is_all {
@@ -333,7 +349,7 @@ fn forget_notes(part: &Forgetting) -> Result<bool, NotesError> {
             // An update that other processes wait for is left to the next writer.
             if writer.maintain()? {
                 drop(writer);
-                hand_in(folder, &Request::Update)?;
+                hand_in_with_key(folder, key, &Request::Update)?;
             }
             Ok(false)
         }

@@ -58,7 +58,7 @@ mod template;
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use error::{BuildError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
-pub use forget::{Forget, ForgetError, Forgotten, forget, forget_all};
+pub use forget::{Forget, ForgetError, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, Priority};

@@ -75,6 +75,10 @@ pub(crate) struct Cli {
     /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm; `inspect` lists them.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) pre_tokenizer: Option<String>,
+    /// Encrypt the index of notes, the stored answers, summaries and computed prompts with the key in this file: 32 bytes, or 64
+    /// hexadecimal digits. What was begun without a key, or with another one, is refused.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -11,7 +11,7 @@ use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, BuildError, Command, Direction, EditCopies, EditRequest, Job,
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies, EditRequest, Job,
     JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
     StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
@@ -24,6 +24,7 @@ use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
 use crate::index::{embedder_of, open_named};
 use crate::interrupt::Interrupt;
+use crate::key::{KEY_ADVICE, key};
 use crate::load::note_demonstration;
 use crate::progress::Progress;
 use crate::prompt::read_input;
@@ -348,6 +349,7 @@ impl<'a> Assisted<'a> {
             Some(folder) => Some((folder, embedder_of(folder)?)),
             None => None,
         };
+        let key = key()?;
         let build = |store: Option<&Path>| {
             let mut builder =
                 Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
@@ -359,7 +361,7 @@ impl<'a> Assisted<'a> {
             if let Some(store) = store {
                 builder = builder.store(store);
             }
-            builder.build()
+            key.into_iter().fold(builder, Builder::key).build()
         };
         let assistant = build(store.as_deref()).or_else(|error| match error {
             // A folder that the user has named must be usable.
@@ -709,6 +711,7 @@ impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Self {
         match error {
             BuildError::Notes(error) => error.into(),
+            BuildError::Store(error @ StoreError::Key { .. }) => Self::input(error, KEY_ADVICE),
             error => Self::new(Exit::Failed, format!("{error} (--no-store goes on without a store)")),
         }
     }

@@ -18,6 +18,8 @@ use refrain::{
 use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};
 
+use crate::key::KEY_ADVICE;
+
 /// The exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -294,6 +296,7 @@ impl From<HistoryError> for Failure {
             HistoryError::Damaged { .. } => {
                 "`refrain history repair` drops what is damaged, and nothing else"
             }
+            HistoryError::Key { .. } | HistoryError::Encrypted { .. } => KEY_ADVICE,
             HistoryError::ReadOnly { .. } => "check the permissions of the folder",
             HistoryError::NoSuchRecord { .. } => "`refrain history list` shows them",
             _ => "name another folder with --history",

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_assistant::{ConversationId, Forget, ForgetError, Forgotten, StoreError, forget_all};
+use refrain_assistant::{ConversationId, Forget, ForgetError, Forgotten, StoreError, forget_all_with_key};
 use serde_json::json;
 
 use crate::args::ForgetKeptArgs;
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
+use crate::key::{KEY_ADVICE, key};
 use crate::terminal::{AnswerStream, note};
 
 pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
@@ -18,7 +19,7 @@ pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
         true => None,
         false => folder(args.notes.as_deref(), "notes", "--notes")?,
     };
-    let all = forget_all(store.as_deref(), index.as_deref(), wanted(args))?;
+    let all = forget_all_with_key(store.as_deref(), index.as_deref(), key()?.as_ref(), wanted(args))?;
     if args.json {
         let json = json!({
             "answers": all.n_answers,
@@ -70,6 +71,7 @@ impl From<ForgetError> for Failure {
             ForgetError::Store(error @ StoreError::InUse { .. }) => {
                 Self::input(error, "nothing is deleted: wait for the other process to end")
             }
+            ForgetError::Store(error @ StoreError::Key { .. }) => Self::input(error, KEY_ADVICE),
             ForgetError::Unfinished { source } => Self::new(
                 Exit::Failed,
                 format!("{source} (the rest is noted: the next command with the store tries again)"),

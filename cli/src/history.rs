@@ -16,6 +16,7 @@ use crate::args::{
     StoreArgs, UnpublishArgs,
 };
 use crate::failure::{Exit, Failure};
+use crate::key::key;
 use crate::terminal::{AnswerStream, note, note_once, visible};
 
 /// The answers of a namespace: a draft source, and the place for new answers. Without a folder, sessions keep their
@@ -36,8 +37,8 @@ impl History {
         engine: &Engine,
         namespace: &'static str,
     ) -> Result<Self, Failure> {
-        let open =
-            |folder: &Path| HistoryLog::open(folder, HistoryKey::of(engine), HistoryOptions::default());
+        let options = HistoryOptions { key: key()?, ..HistoryOptions::default() };
+        let open = |folder: &Path| HistoryLog::open(folder, HistoryKey::of(engine), options.clone());
         let log = match (&args.history, default_folder()) {
             _ if args.no_history => None,
             (Some(folder), _) => Some(open(folder)?),
@@ -176,7 +177,8 @@ fn open_all(folder: &FolderArgs) -> Result<Vec<HistoryLog>, Failure> {
     let folder =
         folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --history"))?;
     let keys = HistoryLog::keys(&folder)?;
-    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, HistoryOptions::default()));
+    let options = HistoryOptions { key: key()?, ..HistoryOptions::default() };
+    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, options.clone()));
     Ok(logs.collect::<Result<_, _>>()?)
 }
 

@@ -18,6 +18,7 @@ use crate::args::{
 use crate::failure::{Exit, Failure};
 use crate::history::{data_folder, utc};
 use crate::interrupt::Interrupt;
+use crate::key::{KEY_ADVICE, key};
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, models};
@@ -180,7 +181,7 @@ fn stored_embedder(index: &NotesIndex) -> Result<Option<ModelEmbedder>, Failure>
 
 /// The model whose vectors the index in a folder has.
 pub(crate) fn embedder_of(folder: &Path) -> Result<Option<Arc<dyn Embedder>>, Failure> {
-    let embedder = stored_embedder(&NotesIndex::open(folder)?)?;
+    let embedder = stored_embedder(&NotesIndex::open_with_key(folder, key()?.as_ref())?)?;
     Ok(embedder.map(|embedder| Arc::new(embedder) as Arc<dyn Embedder>))
 }
 
@@ -219,7 +220,8 @@ fn options(args: &IndexReadArgs, reads_all: bool) -> Result<NotesOptions, Failur
         [all] if all == "all" => Some(Vec::new()),
         codes => Some(codes.iter().map(language).collect::<Result<_, _>>()?),
     };
-    Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, ..NotesOptions::default() })
+    let key = key()?;
+    Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, key, ..NotesOptions::default() })
 }
 
 pub(crate) fn note_repairs(writer: &NotesWriter) {
@@ -280,9 +282,10 @@ pub(crate) fn open_named(named: Option<&Path>) -> Result<(PathBuf, NotesIndex), 
 
 /// Opens the index for reading. A damaged one is built again first.
 fn open(folder: &Path) -> Result<NotesIndex, Failure> {
-    match NotesIndex::open(folder) {
+    let key = key()?;
+    match NotesIndex::open_with_key(folder, key.as_ref()) {
         Err(error) if error.is_damage() => {
-            let mut writer = NotesWriter::open(folder, NotesOptions::default())?;
+            let mut writer = NotesWriter::open(folder, NotesOptions { key, ..NotesOptions::default() })?;
             note_repairs(&writer);
             let progress = Progress::bytes("reading notes");
             let report = writer.update(&mut |done, total| {
@@ -291,7 +294,7 @@ fn open(folder: &Path) -> Result<NotesIndex, Failure> {
             })?;
             drop(progress);
             note_report(&report);
-            Ok(NotesIndex::open(folder)?)
+            Ok(NotesIndex::open_with_key(folder, key.as_ref())?)
         }
         opened => Ok(opened?),
     }
@@ -417,7 +420,8 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let _cancelling = interrupt.cancels(cancel.clone());
     let folder = folder(&args.folder)?;
     let request = Request::Forget(args.paths.clone());
-    match NotesWriter::open_or_hand_in(&folder, NotesOptions::default(), &request)? {
+    let options = NotesOptions { key: key()?, ..NotesOptions::default() };
+    match NotesWriter::open_or_hand_in(&folder, options, &request)? {
         None => note("another process writes the index and will forget this; until then, its text is there"),
         Some(mut writer) => {
             note_repairs(&writer);
@@ -436,6 +440,7 @@ impl From<NotesError> for Failure {
             NotesError::NoIndex { .. } => "`refrain index add PATH` makes one",
             NotesError::Damaged { .. } => "`refrain index update` builds it again",
             NotesError::InUse { .. } | NotesError::InboxFull { .. } => "wait for the other process to end",
+            NotesError::Key { .. } => KEY_ADVICE,
             NotesError::Watch { .. } => "raise the system's limit on watches, or run `refrain index update`",
             NotesError::Version { .. } => "use the newer program, or another folder with --index",
             NotesError::OutOfRange { .. } => return Self::usage(error, "choose a value in the range"),

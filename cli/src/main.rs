@@ -4,7 +4,7 @@
 //! [`profile`], [`pack`], [`graphs`], [`stream`], [`pruning`], [`train`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), loading ([`load`], [`setup`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
@@ -27,6 +27,7 @@ mod hub;
 mod index;
 mod inspect;
 mod interrupt;
+mod key;
 mod learned;
 mod load;
 mod manual;
@@ -90,6 +91,7 @@ fn run_program() -> Result<Exit, Failure> {
     models::set_folder(cli.models.clone());
     load::set_pre_tokenizer(cli.pre_tokenizer.clone());
     check_memory()?;
+    key::set_file(cli.key_file.clone());
     let interrupt = Interrupt::install()?;
     match &cli.command {
         Command::Ask(args) => assist::ask(args, &interrupt),

@@ -12,6 +12,7 @@ use refrain_index::notes::{NotesIndex, NotesOptions, NotesWriter, Request};
 use crate::failure::{Exit, Failure};
 use crate::index::{folder_or_default, note_repairs, note_report, open_named, proceeds};
 use crate::interrupt::Interrupt;
+use crate::key::key;
 use crate::progress::Progress;
 use crate::terminal::{note, visible};
 
@@ -39,7 +40,8 @@ impl Notes {
             return Err(Failure::input(problem, "--notes names folders of notes, or the folder of an index"));
         }
         let is_index = |path: &&PathBuf| -> Result<bool, Failure> {
-            match path.is_dir().then(|| NotesIndex::roots_in(path)) {
+            let key = key()?;
+            match path.is_dir().then(|| NotesIndex::roots_in_with_key(path, key.as_ref())) {
                 None | Some(Err(NotesError::Foreign { .. })) => Ok(false),
                 Some(roots) => Ok(roots?.is_some()),
             }
@@ -79,7 +81,8 @@ impl Notes {
         }
         keeping.watches = true;
         let request = Request::Add(self.folders.clone());
-        let writer = NotesWriter::open_or_hand_in(&self.index, NotesOptions::default(), &request)?;
+        let options = NotesOptions { key: key()?, ..NotesOptions::default() };
+        let writer = NotesWriter::open_or_hand_in(&self.index, options, &request)?;
         let Some(mut writer) = writer else {
             note("another process writes the index: the notes are left to it");
             keeping.ready.set();
@@ -222,7 +225,8 @@ impl Watching {
     }
 
     fn watch(&self) -> Result<(), NotesError> {
-        let mut writer = NotesWriter::open(&self.index, NotesOptions::default())?;
+        let options = NotesOptions { key: key()?, ..NotesOptions::default() };
+        let mut writer = NotesWriter::open(&self.index, options)?;
         let watched = writer.watch(&self.cancel, &mut |_, report| {
             if report.is_notable() {
                 note_report(report);

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::args::{PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 use crate::failure::{Exit, Failure};
 use crate::history::cache_folder;
+use crate::key::key;
 use crate::prompt::Composed;
 use crate::terminal::{AnswerStream, note, note_once, visible};
 
@@ -98,7 +99,7 @@ fn folder_or_default(named: Option<&Path>) -> Result<PathBuf, Failure> {
 }
 
 fn open(folder: &Path) -> Result<PrefixStore, Failure> {
-    PrefixStore::open(folder, PrefixOptions::default())
+    PrefixStore::open(folder, PrefixOptions { key: key()?, ..PrefixOptions::default() })
         .map_err(|error| Failure::new(Exit::Failed, format!("{error} (check the folder of --prefixes)")))
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
-use refrain_assistant::{Assistant, AssistantOptions, BuildError, Gate, StoreError};
+use refrain_assistant::{Assistant, AssistantOptions, BuildError, Builder, Gate, StoreError};
 use refrain_serve::{
     Limits, Loaded, ModelKind, ModelSpec, Models, ModelsError, ServeError, ServeOptions, Server,
 };
@@ -17,6 +17,7 @@ use crate::args::{ModelArgs, NotesArgs, ServeArgs, SessionArgs};
 use crate::failure::{Exit, Failure};
 use crate::history::data_folder;
 use crate::interrupt::Interrupt;
+use crate::key::key;
 use crate::learned::LearnedFile;
 use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
@@ -173,6 +174,7 @@ impl First<'_> {
             true => None,
             false => args.store.clone().or_else(|| self.index.and_then(|_| data_folder("assistant"))),
         };
+        let key = key()?;
         let build = |store: Option<PathBuf>| {
             let mut builder =
                 Assistant::builder(setup.engine.clone()).options(options.clone()).gate(Arc::clone(gate));
@@ -182,7 +184,7 @@ impl First<'_> {
             if let Some(folder) = store {
                 builder = builder.store(folder);
             }
-            builder.build()
+            key.into_iter().fold(builder, Builder::key).build()
         };
         let built = build(store).or_else(|error| match error {
             // A folder that the user has named must be usable.

@@ -29,8 +29,11 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
     // The rows of trees are computed by the draft model's keys and values, so the target is loaded as one too.
     let options = DraftModelOptions { cost_profile, ..load::draft_model_options(&args.model.compute) };
     load::draft_model(&engine, &checkpoint, options)?;
-    create_private_folder(&args.out)
-        .map_err(|source| ReplaceError { action: "create", path: args.out.clone(), source })?;
+    create_private_folder(&args.out).map_err(|source| ReplaceError {
+        action: "create",
+        path: args.out.clone(),
+        source,
+    })?;
     let options = RecordOptions {
         max_tokens: args.max_tokens as usize,
         prompt_tokens_max: args.prompt_tokens as usize,

@@ -39,7 +39,10 @@ impl Home {
     fn command(&self, args: &[&str]) -> Command {
         let clean = command(args);
         let mut command = Command::new("sh");
-        command.args(["-c", "umask \"$0\" && exec \"$@\"", self.umask]).arg(clean.get_program()).args(clean.get_args());
+        command
+            .args(["-c", "umask \"$0\" && exec \"$@\"", self.umask])
+            .arg(clean.get_program())
+            .args(clean.get_args());
         for (name, value) in clean.get_envs() {
             match value {
                 Some(value) => command.env(name, value),
@@ -68,7 +71,8 @@ impl Home {
     #[track_caller]
     fn check(&self, after: &str) {
         let open = [&self.path("data"), &self.path("cache"), &self.path("config"), &self.path("home")];
-        let loose: Vec<_> = open.into_iter().flat_map(|path| all(path)).filter(|(_, mode)| mode & 0o077 != 0).collect();
+        let loose: Vec<_> =
+            open.into_iter().flat_map(|path| all(path)).filter(|(_, mode)| mode & 0o077 != 0).collect();
         assert!(loose.is_empty(), "after {after} under umask {}: {loose:o?}", self.umask);
     }
 }
@@ -113,7 +117,7 @@ fn every_command(home: &Home) {
     let with = |args: &[&str]| run(&[args, &one].concat());
 
     run(&["index", "add", notes]);
-    run(&["index", "update", "--tokens", model]);
+    run(&["index", "update", "--model", model]);
     run(&["index", "search", "repair"]);
     run(&["index", "status"]);
     with(&["ask", QUESTION]);
@@ -124,8 +128,8 @@ fn every_command(home: &Home) {
     with(&["run", "--max-tokens", "8", "--echo", "--prefixes", "--context", car, QUESTION]);
     home.run(&["chat", "--max-tokens", "8", "--prefixes", "--threads", "1"], "Hello.\nAnd then?\n");
     run(&["history", "list"]);
-    run(&["history", "status"]);
-    run(&["history", "verify"]);
+    run(&["history", "stats"]);
+    run(&["history", "repair"]);
     run(&["prefixes", "status"]);
     with(&["score", "--text", "Ada Voss repairs it.", "--logits", arg(&home.path("data").join("logits"))]);
     let row = json!({
@@ -147,10 +151,11 @@ fn every_command(home: &Home) {
 }
 
 fn serve(home: &Home, notes: &str, model: &str) {
-    let (index, store, socket) = (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
+    let (index, store, socket) =
+        (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
     let args = ["serve", "--threads", "1", "--model", model, "--index", arg(&index), "--store", arg(&store)];
     let args = [&args[..], &["--unix-socket", arg(&socket), "--notes", notes]].concat();
-    let mut child = home.command(&args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = home.command(&args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).unwrap();
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
@@ -171,8 +176,11 @@ fn mcp(home: &Home, notes: &str, model: &str) {
     let about = json!({ "name": "test", "version": "1" });
     let begin = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about });
     let call = json!({ "name": "search_notes", "arguments": { "query": "repair" } });
-    let message = |id: u64, method: &str, params| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
-    let input = [message(1, "initialize", begin), message(2, "tools/call", call)];
+    let message = |id: u64, method: &str, params| {
+        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+    };
+    let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let input = [message(1, "initialize", begin), begun, message(2, "tools/call", call)];
     let input: String = input.iter().map(|message| format!("{message}\n")).collect();
     let output = home.run(&args, &input);
     assert!(output.contains("Qulittus"), "{output}");
@@ -183,9 +191,13 @@ fn an_edited_file_keeps_its_mode() {
     let home = Home::new("000");
     let note = home.path("mine/car.md");
     set_mode(&note, 0o640);
-    home.run(&["edit", arg(&note), "Write VIII.", "--in-place", "--model", arg(&model()), "--threads", "1"], "");
+    home.run(
+        &["edit", arg(&note), "Write VIII.", "--in-place", "--model", arg(&model()), "--threads", "1"],
+        "",
+    );
     assert_eq!(mode(&note), 0o640);
-    let names: Vec<_> = fs::read_dir(home.path("mine")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(home.path("mine")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
@@ -209,7 +221,8 @@ fn what_older_versions_left_open_is_closed_and_what_others_own_is_not_touched() 
     command(&["index", "search", "repair"]);
     command(&summarize);
     command(&["run", "--max-tokens", "4", "--prefixes", "--threads", "1", "Hello."]);
-    let loose = |path: &Path| all(path).into_iter().filter(|(_, mode)| mode & 0o077 != 0).map(|(path, _)| path);
+    let loose =
+        |path: &Path| all(path).into_iter().filter(|(_, mode)| mode & 0o077 != 0).map(|(path, _)| path);
     let mut still: Vec<_> = loose(&home.path("data")).chain(loose(&home.path("cache"))).collect();
     still.sort();
     // Above the stores nothing holds text.
@@ -263,6 +276,7 @@ fn folders_of_other_users_are_refused() {
             &["index", "add", arg(&mine), "--index", arg(&trap)][..],
             &["run", "--max-tokens", "4", "--history", arg(&trap), "Hello."],
             &["summarize", arg(&mine), "--store", arg(&trap)],
+            &["run", "--max-tokens", "4", "--no-history", &format!("--prefixes={}/", arg(&trap)), "Hello."],
         ] {
             let output = home.command(args).uid(OWN).gid(OWN).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);

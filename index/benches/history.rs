@@ -79,12 +79,18 @@ impl Writer {
 }
 
 fn options() -> HistoryOptions {
-    HistoryOptions { sync: SyncPolicy::Never, ..HistoryOptions::default() }
+    // Encrypted if the variable is set.
+    let key = std::env::var_os("REFRAIN_BENCH_KEY").map(|_| [7; 32]);
+    HistoryOptions { sync: SyncPolicy::Never, key, ..HistoryOptions::default() }
 }
 
 /// The folder of the history, which is generated if it does not exist.
 fn folder() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("history-10m");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(if options().key.is_some() {
+        "history-10m-key"
+    } else {
+        "history-10m"
+    });
     let log = HistoryLog::open(&folder, KEY, options()).expect("opens");
     let held: u64 = log.stats().namespaces.iter().map(|namespace| namespace.n_tokens).sum();
     if held < N_TOKENS as u64 {

@@ -55,7 +55,12 @@ fn main() -> Outcome<()> {
 }
 
 fn open(folder: &Path) -> Outcome<NotesWriter> {
-    Ok(NotesWriter::open(&folder.join("index"), NotesOptions::default())?)
+    Ok(NotesWriter::open(&folder.join("index"), NotesOptions { key: key(), ..NotesOptions::default() })?)
+}
+
+/// Encrypts the index if the variable is set.
+fn key() -> Option<[u8; 32]> {
+    std::env::var_os("REFRAIN_BENCH_KEY").map(|_| [7; 32])
 }
 
 /// Indexes the notes from nothing, and prints time and peak memory of this process.
@@ -75,7 +80,7 @@ fn index_all(folder: &Path) -> Outcome<()> {
         let kib: f64 = peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok()).unwrap_or_default();
         println!("peak memory             {:>9.1} MiB", kib / 1024.0);
     }
-    let bytes = NotesIndex::open(&folder.join("index"))?.status()?.bytes;
+    let bytes = NotesIndex::open_with_key(&folder.join("index"), key().as_ref())?.status()?.bytes;
     println!("on disk                 {:>9.1} MB", bytes as f64 / 1e6);
     Ok(())
 }
@@ -107,7 +112,7 @@ fn updates(folder: &Path) -> Outcome<()> {
 
 fn searches(folder: &Path) -> Outcome<()> {
     let since = Instant::now();
-    let index = NotesIndex::open(&folder.join("index"))?;
+    let index = NotesIndex::open_with_key(&folder.join("index"), key().as_ref())?;
     println!("open a reader           {:>9.2} ms", ms(since.elapsed()));
     let mut rng = Rng(11);
     let queries: Vec<String> = (0..2000).map(|_| corpus::query(&mut rng)).collect();
@@ -143,7 +148,7 @@ fn tokens(folder: &Path) -> Outcome<()> {
         since.elapsed().as_secs_f64()
     );
     drop(writer);
-    let index = NotesIndex::open(&folder.join("index"))?;
+    let index = NotesIndex::open_with_key(&folder.join("index"), key().as_ref())?;
     let mut rng = Rng(13);
     let (mut times, mut n_tokens) = (Vec::new(), 0);
     for _ in 0..200 {

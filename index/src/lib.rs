@@ -31,6 +31,7 @@ mod passage;
 pub mod prefixes;
 #[cfg(feature = "notes")]
 mod read;
+mod seal;
 #[cfg(feature = "notes")]
 mod search;
 #[cfg(feature = "notes")]
@@ -50,5 +51,12 @@ pub use passage::{PASSAGE_WORDS_MAX, Passage, split, split_sections};
 pub use prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
 #[cfg(feature = "notes")]
 pub use read::{Documents, ReadError, ReadLimits, SkipReason, Skipped, read_documents};
+pub use seal::KeyProblem;
 #[cfg(feature = "notes")]
 pub use search::{Hit, IndexError, PassageIndex};
+
+/// Encryption of files, for this project's own crates. Anything here may change in any release.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::seal::{PART_BYTES, Seal, place};
+}

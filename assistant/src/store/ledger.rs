@@ -4,16 +4,23 @@
 //! the file in one step. The first line names the version. An incomplete last line is the result of a crash and is cut off. Other
 //! lines with a wrong checksum are left out: the answer of such a line then has no entry, and the next deletion deletes it.
 //!
+//! With a key, the second line has a random id of the file and what tells a wrong key; the JSON of the others is a part of the
+//! index's encryption, in hexadecimal digits. Its place is the id and the number of the line, so no line can be moved or come from an
+//! earlier file.
+//!
 //! The file is bounded. Above [`Bounds::bytes_max`] it is written again with the newest answers and summaries; what it does not name
 //! any more is deleted from history and prefixes first, so nothing of unknown origin stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use refrain::internals::open::open_regular;
 use refrain::internals::replace::{Manner, ReplaceError, replace_file};
+use refrain_index::KeyProblem;
+use refrain_index::internals::{PART_BYTES, Seal, place};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -22,6 +29,8 @@ use super::{StoreError, io_error};
 
 const MAGIC: &str = "refrain-ledger ";
 const VERSION: u32 = 2;
+/// The version of an encrypted ledger, which programs without encryption refuse.
+const SEALED: u32 = 3;
 
 /// Maximum length of a line. The longest is a deletion with the names of 100,000 links.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -51,6 +60,15 @@ impl Default for Bounds {
     /// An answer from four notes takes about 220 bytes, a note about 200: 16 MiB name at least 16,000 answers.
     fn default() -> Self {
         Self { bytes_max: 32 << 20, kept_bytes_max: 16 << 20 }
+    }
+}
+
+impl Bounds {
+    /// Encrypted lines are twice as long.
+    pub(super) fn of(seal: &Seal) -> Self {
+        let Self { bytes_max, kept_bytes_max } = Self::default();
+        let times = if seal.encrypts() { 2 } else { 1 };
+        Self { bytes_max: times * bytes_max, kept_bytes_max: times * kept_bytes_max }
     }
 }
 
@@ -173,6 +191,9 @@ fn is_named(note: u64, places: Option<&Vec<u64>>, names: &[u64]) -> bool {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
+    seal: Seal,
+    /// The random id of an encrypted file.
+    id: u64,
     bounds: Bounds,
     /// `None` if the file could not be opened after it was replaced.
     file: Option<File>,
@@ -216,9 +237,19 @@ impl Ledger {
     ///
     /// With `is_expected`, the store has files that only a ledger with lines can have led to: one without a first line is then
     /// damaged.
-    pub(super) fn open(path: &Path, bounds: Bounds, is_expected: bool) -> Result<(Self, Found), StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError::Key`], before anything is changed.
+    pub(super) fn open(
+        path: &Path,
+        seal: Seal,
+        bounds: Bounds,
+        is_expected: bool,
+    ) -> Result<(Self, Found), StoreError> {
         let mut ledger = Self {
             path: path.to_owned(),
+            seal,
+            id: 0,
             bounds,
             file: None,
             len: 0,
@@ -265,7 +296,7 @@ impl Ledger {
             let mut n_read =
                 reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(failed)? as u64;
             let mut is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
-            let mut entry = if is_whole { decode(&line) } else { None };
+            let mut entry = if is_whole { self.decode(&line) } else { None };
             while !is_whole && n_read >= LINE_BYTES_MAX {
                 // The rest of a line that is longer than any valid one.
                 line.clear();
@@ -279,16 +310,27 @@ impl Ledger {
                 is_whole = line.last() == Some(&b'\n');
             }
             if !is_whole {
+                if self.n_lines == 1 && self.seal.encrypts() {
+                    return Err(self.key(KeyProblem::Wrong));
+                }
                 return Ok(if is_damaged { Found::Damaged } else { Found::Whole });
             }
             if self.len == 0 {
                 let given = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(MAGIC));
                 match given.and_then(|given| given.parse::<u32>().ok()) {
-                    Some(VERSION) => {}
+                    Some(SEALED) if !self.seal.encrypts() => return Err(self.key(KeyProblem::Missing)),
+                    Some(given) if given < SEALED && self.seal.encrypts() => {
+                        return Err(self.key(KeyProblem::NotEncrypted));
+                    }
+                    Some(VERSION | SEALED) => {}
                     Some(given) if given < VERSION => return Ok(Found::Older),
                     Some(_) => return Err(StoreError::Version { path: self.path.clone() }),
+                    // Whether it is of this key cannot be told.
+                    None if self.seal.encrypts() => return Err(self.key(KeyProblem::Wrong)),
                     None => is_damaged = true,
                 }
+            } else if self.n_lines == 1 && self.seal.encrypts() {
+                self.id = self.id_of(&line).ok_or_else(|| self.key(KeyProblem::Wrong))?;
             } else {
                 let is_too_much = self.len > 2 * self.bounds.bytes_max;
                 entry = entry.filter(|entry| !is_too_much || matches!(entry, Entry::Forget { .. }));
@@ -307,7 +349,8 @@ impl Ledger {
         if entries.is_empty() {
             return Ok(());
         }
-        let lines: Vec<Vec<u8>> = entries.iter().map(encode).collect();
+        let lines = (self.n_lines..).zip(&entries).map(|(n_line, entry)| self.line(n_line, entry));
+        let lines = lines.collect::<io::Result<Vec<Vec<u8>>>>().map_err(io_error("encrypt", &self.path))?;
         if let Some(long) = lines.iter().find(|line| line.len() as u64 > LINE_BYTES_MAX) {
             let (path, bytes) = (self.path.clone(), long.len() as u64);
             return Err(StoreError::TooLarge { path, bytes, max: LINE_BYTES_MAX });
@@ -454,7 +497,7 @@ impl Ledger {
             };
             let new: Vec<u64> = made.notes.iter().filter(|note| !notes.contains(*note)).copied().collect();
             let places = new.iter().map(|note| self.note_bytes(*note));
-            bytes += encode(&entry).len() as u64 + places.sum::<u64>();
+            bytes += self.line_len(&entry) + places.sum::<u64>();
             if is_long && bytes > self.bounds.kept_bytes_max {
                 break;
             }
@@ -484,7 +527,8 @@ impl Ledger {
 
     fn note_bytes(&self, note: u64) -> u64 {
         // 20 digits and a comma per hash; kind, braces and checksum.
-        64 + 21 * (1 + self.notes.get(&note).map_or(0, Vec::len) as u64)
+        let plain = 64 + 21 * (1 + self.notes.get(&note).map_or(0, Vec::len) as u64);
+        if self.seal.encrypts() { 2 * (plain + PART_BYTES as u64) } else { plain }
     }
 
     /// Writes the file again as [planned](Self::plan), after the rest was deleted.
@@ -518,7 +562,8 @@ impl Ledger {
 
     /// Writes the file again from what is in memory.
     pub(crate) fn rewrite(&mut self) -> Result<(), StoreError> {
-        let mut bytes = format!("{MAGIC}{VERSION}\n").into_bytes();
+        let mut bytes =
+            format!("{MAGIC}{}\n", if self.seal.encrypts() { SEALED } else { VERSION }).into_bytes();
         let notes = self.notes.iter().map(|(&note, places)| Entry::Note { note, places: places.clone() });
         let answers = self.answers.iter().map(|((model, record), made)| Entry::Answer {
             model: model.clone(),
@@ -529,26 +574,66 @@ impl Ledger {
         let namespaces = self.namespaces.iter().map(|name| Entry::Namespace { name: name.clone() });
         let forgetting = self.forgetting.iter().map(|what| Entry::Forget { what: what.clone() });
         let mut n_lines = 1;
-        for entry in notes.chain(answers).chain(summaries).chain(namespaces).chain(forgetting) {
-            bytes.extend(encode(&entry));
-            n_lines += 1;
-        }
+        let encrypted = io_error("encrypt", &self.path);
+        // Every file has another id. `RandomState` has random keys from the system.
+        let id = RandomState::new().hash_one(self.len);
+        let encode_all = || -> io::Result<()> {
+            if self.seal.encrypts() {
+                bytes.extend(id_line(&self.seal, id)?);
+                n_lines += 1;
+            }
+            for entry in notes.chain(answers).chain(summaries).chain(namespaces).chain(forgetting) {
+                bytes.extend(encode(&self.seal, id, n_lines, &entry)?);
+                n_lines += 1;
+            }
+            Ok(())
+        };
+        encode_all().map_err(encrypted)?;
         // Some systems do not replace a file that is open.
         self.file = None;
         let replaced = replace(&self.path, &bytes);
         self.file = open_file(&self.path).ok();
-        if let Err(error) = replaced {
-            // It may have been replaced before the error.
-            if !self.is_torn
-                && let Ok(metadata) = fs::metadata(&self.path)
-            {
-                self.len = metadata.len();
-            }
-            return Err(error);
+        // It may have been replaced before the error.
+        if replaced.is_ok() || fs::read(&self.path).is_ok_and(|found| found == bytes) {
+            self.is_torn = false;
+            (self.len, self.n_lines, self.id) = (bytes.len() as u64, n_lines, id);
         }
-        self.is_torn = false;
-        (self.len, self.n_lines) = (bytes.len() as u64, n_lines);
-        Ok(())
+        replaced
+    }
+
+    fn key(&self, problem: KeyProblem) -> StoreError {
+        StoreError::Key { path: self.path.clone(), problem }
+    }
+
+    /// The id of an encrypted file, in its second line.
+    fn id_of(&self, line: &[u8]) -> Option<u64> {
+        let (id, check) = line.split_at_checked(16)?;
+        let id = u64::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?;
+        self.seal.open(&place("ledger", &id.to_le_bytes()), &from_hex(check)?).map(|_| id)
+    }
+
+    /// The line of an entry.
+    fn line(&self, n_line: usize, entry: &Entry) -> io::Result<Vec<u8>> {
+        encode(&self.seal, self.id, n_line, entry)
+    }
+
+    /// The length of the line of an entry.
+    fn line_len(&self, entry: &Entry) -> u64 {
+        let len = to_json(entry).len();
+        18 + if self.seal.encrypts() { 2 * (len + PART_BYTES) } else { len } as u64
+    }
+
+    /// The entry of the next line.
+    fn decode(&self, line: &[u8]) -> Option<Entry> {
+        let (sum, text) = (line.get(..16)?, line.get(17..)?);
+        let sum = u64::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
+        if xxh3_64(text) != sum {
+            return None;
+        }
+        if !self.seal.encrypts() {
+            return serde_json::from_slice(text).ok();
+        }
+        serde_json::from_slice(&self.seal.open(&line_place(self.id, self.n_lines), &from_hex(text)?)?).ok()
     }
 
     /// Cuts off what follows the last whole line.
@@ -568,15 +653,43 @@ fn open_file(path: &Path) -> Result<File, StoreError> {
     File::options().append(true).open(path).map_err(io_error("open", path))
 }
 
-fn encode(entry: &Entry) -> Vec<u8> {
-    let json = serde_json::to_string(entry).expect("strings and numbers, and paths are stored as strings");
-    format!("{:016x} {json}\n", xxh3_64(json.as_bytes())).into_bytes()
+fn to_json(entry: &Entry) -> String {
+    serde_json::to_string(entry).expect("strings and numbers, and paths are stored as strings")
 }
 
-fn decode(line: &[u8]) -> Option<Entry> {
-    let (sum, json) = (line.get(..16)?, line.get(17..)?);
-    let sum = u64::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
-    (xxh3_64(json) == sum).then(|| serde_json::from_slice(json).ok()).flatten()
+fn encode(seal: &Seal, id: u64, n_line: usize, entry: &Entry) -> io::Result<Vec<u8>> {
+    let json = to_json(entry);
+    let text = if seal.encrypts() {
+        let mut part = Vec::with_capacity(json.len() + PART_BYTES);
+        seal.close(&line_place(id, n_line), json.as_bytes(), &mut part)?;
+        to_hex(&part)
+    } else {
+        json
+    };
+    Ok(format!("{:016x} {text}\n", xxh3_64(text.as_bytes())).into_bytes())
+}
+
+/// The second line of an encrypted file.
+fn id_line(seal: &Seal, id: u64) -> io::Result<Vec<u8>> {
+    let mut check = Vec::new();
+    seal.close(&place("ledger", &id.to_le_bytes()), &[], &mut check)?;
+    Ok(format!("{id:016x}{}\n", to_hex(&check)).into_bytes())
+}
+
+fn line_place(id: u64, n_line: usize) -> Vec<u8> {
+    place("ledger line", &[id.to_le_bytes(), (n_line as u64).to_le_bytes()].concat())
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    let digit = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_chunks::<2>();
+    let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
 }
 
 /// Replaces a file in one step.
@@ -591,6 +704,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn seal() -> Seal {
+        Seal::default()
+    }
 
     fn answer(record: u64, notes: &[u64]) -> Entry {
         let made = Made { notes: notes.to_vec(), ..Made::default() };
@@ -607,7 +724,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Ledger {
-        let (ledger, found) = Ledger::open(path, Bounds::default(), false).unwrap();
+        let (ledger, found) = Ledger::open(path, seal(), Bounds::default(), false).unwrap();
         assert_eq!(found, Found::Whole);
         ledger
     }
@@ -651,13 +768,81 @@ mod tests {
         let mut flipped = whole.clone();
         flipped[middle] ^= 1;
         fs::write(&path, &flipped).unwrap();
-        let (ledger, found) = Ledger::open(&path, Bounds::default(), false).unwrap();
+        let (ledger, found) = Ledger::open(&path, seal(), Bounds::default(), false).unwrap();
         assert_eq!(found, Found::Damaged);
         assert_eq!((1..4).filter(|&record| has(&ledger, record)).collect::<Vec<_>>(), [1, 3]);
         fs::write(&path, format!("{MAGIC}9\n")).unwrap();
-        assert!(matches!(Ledger::open(&path, Bounds::default(), false), Err(StoreError::Version { .. })));
+        assert!(matches!(
+            Ledger::open(&path, seal(), Bounds::default(), false),
+            Err(StoreError::Version { .. })
+        ));
         fs::write(&path, format!("{MAGIC}1\n")).unwrap();
-        assert_eq!(Ledger::open(&path, Bounds::default(), false).unwrap().1, Found::Older);
+        assert_eq!(Ledger::open(&path, seal(), Bounds::default(), false).unwrap().1, Found::Older);
+    }
+
+    #[test]
+    fn with_a_key_no_word_is_on_the_disk_and_lines_stay_where_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let keyed = |key: u8| Seal::new(Some(&[key; 32]), "test");
+        let open = |seal: Seal| Ledger::open(&path, seal, Bounds::default(), false);
+        let what = Forgetting::Notes { paths: vec!["/notes/a.md".into()], names: vec![70], index: None };
+        let (mut ledger, _) = open(keyed(1)).unwrap();
+        ledger.append(vec![summary(7, "the secret"), answer(1, &[7])]).unwrap();
+        ledger.append(vec![summary(8, "harmless"), Entry::Forget { what: what.clone() }]).unwrap();
+        drop(ledger);
+        let whole = fs::read(&path).unwrap();
+        let text = String::from_utf8(whole.clone()).unwrap();
+        for word in ["secret", "harmless", "notes", "summary", "forget"] {
+            assert!(!text.contains(word) && !text.contains(&to_hex(word.as_bytes())), "{word}");
+        }
+        // Every prefix has its whole lines, as without a key.
+        let n_header = text.match_indices('\n').nth(1).unwrap().0 + 1;
+        for len in n_header..=whole.len() {
+            fs::write(&path, &whole[..len]).unwrap();
+            let (ledger, found) = open(keyed(1)).unwrap();
+            let n_whole_lines = whole[..len].iter().filter(|&&byte| byte == b'\n').count();
+            assert_eq!((ledger.n_lines, found), (n_whole_lines, Found::Whole));
+            assert_eq!(
+                (has(&ledger, 1), ledger.forgetting().len()),
+                (n_whole_lines >= 4, usize::from(n_whole_lines == 6))
+            );
+        }
+        let refused = |seal: Seal, file: &[u8]| {
+            fs::write(&path, file).unwrap();
+            let Err(StoreError::Key { problem, .. }) = open(seal) else { panic!("opened") };
+            assert_eq!(fs::read(&path).unwrap(), file, "nothing is changed");
+            problem
+        };
+        assert_eq!(refused(keyed(2), &whole), KeyProblem::Wrong);
+        assert_eq!(refused(seal(), &whole), KeyProblem::Missing);
+        for plain in [format!("{MAGIC}1\n"), format!("{MAGIC}2\n")] {
+            assert_eq!(refused(keyed(1), plain.as_bytes()), KeyProblem::NotEncrypted);
+        }
+        for len in 1..n_header {
+            if whole[..len].contains(&b'\n') {
+                assert_eq!(refused(keyed(1), &whole[..len]), KeyProblem::Wrong);
+            }
+        }
+        // A line that stands elsewhere, twice, or in another file is none of this.
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        fs::remove_file(&path).unwrap();
+        let (mut other, _) = open(keyed(1)).unwrap();
+        other.append(vec![summary(7, "older"), answer(1, &[7])]).unwrap();
+        drop(other);
+        let other = fs::read_to_string(&path).unwrap();
+        let other = other.split_inclusive('\n').nth(2).unwrap();
+        for moved in [
+            [lines[0], lines[1], lines[3], lines[2]],
+            [lines[0], lines[1], lines[2], lines[2]],
+            [lines[0], lines[1], lines[2], other],
+            [lines[0], lines[1], other, lines[3]],
+        ] {
+            fs::write(&path, moved.concat()).unwrap();
+            let (ledger, found) = open(keyed(1)).unwrap();
+            assert_eq!(found, Found::Damaged);
+            assert!(ledger.summary("n", 7).is_none_or(|summary| summary.text == "the secret"));
+        }
     }
 
     #[test]
@@ -715,7 +900,7 @@ mod tests {
     fn superseded_lines_cost_no_answer() {
         let folder = tempfile::tempdir().unwrap();
         let bounds = Bounds { bytes_max: 1 << 20, kept_bytes_max: 200 };
-        let (mut ledger, _) = Ledger::open(&folder.path().join("ledger"), bounds, false).unwrap();
+        let (mut ledger, _) = Ledger::open(&folder.path().join("ledger"), seal(), bounds, false).unwrap();
         ledger.append((0..9).map(|record| answer(record, &[])).collect()).unwrap();
         (0..=STALE_MAX + 1).for_each(|_| ledger.append(vec![summary(1, "a")]).unwrap());
         assert!(ledger.is_full() && ledger.len <= bounds.bytes_max);
@@ -757,7 +942,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger");
         let bounds = Bounds { bytes_max: 20_000, kept_bytes_max: 10_000 };
-        let (mut ledger, _) = Ledger::open(&path, bounds, false).unwrap();
+        let (mut ledger, _) = Ledger::open(&path, seal(), bounds, false).unwrap();
         let mut live: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for record in 0..2000 {
             let places: Vec<u64> = (0..8).map(|n| record * 10 + n).collect();
@@ -776,13 +961,13 @@ mod tests {
         let mut whole = fs::read(&path).unwrap();
         let n_live = live["m"].len();
         for record in 2000..3000 {
-            whole.extend(encode(&answer(record, &[1, 2, 3, 4])));
+            whole.extend(encode(&seal(), 0, 0, &answer(record, &[1, 2, 3, 4])).unwrap());
             live.get_mut("m").unwrap().insert(record);
         }
         let what = Forgetting::Conversation(3);
-        whole.extend(encode(&Entry::Forget { what: what.clone() }));
+        whole.extend(encode(&seal(), 0, 0, &Entry::Forget { what: what.clone() }).unwrap());
         fs::write(&path, &whole).unwrap();
-        let (mut ledger, found) = Ledger::open(&path, bounds, false).unwrap();
+        let (mut ledger, found) = Ledger::open(&path, seal(), bounds, false).unwrap();
         assert_eq!((found, ledger.forgetting()), (Found::Damaged, &[what][..]));
         assert!(matches!(ledger.append(vec![answer(1, &[])]), Err(StoreError::TooLarge { .. })));
         compacted(&mut ledger, &mut live);
@@ -813,7 +998,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("ledger");
             fs::write(&path, &text).unwrap();
-            let _ = Ledger::open(&path, Bounds::default(), false);
+            let _ = Ledger::open(&path, seal(), Bounds::default(), false);
         }
     }
 }

@@ -8,6 +8,8 @@
 //!   undo/         texts that edits have replaced
 //!   ledger        what each answer was made from, summaries, and a deletion that has begun
 //! ```
+//!
+//! One key encrypts all of them, or none is encrypted.
 
 mod copies;
 mod ledger;
@@ -23,9 +25,10 @@ use std::time::SystemTime;
 
 use refrain::internals::replace::{create_private_folder, private_options, tighten};
 use refrain::{Session, TokenId};
-use refrain_index::RecordId;
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
+use refrain_index::internals::Seal;
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
+use refrain_index::{KeyProblem, RecordId};
 use thiserror::Error;
 
 pub use copies::{EditCopies, EditCopy};
@@ -75,6 +78,14 @@ pub enum StoreError {
     Version {
         /// The file.
         path: PathBuf,
+    },
+    /// The key is not that of the store. Nothing was changed.
+    #[error("`{}`: {problem}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: KeyProblem,
     },
     /// The history failed.
     #[error(transparent)]
@@ -130,6 +141,8 @@ pub(crate) struct Store {
     folder: PathBuf,
     /// The history of the model; `None` without a model.
     history: Option<HistoryLog>,
+    /// The options of the histories of all models.
+    histories: HistoryOptions,
     prefixes: PrefixStore,
     ledger: Mutex<Ledger>,
     /// Held for writing while something is deleted, for reading while something is kept.
@@ -154,7 +167,13 @@ impl Store {
         let histories = folder.join("history");
         // The ledger is written before both.
         let is_expected = has_entries(&histories) || has_entries(&folder.join("prefixes"));
-        let (mut ledger, found) = Ledger::open(&folder.join(LEDGER), Bounds::default(), is_expected)?;
+        let (mut ledger, found) = {
+            let seal = Seal::new(prefixes.key.as_ref(), "refrain assistant 2026-11: ledger");
+            let bounds = Bounds::of(&seal);
+            Ledger::open(&folder.join(LEDGER), seal, bounds, is_expected)?
+        };
+        // One key for all.
+        let options = HistoryOptions { key: prefixes.key, ..HistoryOptions::default() };
         let prefixes = PrefixStore::open(&folder.join("prefixes"), prefixes)?;
         if found == Found::Older {
             match fs::remove_dir_all(&histories) {
@@ -169,10 +188,11 @@ impl Store {
             // Last: until then, the next opening does the same again.
             ledger.rewrite()?;
         }
-        let history = key.map(|key| HistoryLog::open(&histories, key, HistoryOptions::default()));
+        let history = key.map(|key| HistoryLog::open(&histories, key, options.clone()));
         let store = Self {
             folder: folder.to_owned(),
             history: history.transpose()?,
+            histories: options,
             prefixes,
             ledger: Mutex::new(ledger),
             deleting: RwLock::new(()),
@@ -206,9 +226,14 @@ impl Store {
         let folder = self.folder.join("history");
         let of_key = |key| match &self.history {
             Some(own) if own.key() == key => Ok(own.clone()),
-            _ => Ok(HistoryLog::open(&folder, key, HistoryOptions::default())?),
+            _ => Ok(HistoryLog::open(&folder, key, self.histories.clone())?),
         };
         HistoryLog::keys(&folder)?.into_iter().map(of_key).collect()
+    }
+
+    /// The key of the store.
+    pub(crate) fn key(&self) -> Option<&[u8; 32]> {
+        self.histories.key.as_ref()
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -401,7 +426,9 @@ mod tests {
                 Some(text) => fs::write(folder.path().join("ledger"), text).unwrap(),
             }
             assert!(Store::is_in(folder.path()), "{text:?}");
-            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            let (_, found) =
+                Ledger::open(&folder.path().join("ledger"), Seal::default(), Bounds::default(), true)
+                    .unwrap();
             assert_eq!(found, Found::Damaged, "{text:?}");
             let store = open(folder.path()).unwrap();
             let history = &store.histories().unwrap()[0];
@@ -413,7 +440,9 @@ mod tests {
             ));
             drop(store);
             // Written again.
-            let (_, found) = Ledger::open(&folder.path().join("ledger"), Bounds::default(), true).unwrap();
+            let (_, found) =
+                Ledger::open(&folder.path().join("ledger"), Seal::default(), Bounds::default(), true)
+                    .unwrap();
             assert_eq!(found, Found::Whole, "{text:?}");
         }
     }

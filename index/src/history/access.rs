@@ -6,14 +6,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
-use super::disk::Disk;
+use super::disk::{Disk, put_file};
 use super::error::{HistoryError, io_error};
 use super::fleet::{fleet_namespaces, read_pulled};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
+use super::log::read_all;
 use super::namespace::Namespace;
 use super::report::LeftOut;
 use super::store::{Context, HistoryLog, Namespaces, write};
+use crate::seal::{KEY_FILE, check_key, is_before_key};
 
 /// The role of this process.
 #[derive(Debug)]
@@ -50,6 +52,9 @@ pub(super) struct Loaded {
     pub(super) newest_id: u64,
 }
 
+/// Maximum length of the file that notes the key.
+const KEY_BYTES_MAX: u64 = 4096;
+
 /// The lock file lies beside the namespaces. Folder names of namespaces contain no dot.
 const LOCK: &str = ".lock";
 
@@ -59,8 +64,10 @@ pub(super) fn enter(
     folder: &Path,
     key: HistoryKey,
 ) -> Result<(Role, Loaded), HistoryError> {
-    let role = match lock_to_write(context.disk(), folder) {
-        Ok(Some(lock)) => match load_to_write(context, folder, key) {
+    let locked = lock_to_write(context.disk(), folder);
+    let is_new = check_store_key(context.disk(), folder)?;
+    let role = match locked {
+        Ok(Some(lock)) => match load_to_write(context, folder, key, is_new) {
             Ok(loaded) => return Ok((Role::Write { _lock: lock }, loaded)),
             // For example on a full disk. The responses can still be read.
             Err(reason) => Role::Read { reason: Arc::new(reason) },
@@ -81,8 +88,38 @@ fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + 
     disk.lock(&path).map_err(io_error("lock", &path))
 }
 
-fn load_to_write(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
+/// Compares the key with the folder. Returns whether the history is new, and its writer is to note the key.
+fn check_store_key(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
+    // Before the key is read: it is written first.
+    let has_files = match disk.list(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        names => names.map_err(io_error("read", folder))?.iter().any(|name| !is_before_key(name)),
+    };
+    let path = folder.join(KEY_FILE);
+    let found = match disk.open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        file => Some(read_all(&*file.map_err(io_error("open", &path))?, &path, KEY_BYTES_MAX)?),
+    };
+    check_key(disk.seal(), found, has_files)
+        .map_err(|problem| HistoryError::Key { path: folder.to_owned(), problem })
+}
+
+fn note_key(disk: &dyn Disk, folder: &Path) -> Result<(), HistoryError> {
+    let path = folder.join(KEY_FILE);
+    let blob = disk.seal().key_blob().map_err(io_error("encrypt", &path))?;
+    put_file(disk, &path, |file| file.write_at(&blob, 0)).map(drop)
+}
+
+fn load_to_write(
+    context: &Context,
+    folder: &Path,
+    key: HistoryKey,
+    is_new: bool,
+) -> Result<Loaded, HistoryError> {
     let disk = context.disk();
+    if is_new {
+        note_key(disk, folder)?;
+    }
     let inbox = Inbox { disk, folder, key };
     inbox.remove_unfinished()?;
     let pulled = fleet_namespaces(disk, folder)?;

@@ -13,6 +13,7 @@ use refrain::internals::open::open_regular;
 use refrain::internals::replace;
 use super::HistoryError;
 use super::error::io_error;
+use crate::seal::{self, Seal};
 
 /// A file system.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
@@ -44,6 +45,11 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)>;
     /// Stores the time of a file's use. Errors are ignored.
     fn set_time(&self, path: &Path, time: SystemTime);
+
+    /// Encrypts the contents of files. The disk itself does not: their writers do.
+    fn seal(&self) -> &Seal {
+        &seal::PLAIN
+    }
 
     /// The time of a file's last use or write, in s since 1970.
     fn used_at(&self, path: &Path) -> io::Result<u64> {
@@ -126,6 +132,75 @@ pub(super) fn put_file(
     let folder = path.parent().expect("files of the store lie in a folder");
     disk.sync_dir(folder).map_err(io_error("sync", folder))?;
     Ok(file)
+}
+
+/// A file system for files that are encrypted.
+#[derive(Debug)]
+pub(super) struct SealedDisk {
+    pub(super) disk: Box<dyn Disk>,
+    pub(super) seal: Seal,
+}
+
+impl Disk for SealedDisk {
+    fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(path)
+    }
+
+    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
+        self.disk.list_kind(path, kind)
+    }
+
+    fn remove_all(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_all(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open(path)
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open_to_write(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.create(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.disk.lock(path)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
+        self.disk.stat(path)
+    }
+
+    fn set_time(&self, path: &Path, time: SystemTime) {
+        self.disk.set_time(path, time);
+    }
 }
 
 /// The system's file system.

@@ -22,9 +22,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::HistoryError;
 use super::disk::{Disk, put_file, remove, set_aside};
-use super::error::io_error;
+use super::error::{io_error, read_error};
 use super::log::{read_all, u32_at, u64_at};
 use super::report::LeftOut;
+use crate::seal::{self, PART_BYTES};
 
 /// The name of the file. Names of logs and segments have a number.
 const NAME: &str = "echo";
@@ -130,6 +131,8 @@ impl Kept {
             return Ok(());
         }
         let bytes = encode(self.owner, self.begun, &lists);
+        let bytes =
+            disk.seal().close_blob(&sealed(self.owner), bytes).map_err(io_error("encrypt", &self.path))?;
         put_file(disk, &self.path, |file| file.write_at(&bytes, 0))?;
         (self.n_changes, self.sum) = (n_changes, Some(u64_at(&bytes, HEADER_BYTES - 8)));
         Ok(())
@@ -194,7 +197,17 @@ fn read_echo(disk: &dyn Disk, path: &Path, owner: u64) -> Result<Option<Contents
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.map_err(io_error("open", path))?,
     };
-    decode(&read_all(&*file, path, BYTES_MAX)?, path, owner).map(Some)
+    let bytes = read_all(&*file, path, BYTES_MAX + PART_BYTES as u64 + 8)?;
+    let sum = bytes.get(HEADER_BYTES - 8..HEADER_BYTES).map(|sum| u64_at(sum, 0));
+    let bytes = disk.seal().open_blob(&sealed(owner), bytes).map_err(read_error(path))?;
+    let contents = decode(&bytes, path, owner)?;
+    // Of the file as it is: encrypted bytes differ from file to file too.
+    Ok(Some(Contents { sum: sum.unwrap_or(contents.sum), ..contents }))
+}
+
+/// The place of a namespace's lists, for their encryption.
+fn sealed(owner: u64) -> Vec<u8> {
+    seal::place("history echo", &owner.to_le_bytes())
 }
 
 fn encode(owner: u64, begun: u64, lists: &[EchoList]) -> Vec<u8> {

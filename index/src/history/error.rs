@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::seal::KeyProblem;
+
 /// The history could not be opened, read or written. Unless a variant states otherwise, nothing has changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -111,6 +113,20 @@ pub enum HistoryError {
         /// The limit.
         max: usize,
     },
+    /// The key is not that of the history. Nothing was changed.
+    #[error("`{}`: {problem}", path.display())]
+    Key {
+        /// The folder, or one file of it.
+        path: PathBuf,
+        /// What is wrong.
+        problem: KeyProblem,
+    },
+    /// The history is encrypted, so its files are not shared with other hosts.
+    #[error("`{}` is encrypted: its answers are not shared", path.display())]
+    Encrypted {
+        /// The folder.
+        path: PathBuf,
+    },
     /// There are too many namespaces.
     #[error("the history has reached the limit of {max} namespaces")]
     TooManyNamespaces {
@@ -123,6 +139,21 @@ pub enum HistoryError {
         /// Its id.
         record: u64,
     },
+}
+
+/// The error of reading an encrypted file: [`HistoryError::Key`], [`HistoryError::Damaged`] or [`HistoryError::Io`].
+pub(super) fn read_error(path: &Path) -> impl Fn(io::Error) -> HistoryError {
+    let path = path.to_owned();
+    move |source| {
+        let path = path.clone();
+        match source.get_ref().and_then(|error| error.downcast_ref()) {
+            Some(&problem) => HistoryError::Key { path, problem },
+            None if source.kind() == io::ErrorKind::InvalidData => {
+                HistoryError::Damaged { path, offset: 0, what: "the encryption" }
+            }
+            None => HistoryError::Io { action: "read", path, source },
+        }
+    }
 }
 
 /// Makes a [`HistoryError::Io`] of an action on a path.

@@ -97,10 +97,11 @@ impl HistoryLog {
     /// a time: an export removes what an interrupted one has left.
     ///
     /// # Errors
-    /// A segment cannot be read, or one cannot be written.
+    /// A segment cannot be read, or one cannot be written. [`HistoryError::Encrypted`].
     pub fn export(&self, namespace: &str, deleted: Option<RecordId>) -> Result<Export<'_>, HistoryError> {
         check_namespace(namespace)?;
         let shared = self.shared();
+        self.check_shares()?;
         let (context, scratch) = (&shared.context, shared.folder().join(FLEET).join(SCRATCH));
         let mut export = Export { log: self, segments: Vec::new() };
         super::store::remove_files(context.disk(), &scratch)?;
@@ -130,6 +131,15 @@ impl HistoryLog {
             export.segments.push(freeze(newest.0, &live)?);
         }
         Ok(export)
+    }
+
+    /// Segments of a fleet are not encrypted.
+    fn check_shares(&self) -> Result<(), HistoryError> {
+        let shared = self.shared();
+        match shared.context.disk().seal().encrypts() {
+            true => Err(HistoryError::Encrypted { path: shared.folder().to_owned() }),
+            false => Ok(()),
+        }
     }
 
     /// Notes that the fleet has deleted a namespace's responses up to an id. The writer forgets them when it next
@@ -189,7 +199,7 @@ impl HistoryLog {
     /// Starts a copy of another host's segment.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// The file cannot be created. [`HistoryError::Encrypted`].
     pub fn put_pulled(
         &self,
         namespace: &str,
@@ -197,6 +207,7 @@ impl HistoryLog {
     ) -> Result<IncomingSegment<'_>, HistoryError> {
         check_namespace(namespace)?;
         let shared = self.shared();
+        self.check_shares()?;
         let (disk, folder) = (shared.context.disk(), fleet_folder(shared.folder(), namespace));
         disk.create_dir(&folder).map_err(io_error("create", &folder))?;
         let partial = folder.join(format!("{name}{PARTIAL}"));

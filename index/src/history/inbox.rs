@@ -91,8 +91,10 @@ impl Inbox<'_> {
         loop {
             // Every `RandomState` has another seed.
             let number = RandomState::new().hash_one(attempt);
-            let bytes = encode_log(self.place(namespace, number), 0, std::slice::from_ref(record));
             let path = inbox.join(file_name(namespace, number));
+            let (place, records) = (self.place(namespace, number), std::slice::from_ref(record));
+            let bytes =
+                encode_log(self.disk.seal(), place, 0, records).map_err(io_error("encrypt", &path))?;
             match put_file(self.disk, &path, |file| file.write_at(&bytes, 0)) {
                 Err(error) if is_gone(&error) && attempt < ATTEMPTS => attempt += 1,
                 // If the sync of the folder failed, the file may already have its name.

@@ -11,10 +11,14 @@
 //! the tokens is also seeded by the id. A record copied from another log is therefore detected. Ids ascend.
 //! The sum of the head protects the length.
 //!
+//! With a key, the version is [`SEALED`], the tokens are a part of [`seal`](crate::seal), and the sum is that of the part. The
+//! part's place is its log, with the id and the length of the record: these stay visible.
+//!
 //! An incomplete record at the end of the file is the result of a crash during the last append: the *torn
 //! tail*. It is cut off before the next append. Any other invalid bytes are damage: such a file is never
 //! changed or removed.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
@@ -24,9 +28,12 @@ use super::disk::{Disk, DiskFile, put_file};
 use super::error::{HistoryError, io_error};
 use super::key::{FileKind, RecordId};
 use super::options::SyncPolicy;
+use crate::seal::{self, KeyProblem, Seal};
 
 const MAGIC: [u8; 8] = *b"RFRNHLOG";
 const VERSION: u32 = 1;
+/// The version of a log whose tokens are encrypted.
+const SEALED: u32 = VERSION | 1 << 31;
 const HEADER_BYTES: usize = 64;
 const HEAD_BYTES: usize = 24;
 
@@ -51,12 +58,18 @@ impl Place {
     fn seed(self) -> u64 {
         xxh3_64_with_seed(&self.number.to_le_bytes(), self.owner)
     }
+
+    /// The place of a file of a kind, for its encryption.
+    pub(super) fn sealed(self, kind: &str) -> Vec<u8> {
+        seal::place(kind, &[self.owner.to_le_bytes(), self.number.to_le_bytes()].concat())
+    }
 }
 
 /// A log opened for appending.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Box<dyn DiskFile>,
+    seal: Seal,
     path: PathBuf,
     place: Place,
     /// Bytes of complete records, and the durable part of them.
@@ -97,11 +110,12 @@ impl Log {
         replaces: u64,
         records: &[Record],
     ) -> Result<Self, HistoryError> {
-        let bytes = encode_log(place, replaces, records);
         let path = FileKind::Log.path(folder, place.number);
+        let seal = disk.seal().clone();
+        let bytes = encode_log(&seal, place, replaces, records).map_err(io_error("encrypt", &path))?;
         let file = put_file(disk, &path, |file| file.write_at(&bytes, 0))?;
         let len = bytes.len() as u64;
-        Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
+        Ok(Log { file, seal, path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
     /// Opens a log without damage for appending, after it was read. The torn tail is cut off.
@@ -113,13 +127,15 @@ impl Log {
             let cut = file.set_len(len).and_then(|()| file.sync());
             cut.map_err(io_error("cut off the torn tail of", &path))?;
         }
-        Ok(Log { file, path, place, len, synced_len: len, n_unsynced: 0 })
+        Ok(Log { file, seal: disk.seal().clone(), path, place, len, synced_len: len, n_unsynced: 0 })
     }
 
     /// Appends a record, durable according to `policy`. After an error the log does not contain it.
     pub(super) fn append(&mut self, record: &Record, policy: SyncPolicy) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
-        encode(record, self.place.seed(), &mut bytes);
+        let encoded = encode(&self.seal, record, self.place, &mut bytes);
+        encoded
+            .map_err(|source| AppendError { error: io_error("encrypt", &self.path)(source), stops: false })?;
         if let Err(source) = self.file.write_at(&bytes, self.len) {
             // A full disk is not fatal: the written part is cut off, and the old state is restored.
             let stops = self.file.set_len(self.len).is_err();
@@ -176,21 +192,22 @@ pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<S
     let bytes = read_all(&*file, &path, LOG_BYTES_MAX)?;
     let mut scan = Scan { path, records: Vec::new(), replaces: 0, end: 0, torn: None, damaged: Vec::new() };
     let mut end = bytes.len().min(HEADER_BYTES);
-    match read_header(&bytes, place, &scan.path) {
+    let seal = disk.seal();
+    match read_header(&bytes, seal, place, &scan.path) {
         Ok(replaces) => scan.replaces = replaces,
         Err(HistoryError::Damaged { what, .. }) => scan.damaged.push((0, end as u64, what)),
         Err(error) => return Err(error),
     }
     while end < bytes.len() {
         let newest = scan.records.last().map(|record| record.id);
-        if let Some((record, next)) = decode(&bytes, end, place.seed(), newest) {
+        if let Some((record, next)) = decode(seal, &bytes, end, place, newest) {
             scan.records.push(record);
             end = next;
             continue;
         }
         let mut later = (end + 4..bytes.len()).step_by(4);
-        let next = later.find(|&at| decode(&bytes, at, place.seed(), newest).is_some());
-        if next.is_none() && is_cut_short(&bytes[end..], place.seed()) {
+        let next = later.find(|&at| decode(seal, &bytes, at, place, newest).is_some());
+        if next.is_none() && is_cut_short(&bytes[end..], place.seed(), seal.part_bytes()) {
             scan.torn = Some((end as u64, (bytes.len() - end) as u64));
             break;
         }
@@ -204,11 +221,11 @@ pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<S
 
 /// Whether the end of a log is the result of a crash during an append. The end is then shorter than a head,
 /// shorter than the length in its head, or all zeros (the file grew before its contents were written).
-fn is_cut_short(tail: &[u8], seed: u64) -> bool {
+fn is_cut_short(tail: &[u8], seed: u64, part_bytes: usize) -> bool {
     let Some(head) = tail.get(..HEAD_BYTES) else { return true };
     let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
     let is_head = sum == head_sum(n_tokens, id, body_sum, seed);
-    is_head && HEAD_BYTES as u64 + u64::from(n_tokens) * 4 > tail.len() as u64
+    is_head && (HEAD_BYTES + part_bytes) as u64 + u64::from(n_tokens) * 4 > tail.len() as u64
         || tail.iter().all(|&byte| byte == 0)
 }
 
@@ -224,16 +241,28 @@ pub(super) fn read_all(file: &dyn DiskFile, path: &Path, max: u64) -> Result<Vec
 }
 
 /// A whole log.
-pub(super) fn encode_log(place: Place, replaces: u64, records: &[Record]) -> Vec<u8> {
-    let mut bytes = header(place, replaces);
-    records.iter().for_each(|record| encode(record, place.seed(), &mut bytes));
-    bytes
+///
+/// # Errors
+/// As [`Seal::close`].
+pub(super) fn encode_log(
+    seal: &Seal,
+    place: Place,
+    replaces: u64,
+    records: &[Record],
+) -> io::Result<Vec<u8>> {
+    let mut bytes = header(version(seal), place, replaces);
+    records.iter().try_for_each(|record| encode(seal, record, place, &mut bytes))?;
+    Ok(bytes)
 }
 
-fn header(place: Place, replaces: u64) -> Vec<u8> {
+fn version(seal: &Seal) -> u32 {
+    if seal.encrypts() { SEALED } else { VERSION }
+}
+
+fn header(version: u32, place: Place, replaces: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES);
     bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&[0; 4]);
     for number in [place.owner, place.number, replaces, 0, 0] {
         bytes.extend_from_slice(&number.to_le_bytes());
@@ -243,7 +272,7 @@ fn header(place: Place, replaces: u64) -> Vec<u8> {
 }
 
 /// Checks a header and returns the number of the replaced log.
-fn read_header(bytes: &[u8], place: Place, path: &Path) -> Result<u64, HistoryError> {
+fn read_header(bytes: &[u8], seal: &Seal, place: Place, path: &Path) -> Result<u64, HistoryError> {
     let path = || path.to_owned();
     let what = "the header's checksum";
     let damaged = HistoryError::Damaged { path: path(), offset: 0, what };
@@ -252,9 +281,11 @@ fn read_header(bytes: &[u8], place: Place, path: &Path) -> Result<u64, HistoryEr
     if fields[..8] != MAGIC || xxh3_64(fields).to_le_bytes() != sum {
         return Err(damaged);
     }
-    let given = u32_at(header, 8);
-    if given != VERSION {
-        return Err(HistoryError::Version { path: path(), given, known: VERSION });
+    match u32_at(header, 8) {
+        given if given == version(seal) => {}
+        SEALED => return Err(HistoryError::Key { path: path(), problem: KeyProblem::Missing }),
+        VERSION => return Err(HistoryError::Key { path: path(), problem: KeyProblem::NotEncrypted }),
+        given => return Err(HistoryError::Version { path: path(), given, known: VERSION }),
     }
     if (u64_at(header, 16), u64_at(header, 24)) != (place.owner, place.number) {
         return Err(HistoryError::Misplaced { path: path() });
@@ -262,15 +293,24 @@ fn read_header(bytes: &[u8], place: Place, path: &Path) -> Result<u64, HistoryEr
     Ok(u64_at(header, 32))
 }
 
-fn encode(record: &Record, seed: u64, bytes: &mut Vec<u8>) {
+fn encode(seal: &Seal, record: &Record, place: Place, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let seed = place.seed();
     let tokens: Vec<u8> = record.tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect();
     let n_tokens = record.tokens.len() as u32;
-    let body_sum = xxh3_64_with_seed(&tokens, seed ^ record.id.0);
+    let mut part = Vec::with_capacity(tokens.len() + seal.part_bytes());
+    seal.close(&part_place(place, n_tokens, record.id.0), &tokens, &mut part)?;
+    let body_sum = xxh3_64_with_seed(&part, seed ^ record.id.0);
     bytes.extend_from_slice(&n_tokens.to_le_bytes());
     bytes.extend_from_slice(&head_sum(n_tokens, record.id.0, body_sum, seed).to_le_bytes());
     bytes.extend_from_slice(&record.id.0.to_le_bytes());
     bytes.extend_from_slice(&body_sum.to_le_bytes());
-    bytes.extend_from_slice(&tokens);
+    bytes.extend_from_slice(&part);
+    Ok(())
+}
+
+/// The place of a record's tokens, for their encryption.
+fn part_place(place: Place, n_tokens: u32, id: u64) -> Vec<u8> {
+    [&place.sealed("history record")[..], &n_tokens.to_le_bytes(), &id.to_le_bytes()].concat()
 }
 
 fn head_sum(n_tokens: u32, id: u64, body_sum: u64, seed: u64) -> u32 {
@@ -282,18 +322,25 @@ fn head_sum(n_tokens: u32, id: u64, body_sum: u64, seed: u64) -> u32 {
 }
 
 /// The record at `at` and the offset of its end, if it is valid and newer than `newest`.
-fn decode(bytes: &[u8], at: usize, seed: u64, newest: Option<RecordId>) -> Option<(Record, usize)> {
+fn decode(
+    seal: &Seal,
+    bytes: &[u8],
+    at: usize,
+    place: Place,
+    newest: Option<RecordId>,
+) -> Option<(Record, usize)> {
+    let seed = place.seed();
     let head = bytes.get(at..)?.get(..HEAD_BYTES)?;
     let (n_tokens, sum, id, body_sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
     if sum != head_sum(n_tokens, id, body_sum, seed) || newest.is_some_and(|newest| id <= newest.0) {
         return None;
     }
-    let tokens = &bytes[at + HEAD_BYTES..];
-    let n_bytes = usize::try_from(u64::from(n_tokens) * 4).ok()?;
-    let tokens = tokens.get(..n_bytes)?;
-    if body_sum != xxh3_64_with_seed(tokens, seed ^ id) {
+    let n_bytes = usize::try_from(u64::from(n_tokens) * 4 + seal.part_bytes() as u64).ok()?;
+    let part = bytes[at + HEAD_BYTES..].get(..n_bytes)?;
+    if body_sum != xxh3_64_with_seed(part, seed ^ id) {
         return None;
     }
+    let tokens = seal.open(&part_place(place, n_tokens, id), part)?;
     let tokens = tokens.chunks_exact(4).map(|token| TokenId(u32_at(token, 0))).collect();
     Some((Record { id: RecordId(id), tokens }, at + HEAD_BYTES + n_bytes))
 }

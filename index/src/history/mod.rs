@@ -22,6 +22,7 @@
 //! FOLDER/
 //!   TOKENIZER-MODEL/            one HistoryKey: token ids and answers are valid for one model only
 //!     .lock                     locked by the process that writes
+//!     .key                      of an encrypted history: tells a wrong key
 //!     .inbox/                   responses that other processes have handed in, a file each
 //!     .fleet/NAMESPACE/         copies of other hosts' segments, which are searched and never changed
 //!     NAMESPACE/                an app, a user, a task
@@ -81,6 +82,10 @@ mod echo;
 mod error;
 #[cfg(test)]
 mod faults;
+/// The same tests with a key.
+#[cfg(test)]
+#[path = "faults.rs"]
+mod faults_with_key;
 mod files;
 mod fleet;
 mod inbox;

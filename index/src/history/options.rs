@@ -1,5 +1,6 @@
 //! The options of a history.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::HistoryError;
@@ -20,7 +21,7 @@ pub enum SyncPolicy {
 }
 
 /// Options of a [`HistoryLog`](super::HistoryLog).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HistoryOptions {
     /// The durability of appends.
     pub sync: SyncPolicy,
@@ -38,6 +39,25 @@ pub struct HistoryOptions {
     pub age_max: Option<Duration>,
     /// Memory for pages of segments, for all namespaces together; at least 256 KiB.
     pub cache_bytes: usize,
+    /// Encrypts and authenticates the tokens of answers, and the lists of echo. The app stores the key. A history is
+    /// encrypted from its beginning, or not at all. What stays visible: names of namespaces, times and lengths of answers,
+    /// sizes and times of files. Encrypted answers are not shared with other hosts.
+    pub key: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for HistoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sync, live_tokens_max, segment_tokens_max, tokens_max, age_max, cache_bytes, key } = self;
+        f.debug_struct("HistoryOptions")
+            .field("sync", sync)
+            .field("live_tokens_max", live_tokens_max)
+            .field("segment_tokens_max", segment_tokens_max)
+            .field("tokens_max", tokens_max)
+            .field("age_max", age_max)
+            .field("cache_bytes", cache_bytes)
+            .field("encrypts", &key.is_some())
+            .finish()
+    }
 }
 
 impl Default for HistoryOptions {
@@ -51,6 +71,7 @@ impl Default for HistoryOptions {
             age_max: None,
             // With the automaton and the tables, 10 M tokens stay below 64 MiB.
             cache_bytes: 48 << 20,
+            key: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::HistoryError;
 use super::key::RecordId;
+use crate::seal::KeyProblem;
 
 /// A part of the folder that the history does not use.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +54,9 @@ pub enum LeftOutReason {
         /// The limit.
         max: u64,
     },
+    /// The file is encrypted and the history is not, or the reverse.
+    #[error("{0}")]
+    Key(KeyProblem),
     /// The file cannot be read.
     #[error("it cannot be read: {0}")]
     Io(io::ErrorKind),
@@ -144,6 +148,7 @@ impl LeftOut {
             HistoryError::TooLarge { path, bytes, max } => {
                 whole(path, bytes, LeftOutReason::TooLarge { bytes, max })
             }
+            HistoryError::Key { path, problem } => whole(path, 0, LeftOutReason::Key(problem)),
             HistoryError::Io { path, source, .. } => whole(path, 0, LeftOutReason::Io(source.kind())),
             error => Err(error),
         }

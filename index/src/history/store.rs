@@ -13,7 +13,7 @@ use refrain::{EchoStore, TokenId};
 
 use super::access::{Access, Role, enter};
 use super::cache::PageCache;
-use super::disk::{Disk, RealDisk, remove};
+use super::disk::{Disk, RealDisk, SealedDisk, remove};
 use super::echo::{Echoes, Kept, echo_bytes, remove_echo, verify_echo};
 use super::error::{HistoryError, io_error};
 use super::fleet::{fleet_namespaces, read_pulled, remove_pulled};
@@ -26,6 +26,7 @@ use super::report::{HistoryStats, LeftOut, NamespaceStats, RecordInfo};
 use super::segment::Segment;
 use super::source::HistoryLogSource;
 use super::upkeep::{maintain, note_use, renew};
+use crate::seal::Seal;
 
 /// The data shared by all parts of a store.
 #[derive(Debug)]
@@ -84,6 +85,7 @@ impl HistoryLog {
     ///
     /// # Errors
     /// An option is out of its range, the folder can neither be created nor read, or it contains too many namespaces.
+    /// [`HistoryError::Key`]: the key is not that of the history, or there must be one, or none.
     pub fn open(folder: &Path, key: HistoryKey, options: HistoryOptions) -> Result<Self, HistoryError> {
         tighten(folder, |name| HistoryKey::parse(name).is_some());
         Self::open_on(Box::new(RealDisk), folder, key, options)
@@ -98,6 +100,13 @@ impl HistoryLog {
         options.check()?;
         let folder = folder.join(key.to_string());
         let cache = Mutex::new(PageCache::new(options.cache_bytes));
+        let disk: Box<dyn Disk> = match &options.key {
+            None => disk,
+            key => Box::new(SealedDisk {
+                disk,
+                seal: Seal::new(key.as_ref(), "refrain history 2026-11: contents of files"),
+            }),
+        };
         let context = Context { disk, options, cache, stopped: AtomicBool::new(false) };
         let (role, loaded) = enter(&context, &folder, key)?;
         let shared = Shared {

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
+use super::files::{self, Folder};
 use super::language::Language;
+use super::paths;
 use super::stamp::Stamp;
-use super::{files, paths};
 
 /// The version of the format of catalogue and inverted index. An index of another version is built again.
 const VERSION: u32 = 2;
@@ -57,18 +58,18 @@ impl Catalogue {
         (format!("catalogue-{number}") == name).then_some(number)
     }
 
-    pub(super) fn write(&self, folder: &Path, number: u64) -> Result<(), NotesError> {
+    pub(super) fn write(&self, folder: &Folder, number: u64) -> Result<(), NotesError> {
         let path = Self::path(folder, number);
-        files::replace(&path, &self.encode(), true).map_err(io_error("write", &path))
+        files::replace(&folder.seal, &path, &self.encode(), true).map_err(io_error("write", &path))
     }
 
     /// # Errors
     /// [`NotesError::Damaged`] also if the file is missing, because a commit names it.
-    pub(super) fn read(folder: &Path, number: u64) -> Result<Self, NotesError> {
+    pub(super) fn read(folder: &Folder, number: u64) -> Result<Self, NotesError> {
         let path = Self::path(folder, number);
         let damaged =
             |what: &str| NotesError::Damaged { path: path.clone(), offset: 0, what: what.to_owned() };
-        let bytes = files::read(&path).map_err(|error| match error.kind() {
+        let bytes = files::read(&folder.seal, &path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => damaged("the file is missing"),
             _ if files::is_damage(&error) => damaged("wrong checksum"),
             _ => io_error("read", &path)(error),

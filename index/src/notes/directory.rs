@@ -2,7 +2,7 @@
 //!
 //! Reads are positioned reads into owned buffers, not mappings, so a failing disk or a shortened file is an error. An
 //! open file keeps its contents after the writer has removed it (on Unix). Small files have a checksum of this crate;
-//! the others have tantivy's.
+//! the others have tantivy's. With a key, all are encrypted.
 //!
 //! tantivy's own locks are not taken. The writer holds the lock of the whole folder, and a reader that meets a file
 //! being removed reads the list of segments again.
@@ -21,20 +21,21 @@ use tantivy::directory::{
     WatchHandle, WritePtr,
 };
 
-use super::files;
+use super::files::{self, Folder};
 use crate::history::disk::{Disk, DiskFile, RealDisk};
+use crate::seal::{CHUNK_BYTES, FileWriter};
 
 /// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.
 const MANAGED: &str = ".managed.json";
 
 #[derive(Clone, Debug)]
 pub(super) struct PlainDirectory {
-    folder: Arc<Path>,
+    folder: Arc<Folder>,
 }
 
 impl PlainDirectory {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.into() }
+    pub(super) fn new(folder: Folder) -> Self {
+        Self { folder: Arc::new(folder) }
     }
 
     fn path(&self, name: &Path) -> PathBuf {
@@ -53,7 +54,8 @@ fn open_error(name: &Path) -> impl FnOnce(io::Error) -> OpenReadError {
 impl Directory for PlainDirectory {
     fn get_file_handle(&self, name: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
         let opened = open_regular(&self.path(name)).and_then(|file| {
-            let len = DiskFile::len(&file)? as usize;
+            let file = self.folder.seal.open_file(&files::sealed(name), Box::new(file))?;
+            let len = file.len()? as usize;
             Ok(OpenFile { file, len })
         });
         Ok(Arc::new(opened.map_err(open_error(name))?))
@@ -75,11 +77,16 @@ impl Directory for PlainDirectory {
             io::ErrorKind::AlreadyExists => OpenWriteError::FileAlreadyExists(name.to_owned()),
             _ => OpenWriteError::wrap_io_error(error, name.to_owned()),
         })?;
-        Ok(BufWriter::new(Box::new(NewFile(file))))
+        if !self.folder.seal.encrypts() {
+            return Ok(BufWriter::new(Box::new(NewFile(file))));
+        }
+        let writer = FileWriter::new(&self.folder.seal, &files::sealed(name));
+        let writer = writer.map_err(|error| OpenWriteError::wrap_io_error(error, name.to_owned()))?;
+        Ok(BufWriter::new(Box::new(NewSealedFile { file, writer, n_written: 0, pending: Vec::new() })))
     }
 
     fn atomic_read(&self, name: &Path) -> Result<Vec<u8>, OpenReadError> {
-        match files::read(&self.path(name)) {
+        match files::read(&self.folder.seal, &self.path(name)) {
             // Without the list, the writer compares the names in the folder.
             Err(error) if name == Path::new(MANAGED) && files::is_damage(&error) => {
                 Err(OpenReadError::FileDoesNotExist(name.to_owned()))
@@ -89,7 +96,7 @@ impl Directory for PlainDirectory {
     }
 
     fn atomic_write(&self, name: &Path, data: &[u8]) -> io::Result<()> {
-        files::replace(&self.path(name), data, name != Path::new(MANAGED))
+        files::replace(&self.folder.seal, &self.path(name), data, name != Path::new(MANAGED))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
@@ -107,7 +114,7 @@ impl Directory for PlainDirectory {
 
 #[derive(Debug)]
 struct OpenFile {
-    file: File,
+    file: Box<dyn DiskFile>,
     len: usize,
 }
 
@@ -144,5 +151,50 @@ impl Write for NewFile {
 impl TerminatingWrite for NewFile {
     fn terminate_ref(&mut self, _: AntiCallToken) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+/// An encrypted file that is durable when it is complete.
+struct NewSealedFile {
+    file: File,
+    writer: FileWriter,
+    n_written: u64,
+    /// Less than a run of chunks.
+    pending: Vec<u8>,
+}
+
+/// Bytes that are encrypted at a time.
+const RUN_BYTES: usize = 16 * CHUNK_BYTES;
+
+impl NewSealedFile {
+    fn write_pending(&mut self) -> io::Result<()> {
+        self.writer.write_at(&self.file, &self.pending, self.n_written)?;
+        self.n_written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+}
+
+impl Write for NewSealedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = bytes.len().min(RUN_BYTES - self.pending.len());
+        self.pending.extend_from_slice(&bytes[..n]);
+        if self.pending.len() == RUN_BYTES {
+            self.write_pending()?;
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // A chunk is written once, when it is whole.
+        Ok(())
+    }
+}
+
+impl TerminatingWrite for NewSealedFile {
+    fn terminate_ref(&mut self, _: AntiCallToken) -> io::Result<()> {
+        self.write_pending()?;
+        self.writer.finish(&self.file)?;
+        self.file.sync_data()
     }
 }

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::seal::KeyProblem;
+
 /// The stored notes could not be opened, read or changed. Unless a variant states otherwise, nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -99,6 +101,14 @@ pub enum NotesError {
         path: PathBuf,
         /// The system's reason.
         source: notify::Error,
+    },
+    /// The key is not that of the index. Nothing was changed.
+    #[error("`{}`: {problem}", path.display())]
+    Key {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        problem: KeyProblem,
     },
     /// An earlier write failed, so the state of the files is unknown. Open a new writer: it finishes or undoes the change.
     #[error("the writer of `{}` has stopped after an earlier failure; open it again", path.display())]

@@ -1,24 +1,62 @@
-//! Small files of the index: replaced as a whole, with a checksum at their end.
+//! Small files of the index: replaced as a whole, with a checksum at their end. With a key, both are encrypted.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use refrain::internals::replace::{Manner, ReplaceError, private_options, remove_leftovers, replace_file};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{NotesError, io_error};
 use crate::history::disk::{Disk, RealDisk};
+use crate::seal::{self, KEY_FILE, Seal, check_key, is_before_key};
+
+/// The folder of an index, or one in it, with the encryption of the index.
+#[derive(Clone, Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    pub(super) seal: Seal,
+}
+
+impl Folder {
+    pub(super) fn new(path: PathBuf, key: Option<&[u8; 32]>) -> Self {
+        Self { path, seal: Seal::new(key, "refrain notes 2026-11: contents of files") }
+    }
+
+    /// A folder in this one.
+    pub(super) fn inside(&self, name: &str) -> Self {
+        Self { path: self.path.join(name), seal: self.seal.clone() }
+    }
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The place of a file, for its encryption.
+pub(super) fn sealed(path: &Path) -> Vec<u8> {
+    seal::place("notes", path.file_name().unwrap_or_default().as_encoded_bytes())
+}
 
 /// Length of the checksum.
 const SUM: usize = 8;
 
 /// Replaces a file, so that a reader or a crash sees the old or the new contents. `durably`: a loss of power too.
-pub(super) fn replace(path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
-    replace_by(path, durably, |file| {
-        file.write_all(bytes)?;
-        file.write_all(&xxh3_64(bytes).to_le_bytes())
-    })
+pub(super) fn replace(seal: &Seal, path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
+    let bytes = [bytes, &xxh3_64(bytes).to_le_bytes()].concat();
+    let bytes = seal.close_blob(&sealed(path), bytes)?;
+    replace_by(path, durably, |file| file.write_all(&bytes))
 }
 
 /// As [`replace`], by what a function writes.
@@ -40,9 +78,9 @@ impl From<ReplaceError> for Failed {
     }
 }
 
-/// The contents of a replaced file. A wrong checksum is [`io::ErrorKind::InvalidData`].
-pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = fs::read(path)?;
+/// The contents of a replaced file. A wrong checksum is [`io::ErrorKind::InvalidData`], and so is a wrong tag.
+pub(super) fn read(seal: &Seal, path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = seal.open_blob(&sealed(path), fs::read(path)?)?;
     let at = bytes.len().checked_sub(SUM);
     let is_sound = at.is_some_and(|at| bytes[at..] == xxh3_64(&bytes[..at]).to_le_bytes());
     match at {
@@ -89,6 +127,28 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, NotesError> {
     }
 }
 
+/// Compares the key with the folder of an index. The writer of a new index notes its key.
+///
+/// # Errors
+/// [`NotesError::Key`], before anything is read or changed.
+pub(super) fn check_store_key(folder: &Folder, writes: bool) -> Result<(), NotesError> {
+    let path = folder.join(KEY_FILE);
+    // Before the key is read: it is written first.
+    let has_files = names(folder)?.iter().any(|name| !is_before_key(name));
+    let found = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        found => Some(found.map_err(io_error("read", &path))?),
+    };
+    let is_new = check_key(&folder.seal, found, has_files)
+        .map_err(|problem| NotesError::Key { path: folder.to_path_buf(), problem })?;
+    if is_new && writes {
+        let written =
+            folder.seal.key_blob().and_then(|blob| replace_by(&path, true, |file| file.write_all(&blob)));
+        written.map_err(io_error("write", &path))?;
+    }
+    Ok(())
+}
+
 /// Creates a folder that only its owner may access.
 pub(super) fn create_folder(folder: &Path) -> Result<(), NotesError> {
     RealDisk.create_dir(folder).map_err(io_error("create", folder))
@@ -110,18 +170,23 @@ mod tests {
 
     #[test]
     fn replaced_files_are_read_and_every_damaged_byte_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a");
-        replace(&path, b"contents", true).unwrap();
-        assert_eq!(read(&path).unwrap(), b"contents");
-        let bytes = fs::read(&path).unwrap();
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            fs::write(&path, &damaged).unwrap();
-            assert!(is_damage(&read(&path).unwrap_err()), "byte {at}");
-            fs::write(&path, &bytes[..at]).unwrap();
-            assert!(is_damage(&read(&path).unwrap_err()), "length {at}");
+        for key in [None, Some([7; 32])] {
+            let temporary = tempfile::tempdir().unwrap();
+            let folder = Folder::new(temporary.path().to_owned(), key.as_ref());
+            let (seal, path) = (&folder.seal, folder.join("a"));
+            replace(seal, &path, b"contents", true).unwrap();
+            assert_eq!(read(seal, &path).unwrap(), b"contents");
+            let bytes = fs::read(&path).unwrap();
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1;
+                fs::write(&path, &damaged).unwrap();
+                assert!(is_damage(&read(seal, &path).unwrap_err()), "byte {at}");
+                fs::write(&path, &bytes[..at]).unwrap();
+                assert!(is_damage(&read(seal, &path).unwrap_err()), "length {at}");
+            }
+            fs::write(folder.join("b"), &bytes).unwrap();
+            assert_eq!(read(seal, &folder.join("b")).is_ok(), key.is_none(), "another place");
         }
     }
 }

@@ -10,9 +10,10 @@ use std::time::SystemTime;
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
+use super::files::{self, Folder};
+use super::paths;
 use super::report::FailedRequest;
 use super::stamp::since_1970;
-use super::{files, paths};
 
 /// Maximum number of requests that wait.
 const REQUESTS_MAX: usize = 512;
@@ -72,7 +73,7 @@ pub(super) fn path(folder: &Path) -> PathBuf {
 }
 
 /// Leaves a request for the writer. Its paths are absolute. Returns the request's file.
-pub(super) fn put(folder: &Path, request: &Request) -> Result<PathBuf, NotesError> {
+pub(super) fn put(folder: &Folder, request: &Request) -> Result<PathBuf, NotesError> {
     static N_LEFT: AtomicU64 = AtomicU64::new(0);
     let inbox = path(folder);
     files::create_folder(&inbox)?;
@@ -82,39 +83,44 @@ pub(super) fn put(folder: &Path, request: &Request) -> Result<PathBuf, NotesErro
     // Ordered by time; two processes differ in their ids, and a clock may stand still.
     let (time, n_left) = (since_1970(SystemTime::now()).max(0), N_LEFT.fetch_add(1, Ordering::Relaxed));
     let path = inbox.join(format!("{time:020}-{}-{n_left:08}.{REQUEST}", std::process::id()));
-    files::replace(&path, &request.encode(), true).map_err(io_error("write", &path))?;
+    files::replace(&folder.seal, &path, &request.encode(), true).map_err(io_error("write", &path))?;
     Ok(path)
 }
 
 /// The requests, oldest first, with their files. One that is damaged or of a newer program is `None`.
-pub(super) fn read(folder: &Path) -> Result<Vec<(PathBuf, Option<Request>)>, NotesError> {
+pub(super) fn read(folder: &Folder) -> Result<Vec<(PathBuf, Option<Request>)>, NotesError> {
     let inbox = path(folder);
     let read = |name: &String| {
         let path = inbox.join(name);
-        let request = files::read(&path).ok().and_then(|bytes| Request::decode(&bytes));
+        let request = files::read(&folder.seal, &path).ok().and_then(|bytes| Request::decode(&bytes));
         (path, request)
     };
     Ok(names(&inbox, REQUEST)?.iter().map(read).collect())
 }
 
 /// Keeps a request that could not be carried out, with the reason, in place of its file.
-pub(super) fn set_failed(path: &Path, request: Option<&Request>, reason: &str) -> Result<(), NotesError> {
+pub(super) fn set_failed(
+    folder: &Folder,
+    path: &Path,
+    request: Option<&Request>,
+    reason: &str,
+) -> Result<(), NotesError> {
     let mut encoder = Encoder::default();
     encoder.bytes(reason.as_bytes());
     encoder.bytes(&request.map(Request::encode).unwrap_or_default());
     let failed = path.with_extension(FAILED);
-    files::replace(&failed, &encoder.0, true).map_err(io_error("write", &failed))?;
+    files::replace(&folder.seal, &failed, &encoder.0, true).map_err(io_error("write", &failed))?;
     let kept = names(files::folder_of(path), FAILED)?;
     let n_surplus = kept.len().saturating_sub(FAILED_MAX);
     kept[..n_surplus].iter().try_for_each(|name| files::remove(&path.with_file_name(name)))
 }
 
 /// The requests that could not be carried out, oldest first, with their files.
-pub(super) fn failed(folder: &Path) -> Result<Vec<(PathBuf, FailedRequest)>, NotesError> {
+pub(super) fn failed(folder: &Folder) -> Result<Vec<(PathBuf, FailedRequest)>, NotesError> {
     let inbox = path(folder);
     let read = |name: &String| {
         let path = inbox.join(name);
-        let bytes = files::read(&path).ok()?;
+        let bytes = files::read(&folder.seal, &path).ok()?;
         let mut decoder = Decoder(&bytes);
         let reason = decoder.text()?;
         Some((path, FailedRequest { request: Request::decode(decoder.bytes()?), reason }))
@@ -123,7 +129,7 @@ pub(super) fn failed(folder: &Path) -> Result<Vec<(PathBuf, FailedRequest)>, Not
 }
 
 /// Removes failed requests whose paths are all at or below the given ones, and those without a path.
-pub(super) fn remove_failed(folder: &Path, paths: &[PathBuf]) -> Result<(), NotesError> {
+pub(super) fn remove_failed(folder: &Folder, paths: &[PathBuf]) -> Result<(), NotesError> {
     for (path, failed) in failed(folder)? {
         let named = match &failed.request {
             Some(Request::Add(named) | Request::Forget(named)) => &named[..],
@@ -150,33 +156,35 @@ mod tests {
 
     #[test]
     fn requests_come_back_in_order() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap(), []);
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = Folder::new(temporary.path().to_owned(), Some(&[7; 32]));
+        assert_eq!(read(&folder).unwrap(), []);
         let requests = [Request::Add(vec!["/a".into()]), Request::Forget(vec!["/b".into(), "/c".into()])];
-        requests.iter().for_each(|request| drop(put(folder.path(), request).unwrap()));
-        std::fs::write(path(folder.path()).join("9.request"), b"x").unwrap();
-        let found: Vec<_> = read(folder.path()).unwrap().into_iter().map(|(_, request)| request).collect();
+        requests.iter().for_each(|request| drop(put(&folder, request).unwrap()));
+        std::fs::write(path(&folder).join("9.request"), b"x").unwrap();
+        let found: Vec<_> = read(&folder).unwrap().into_iter().map(|(_, request)| request).collect();
         assert_eq!(found, [Some(requests[0].clone()), Some(requests[1].clone()), None]);
     }
 
     #[test]
     fn failed_requests_are_kept_up_to_a_limit_and_removed_by_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let inbox = path(folder.path());
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = Folder::new(temporary.path().to_owned(), Some(&[7; 32]));
+        let inbox = path(&folder);
         files::create_folder(&inbox).unwrap();
         for i in 0..FAILED_MAX + 3 {
             let request = Request::Add(vec![format!("/a/{i}.md").into()]);
-            set_failed(&inbox.join(format!("{i:03}.request")), Some(&request), "gone").unwrap();
+            set_failed(&folder, &inbox.join(format!("{i:03}.request")), Some(&request), "gone").unwrap();
         }
-        set_failed(&inbox.join("999.request"), None, "damaged").unwrap();
-        let kept = failed(folder.path()).unwrap();
+        set_failed(&folder, &inbox.join("999.request"), None, "damaged").unwrap();
+        let kept = failed(&folder).unwrap();
         assert_eq!(kept.len(), FAILED_MAX);
         assert_eq!(kept[0].1.request, Some(Request::Add(vec!["/a/4.md".into()])));
         assert_eq!(kept[0].1.reason, "gone");
         assert_eq!(kept[FAILED_MAX - 1].1.request, None);
-        remove_failed(folder.path(), &["/a/4.md".into(), "/b".into()]).unwrap();
-        assert_eq!(failed(folder.path()).unwrap().len(), FAILED_MAX - 2);
-        remove_failed(folder.path(), &["/a".into()]).unwrap();
-        assert_eq!(failed(folder.path()).unwrap(), []);
+        remove_failed(&folder, &["/a/4.md".into(), "/b".into()]).unwrap();
+        assert_eq!(failed(&folder).unwrap().len(), FAILED_MAX - 2);
+        remove_failed(&folder, &["/a".into()]).unwrap();
+        assert_eq!(failed(&folder).unwrap(), []);
     }
 }

@@ -11,18 +11,19 @@ use super::catalogue::Catalogue;
 use super::derive::decode_tokens;
 use super::derived::{self, Derived, DerivedKind};
 use super::error::{NotesError, io_error};
+use super::files::{self, Folder};
 use super::inbox::{self, Request};
 use super::language::{Functional, Language};
 use super::names::names;
 use super::options::NotesOptions;
 use super::passage::NotePassage;
+use super::paths;
 use super::report::{NoteFile, NotesStatus};
 use super::snapshot::Snapshot;
 use super::sources::Sources;
 use super::store::{Store, check_own, tighten};
 use super::vectors::Vectors;
 use super::walk::Limits;
-use super::{files, paths};
 
 /// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,
 /// and a writer commits at most every ten.
@@ -36,7 +37,7 @@ pub struct NotesIndex {
 }
 
 struct Shared {
-    folder: PathBuf,
+    folder: Folder,
     state: RwLock<Arc<State>>,
     /// Files whose checksums were compared.
     verified: Mutex<HashSet<PathBuf>>,
@@ -61,8 +62,17 @@ impl NotesIndex {
     /// # Errors
     /// [`NotesError::NoIndex`]; [`NotesError::Damaged`]: a [`NotesWriter`](super::NotesWriter) builds the index again.
     pub fn open(folder: &Path) -> Result<Self, NotesError> {
-        let folder = paths::absolute(folder)?;
+        Self::open_with_key(folder, None)
+    }
+
+    /// As [`open`](Self::open), for an index that was written with [`NotesOptions::key`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`NotesError::Key`].
+    pub fn open_with_key(folder: &Path, key: Option<&[u8; 32]>) -> Result<Self, NotesError> {
+        let folder = Folder::new(paths::absolute(folder)?, key);
         tighten(&folder);
+        files::check_store_key(&folder, false)?;
         let mut verified = HashSet::new();
         let state = Arc::new(load(&folder, &mut verified)?);
         let shared = Shared { folder, state: RwLock::new(state), verified: Mutex::new(verified) };
@@ -216,8 +226,20 @@ impl NotesIndex {
     /// # Errors
     /// [`NotesError::Foreign`]: the folder has files of somebody else; [`NotesError::Version`]; the folder cannot be read.
     pub fn roots_in(folder: &Path) -> Result<Option<Vec<PathBuf>>, NotesError> {
-        let folder = paths::absolute(folder)?;
+        Self::roots_in_with_key(folder, None)
+    }
+
+    /// As [`roots_in`](Self::roots_in), of an index that was written with [`NotesOptions::key`].
+    ///
+    /// # Errors
+    /// As [`roots_in`](Self::roots_in), and [`NotesError::Key`].
+    pub fn roots_in_with_key(
+        folder: &Path,
+        key: Option<&[u8; 32]>,
+    ) -> Result<Option<Vec<PathBuf>>, NotesError> {
+        let folder = Folder::new(paths::absolute(folder)?, key);
         check_own(&folder)?;
+        files::check_store_key(&folder, false)?;
         if Store::is_none(&folder)? && !Sources::is_in(&folder) {
             return Ok(None);
         }
@@ -281,16 +303,16 @@ impl NotesIndex {
         Arc::clone(&self.shared.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Folder {
         &self.shared.folder
     }
 }
 
 /// Opens the state after the last commit. A writer may remove files of a state between the reading of its list and the
 /// opening of its files; the list is then read again.
-fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesError> {
+fn load(folder: &Folder, verified: &mut HashSet<PathBuf>) -> Result<State, NotesError> {
     let load_once = |verified: &mut HashSet<PathBuf>| {
-        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
+        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_path_buf() })?;
         store.verify(verified)?;
         let snapshot = store.snapshot()?;
         let languages = snapshot.languages()?;
@@ -306,9 +328,9 @@ fn load(folder: &Path, verified: &mut HashSet<PathBuf>) -> Result<State, NotesEr
     retry(folder, || load_once(verified))
 }
 
-fn read_catalogue(folder: &Path) -> Result<Catalogue, NotesError> {
+fn read_catalogue(folder: &Folder) -> Result<Catalogue, NotesError> {
     retry(folder, || {
-        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_owned() })?;
+        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_path_buf() })?;
         match store.catalogue_number()? {
             0 => Ok(Catalogue::default()),
             number => Catalogue::read(folder, number),

@@ -33,6 +33,7 @@
 //! ```text
 //! FOLDER/
 //!   .lock                 locked by the process that writes
+//!   .key                  of an encrypted index: tells a wrong key
 //!   .inbox/               requests of other processes, a file each
 //!   sources, sources-copy the folders to be read, hashes of forgotten paths, settings
 //!   catalogue-N           files with lengths, times and hashes; the last commit names N
@@ -107,4 +108,4 @@ pub use paths::{absolute, without_links};
 pub use report::{FailedRequest, NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
-pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in};
+pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};

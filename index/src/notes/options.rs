@@ -1,12 +1,13 @@
 //! The options of stored notes.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::error::NotesError;
 use super::language::Language;
 
 /// Options of a [`NotesWriter`](super::NotesWriter).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct NotesOptions {
     /// Maximum length of a file, in bytes, 1..=2³⁰. Longer files are skipped. The value is stored with the index; `None` (the
     /// default) takes the stored one, at first 8 MiB: a file needs about four times its length of memory while it is read.
@@ -25,6 +26,25 @@ pub struct NotesOptions {
     pub reads_all: bool,
     /// Time to wait for another process that writes. Default 2 s.
     pub lock_wait: Duration,
+    /// Encrypts and authenticates all files of the index. The app stores the key. An index is encrypted from its beginning, or
+    /// not at all. What stays visible: the number, sizes, times and names of its files, which tell nothing of the notes' names.
+    pub key: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for NotesOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file_bytes_max, n_entries_max, n_overlap_words, languages, reads_all, lock_wait, key } =
+            self;
+        f.debug_struct("NotesOptions")
+            .field("file_bytes_max", file_bytes_max)
+            .field("n_entries_max", n_entries_max)
+            .field("n_overlap_words", n_overlap_words)
+            .field("languages", languages)
+            .field("reads_all", reads_all)
+            .field("lock_wait", lock_wait)
+            .field("encrypts", &key.is_some())
+            .finish()
+    }
 }
 
 impl Default for NotesOptions {
@@ -36,6 +56,7 @@ impl Default for NotesOptions {
             languages: None,
             reads_all: false,
             lock_wait: Duration::from_secs(2),
+            key: None,
         }
     }
 }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
+use super::files::{self, Folder};
 use super::language::Language;
-use super::{files, paths};
+use super::paths;
 
 /// File name of the list.
 pub(super) const NAME: &str = "sources";
@@ -51,11 +52,11 @@ impl Sources {
     ///
     /// # Errors
     /// [`NotesError::Damaged`] if the copy is damaged too or missing, [`NotesError::Version`] or [`NotesError::Io`].
-    pub(super) fn read(folder: &Path) -> Result<Option<Self>, NotesError> {
-        match Self::read_file(folder.join(NAME)) {
+    pub(super) fn read(folder: &Folder) -> Result<Option<Self>, NotesError> {
+        match Self::read_file(folder, folder.join(NAME)) {
             Ok(Some(sources)) => Ok(Some(sources)),
             Err(error) if !error.is_damage() => Err(error),
-            lost => match Self::read_file(folder.join(COPY)) {
+            lost => match Self::read_file(folder, folder.join(COPY)) {
                 Ok(Some(copy)) => Ok(Some(copy)),
                 Err(error) if !error.is_damage() || lost.is_ok() => Err(error),
                 _ => lost,
@@ -69,22 +70,23 @@ impl Sources {
     }
 
     /// Whether list and copy are whole and equal.
-    pub(super) fn is_stored_twice(&self, folder: &Path) -> bool {
-        [NAME, COPY]
-            .iter()
-            .all(|name| Self::read_file(folder.join(name)).is_ok_and(|stored| stored.as_ref() == Some(self)))
+    pub(super) fn is_stored_twice(&self, folder: &Folder) -> bool {
+        [NAME, COPY].iter().all(|name| {
+            Self::read_file(folder, folder.join(name)).is_ok_and(|stored| stored.as_ref() == Some(self))
+        })
     }
 
     /// Whether the list, or its copy, is there and damaged.
-    pub(super) fn damaged(folder: &Path) -> Option<PathBuf> {
-        let is_damaged = |path: &PathBuf| Self::read_file(path.clone()).is_err_and(|error| error.is_damage());
+    pub(super) fn damaged(folder: &Folder) -> Option<PathBuf> {
+        let is_damaged =
+            |path: &PathBuf| Self::read_file(folder, path.clone()).is_err_and(|error| error.is_damage());
         [NAME, COPY].iter().map(|name| folder.join(name)).find(is_damaged)
     }
 
-    fn read_file(path: PathBuf) -> Result<Option<Self>, NotesError> {
+    fn read_file(folder: &Folder, path: PathBuf) -> Result<Option<Self>, NotesError> {
         let damaged =
             |what: &str| NotesError::Damaged { path: path.clone(), offset: 0, what: what.to_owned() };
-        let bytes = match files::read(&path) {
+        let bytes = match files::read(&folder.seal, &path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if files::is_damage(&error) => return Err(damaged("wrong checksum")),
@@ -99,11 +101,11 @@ impl Sources {
         Self::decode(&bytes).map(Some).ok_or_else(|| damaged("not a list of folders"))
     }
 
-    pub(super) fn write(&self, folder: &Path) -> Result<(), NotesError> {
+    pub(super) fn write(&self, folder: &Folder) -> Result<(), NotesError> {
         let bytes = self.encode();
         [NAME, COPY].iter().try_for_each(|name| {
             let path = folder.join(name);
-            files::replace(&path, &bytes, true).map_err(io_error("write", &path))
+            files::replace(&folder.seal, &path, &bytes, true).map_err(io_error("write", &path))
         })
     }
 
@@ -259,25 +261,26 @@ mod tests {
 
     #[test]
     fn a_damaged_list_has_a_copy_and_a_newer_one_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Sources::read(folder.path()).unwrap(), None);
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = &Folder::new(temporary.path().to_owned(), None);
+        assert_eq!(Sources::read(folder).unwrap(), None);
         let mut sources = Sources::default();
         sources.add(Path::new("/a"));
-        sources.write(folder.path()).unwrap();
-        assert!(sources.is_stored_twice(folder.path()));
+        sources.write(folder).unwrap();
+        assert!(sources.is_stored_twice(folder));
         for name in [NAME, COPY] {
-            std::fs::write(folder.path().join(name), b"x").unwrap();
-            assert_eq!(Sources::read(folder.path()).unwrap().as_ref(), Some(&sources), "{name} is damaged");
-            assert_eq!(Sources::damaged(folder.path()), Some(folder.path().join(name)));
-            assert!(!sources.is_stored_twice(folder.path()));
-            std::fs::remove_file(folder.path().join(name)).unwrap();
-            assert_eq!(Sources::read(folder.path()).unwrap().as_ref(), Some(&sources), "{name} is missing");
-            sources.write(folder.path()).unwrap();
+            std::fs::write(folder.join(name), b"x").unwrap();
+            assert_eq!(Sources::read(folder).unwrap().as_ref(), Some(&sources), "{name} is damaged");
+            assert_eq!(Sources::damaged(folder), Some(folder.join(name)));
+            assert!(!sources.is_stored_twice(folder));
+            std::fs::remove_file(folder.join(name)).unwrap();
+            assert_eq!(Sources::read(folder).unwrap().as_ref(), Some(&sources), "{name} is missing");
+            sources.write(folder).unwrap();
         }
-        let path = folder.path().join(NAME);
-        files::replace(&path, &[3, 0, 0, 0, 9], true).unwrap();
-        assert!(matches!(Sources::read(folder.path()), Err(NotesError::Version { given: 3, known: 2, .. })));
-        [NAME, COPY].iter().for_each(|name| std::fs::write(folder.path().join(name), b"x").unwrap());
-        assert!(Sources::read(folder.path()).unwrap_err().is_damage());
+        let path = folder.join(NAME);
+        files::replace(&folder.seal, &path, &[3, 0, 0, 0, 9], true).unwrap();
+        assert!(matches!(Sources::read(folder), Err(NotesError::Version { given: 3, known: 2, .. })));
+        [NAME, COPY].iter().for_each(|name| std::fs::write(folder.join(name), b"x").unwrap());
+        assert!(Sources::read(folder).unwrap_err().is_damage());
     }
 }

@@ -13,12 +13,13 @@ use super::catalogue::Catalogue;
 use super::derived::DerivedKind;
 use super::directory::PlainDirectory;
 use super::error::{NotesError, index_error, io_error};
-use super::files;
+use super::files::{self, Folder};
 use super::inbox;
 use super::schema::{Fields, schema, tokenizers};
 use super::sources;
 use super::writer::{ASIDE, LOCK};
 use crate::history::disk::PARTIAL;
+use crate::seal::KEY_FILE;
 
 /// The folder of the inverted index.
 const WORDS: &str = "words";
@@ -38,10 +39,10 @@ pub(super) struct Store {
 
 impl Store {
     /// Opens the index of a folder; `None` if there is none.
-    pub(super) fn open(folder: &Path) -> Result<Option<Self>, NotesError> {
+    pub(super) fn open(folder: &Folder) -> Result<Option<Self>, NotesError> {
         let words = folder.join(WORDS);
         let (schema, fields) = schema();
-        let mut index = match Index::open(PlainDirectory::new(&words)) {
+        let mut index = match Index::open(PlainDirectory::new(folder.inside(WORDS))) {
             Err(TantivyError::OpenReadError(OpenReadError::FileDoesNotExist(_))) if is_empty(&words)? => {
                 return Ok(None);
             }
@@ -62,14 +63,14 @@ impl Store {
     }
 
     /// Creates an empty index.
-    pub(super) fn create(folder: &Path) -> Result<Self, NotesError> {
+    pub(super) fn create(folder: &Folder) -> Result<Self, NotesError> {
         let words = folder.join(WORDS);
         files::create_folder(&words)?;
         let (schema, fields) = schema();
         let mut index = Index::builder()
             .schema(schema)
             .tokenizers(tokenizers())
-            .open_or_create(PlainDirectory::new(&words))
+            .open_or_create(PlainDirectory::new(folder.inside(WORDS)))
             .map_err(index_error(&words))?;
         index.set_tokenizers(tokenizers());
         Ok(Self { words, index, fields })
@@ -190,7 +191,7 @@ fn is_own(name: &str) -> bool {
 
 /// Takes the permissions of others from the files of an index.
 pub(super) fn tighten(folder: &Path) {
-    replace::tighten(folder, |name| is_own(name) || [LOCK, inbox::NAME].contains(&name));
+    replace::tighten(folder, |name| is_own(name) || [LOCK, KEY_FILE, inbox::NAME].contains(&name));
 }
 
 /// Whether a file in the folder of an index has the name of one that is replaced as a whole.

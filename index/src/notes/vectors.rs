@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
-use std::path::Path;
 
 use tantivy::DocAddress;
 
 use super::derive::decode_vector;
 use super::derived::{Derived, DerivedKind};
 use super::error::NotesError;
+use super::files::Folder;
 use super::snapshot::Snapshot;
 
 /// Vectors of passages, row by row.
@@ -24,7 +24,7 @@ pub(super) struct Vectors {
 impl Vectors {
     /// Reads the vectors of the passages of a snapshot. Passages without a vector are left out.
     pub(super) fn load(
-        folder: &Path,
+        folder: &Folder,
         snapshot: &Snapshot,
         identity: u64,
         n_dimensions: usize,

@@ -162,7 +162,7 @@ impl Watching {
             }
         };
         let watcher = notify::recommended_watcher(on_event).map_err(|source| {
-            let path = own_folder.clone();
+            let path = own_folder.to_path_buf();
             NotesError::Watch { path, source }
         })?;
         let mut watching = Self { reports, has_lost, watcher };

@@ -13,6 +13,7 @@ use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
 
 use super::catalogue::{Catalogue, Entry};
 use super::error::{NotesError, index_error, io_error};
+use super::files::{self, Folder};
 use super::inbox::{self, Request};
 use super::kind::SourceKind;
 use super::language::Languages;
@@ -20,7 +21,7 @@ use super::options::NotesOptions;
 use super::report::{FailedRequest, Notice, UpdateReport};
 use super::sources::Sources;
 use super::store::{Store, check_own, remove_catalogues, tighten};
-use super::{derived, files, paths};
+use super::{derived, paths};
 use crate::history::disk::{Disk, RealDisk};
 
 /// Memory of tantivy for words that are not written yet, in bytes. Its minimum is 15 MB.
@@ -40,7 +41,7 @@ pub(super) const ASIDE: &str = "damaged.";
 /// After an error of a change, the folder contains the state before or after it. Later changes return
 /// [`NotesError::Stopped`]; a new writer finishes or undoes the change.
 pub struct NotesWriter {
-    pub(super) folder: PathBuf,
+    pub(super) folder: Folder,
     pub(super) options: NotesOptions,
     pub(super) languages: Languages,
     pub(super) sources: Sources,
@@ -67,14 +68,15 @@ impl NotesWriter {
     ///
     /// # Errors
     /// [`NotesError::InUse`] if another process is writing after [`NotesOptions::lock_wait`];
-    /// [`NotesError::Version`] if a newer program has written the folder; [`NotesError::Io`].
+    /// [`NotesError::Version`] if a newer program has written the folder; [`NotesError::Key`]; [`NotesError::Io`].
     pub fn open(folder: &Path, options: NotesOptions) -> Result<Self, NotesError> {
         options.check()?;
-        let folder = paths::absolute(folder)?;
+        let folder = Folder::new(paths::absolute(folder)?, options.key.as_ref());
         check_own(&folder)?;
         files::create_folder(&folder)?;
         tighten(&folder);
         let lock = lock(&folder, options.lock_wait)?;
+        files::check_store_key(&folder, true)?;
         let mut notices = Vec::new();
         let mut sources = match Sources::read(&folder) {
             Err(error) if !error.is_damage() => return Err(error),
@@ -147,7 +149,7 @@ impl NotesWriter {
                 Err(NotesError::InUse { .. }) => {}
                 opened => return opened.map(Some),
             }
-            let left = leave(folder, request)?;
+            let left = leave(folder, options.key.as_ref(), request)?;
             // The other process may have looked for requests for the last time before.
             match lock(&paths::absolute(folder)?, Duration::ZERO) {
                 Err(NotesError::InUse { .. }) => return Ok(None),
@@ -364,7 +366,7 @@ impl NotesWriter {
                 }
             };
             if let Some(failed) = failed {
-                inbox::set_failed(&path, failed.request.as_ref(), &failed.reason)?;
+                inbox::set_failed(&self.folder, &path, failed.request.as_ref(), &failed.reason)?;
                 self.carried_out.failed.push(failed);
             }
             files::remove(&path)?;
@@ -434,7 +436,7 @@ impl NotesWriter {
 
     pub(super) fn check_running(&self) -> Result<(), NotesError> {
         match self.has_stopped {
-            true => Err(NotesError::Stopped { path: self.folder.clone() }),
+            true => Err(NotesError::Stopped { path: self.folder.to_path_buf() }),
             false => Ok(()),
         }
     }
@@ -489,11 +491,21 @@ impl NotesWriter {
 /// # Errors
 /// [`NotesError::InboxFull`]; a path cannot be stored; the folder cannot be written.
 pub fn hand_in(folder: &Path, request: &Request) -> Result<(), NotesError> {
-    leave(folder, request).map(drop)
+    leave(folder, None, request).map(drop)
+}
+
+/// As [`hand_in`], for an index that is written with [`NotesOptions::key`].
+///
+/// # Errors
+/// As [`hand_in`], and [`NotesError::Key`].
+pub fn hand_in_with_key(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<(), NotesError> {
+    leave(folder, key, request).map(drop)
 }
 
 /// Leaves a request. Returns its file.
-fn leave(folder: &Path, request: &Request) -> Result<PathBuf, NotesError> {
+fn leave(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<PathBuf, NotesError> {
+    let folder = Folder::new(paths::absolute(folder)?, key);
+    files::check_store_key(&folder, false)?;
     let absolute =
         |paths: &[PathBuf]| paths.iter().map(|path| paths::absolute(path)).collect::<Result<Vec<_>, _>>();
     let request = match request {
@@ -505,7 +517,7 @@ fn leave(folder: &Path, request: &Request) -> Result<PathBuf, NotesError> {
         Request::Update => Request::Update,
         Request::Forget(paths) => Request::Forget(absolute(paths)?),
     };
-    inbox::put(&paths::absolute(folder)?, &request)
+    inbox::put(&folder, &request)
 }
 
 /// Refuses a path that does not exist, and a file that is no source: its user expects to find it.
@@ -522,7 +534,7 @@ fn check_added(path: &Path) -> Result<(), NotesError> {
 pub type OnProgress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 
 /// Opens inverted index and catalogue, and verifies both.
-fn open_index(folder: &Path) -> Result<(Store, Catalogue, u64), NotesError> {
+fn open_index(folder: &Folder) -> Result<(Store, Catalogue, u64), NotesError> {
     let Some(store) = Store::open(folder)? else {
         return Ok((Store::create(folder)?, Catalogue::default(), 0));
     };

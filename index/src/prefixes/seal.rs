@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use chacha20poly1305::aead::Tag;
-use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305, XNonce};
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::seal::{TAG_BYTES, decrypt, encrypt};
+
 /// Bytes of a [`Seal::close`]d part's seal.
-pub(super) const SEAL_BYTES: usize = 16;
+pub(super) const SEAL_BYTES: usize = TAG_BYTES;
 
 /// The first 128 bits of a keyed hash (BLAKE3): the name of a namespace, block, label or store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,10 +71,7 @@ impl Seal {
     pub(super) fn close(&self, nonce: &[u8; 24], before: &[u8], part: &mut [u8]) -> [u8; SEAL_BYTES] {
         match &self.cipher {
             None => checksum(before, part),
-            Some(cipher) => {
-                let tag = cipher.encrypt_inout_detached(&XNonce::from(*nonce), before, part.into());
-                tag.expect("a part is shorter than 256 GB").into()
-            }
+            Some(cipher) => encrypt(cipher, *nonce, before, part),
         }
     }
 
@@ -88,10 +86,7 @@ impl Seal {
     ) -> bool {
         match &self.cipher {
             None => checksum(before, part) == seal,
-            Some(cipher) => {
-                let tag = Tag::<XChaCha20Poly1305>::from(seal);
-                cipher.decrypt_inout_detached(&XNonce::from(*nonce), before, part.into(), &tag).is_ok()
-            }
+            Some(cipher) => decrypt(cipher, *nonce, before, part, seal),
         }
     }
 }

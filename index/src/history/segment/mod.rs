@@ -32,6 +32,9 @@
 //! suffix arrays, Sadakane 2003, in the reversed text). Intervals of shorter matches contain those of longer ones and
 //! end near them. The successors of a match are adjacent in `nexts`.
 
+/// What a segment is, for its encryption.
+const SEALED: &str = "history segment";
+
 mod layout;
 mod read;
 mod write;

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use refrain::TokenId;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::SEALED;
 use super::layout::{Header, Layout, Section};
 use crate::history::cache::{CachedFile, PAGE_BYTES, PageCache};
 use crate::history::disk::{Disk, DiskFile};
-use crate::history::error::{HistoryError, io_error};
+use crate::history::error::{HistoryError, io_error, read_error};
 use crate::history::fleet::SegmentName;
 use crate::history::key::RecordId;
 use crate::history::log::{Place, Record, u32_at, u64_at};
@@ -64,13 +65,14 @@ impl Segment {
         cache: &mut PageCache,
     ) -> Result<Self, HistoryError> {
         let file = disk.open(&path).map_err(io_error("open", &path))?;
+        let file = disk.seal().open_file(&place.sealed(SEALED), file).map_err(read_error(&path))?;
         let damaged = |offset, what| HistoryError::Damaged { path: path.clone(), offset, what };
         let len = file.len().map_err(io_error("read", &path))?;
         if len < PAGE_BYTES as u64 {
             return Err(damaged(len, "the file ends in its header"));
         }
         let mut page = vec![0; PAGE_BYTES];
-        file.read_at(&mut page, 0).map_err(io_error("read", &path))?;
+        file.read_at(&mut page, 0).map_err(read_error(&path))?;
         let header = Header::decode(&page, place, &path)?;
         let layout = header.layout();
         // The file is at least as long as the header states, so the tables fit in it.
@@ -78,7 +80,7 @@ impl Segment {
             return Err(damaged(len, "the file's length"));
         }
         let mut tables = vec![0; layout.tables_bytes as usize];
-        file.read_at(&mut tables, layout.tables_at).map_err(io_error("read", &path))?;
+        file.read_at(&mut tables, layout.tables_at).map_err(read_error(&path))?;
         if xxh3_64(&tables) != header.tables_sum {
             return Err(damaged(layout.tables_at, "the checksum of the tables"));
         }

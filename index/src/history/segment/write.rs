@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::SEALED;
 use super::layout::{Header, Layout};
 use crate::history::HistoryError;
 use crate::history::cache::PAGE_BYTES;
@@ -12,6 +13,10 @@ use crate::history::disk::{Disk, DiskFile, put_file};
 use crate::history::key::FileKind;
 use crate::history::log::{Place, Record};
 use crate::history::sort::suffix_array;
+use crate::seal::CHUNK_BYTES;
+
+/// Pages and tables begin with a chunk of an encrypted file.
+const _: () = assert!(PAGE_BYTES.is_multiple_of(CHUNK_BYTES));
 
 /// Number of pages per write.
 const WRITE_PAGES: usize = 256;
@@ -27,7 +32,10 @@ pub(in crate::history) fn write_segment(
 ) -> Result<PathBuf, HistoryError> {
     let frozen = Frozen::new(records);
     let path = FileKind::Segment.path(folder, place.number);
-    put_file(disk, &path, |file| frozen.write(file, place, replaces))?;
+    put_file(disk, &path, |file| {
+        // The pages of a segment are the chunks of an encrypted file.
+        disk.seal().write_file(&place.sealed(SEALED), file, |file| frozen.write(file, place, replaces))
+    })?;
     Ok(path)
 }
 

@@ -1,0 +1,216 @@
+//! `--key-file`: no byte of a note, question, answer or path is on the disk, and a store opens with its key alone.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use refrain::{Engine, EngineOptions, SpecialTokens};
+use support::{Ran, arg, command, model};
+
+const QUESTION: &str = "Who takes care of the repair of the car?";
+
+/// Words of notes, questions, answers and paths.
+const WORDS: [&str; 8] =
+    ["Qulittus", "qulittus", "Zanzibar", "zanzibar", "repair", "car.md", "trip.md", "kitchen"];
+
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        std::fs::create_dir(home.path("notes")).unwrap();
+        let note = |name: &str, text: &str| std::fs::write(home.path("notes").join(name), text).unwrap();
+        note("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car.\n");
+        note("trip.md", "# Trip\n\nThe trip to Zanzibar begins on Monday with Ada Voss.\n");
+        note("kitchen.md", &"# Kitchen\n\nThe tap of the kitchen drips.\n\n".repeat(400));
+        for (name, key) in [("key", "5b"), ("other", "5c")] {
+            std::fs::write(home.path(name), key.repeat(32)).unwrap();
+            #[cfg(unix)]
+            close(&home.path(name), 0o600);
+        }
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs a command with a key.
+    fn with(&self, key: Option<&str>, args: &[&str]) -> Ran {
+        let mut command = command(args);
+        command.env("XDG_DATA_HOME", self.path("data")).env("XDG_CACHE_HOME", self.path("cache"));
+        command.env("LOCALAPPDATA", self.path("data")).env("HOME", self.path("home"));
+        // The variable of the option.
+        key.into_iter().for_each(|key| drop(command.env("REFRAIN_KEY_FILE", self.path(key))));
+        let output = command.stdin(Stdio::null()).output().expect("the program runs");
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("text"),
+            stderr: String::from_utf8(output.stderr).expect("text"),
+        }
+    }
+
+    /// The contents of all files that the program has written.
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        let mut open = vec![self.path("data"), self.path("cache"), self.path("home")];
+        while let Some(folder) = open.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    open.push(path);
+                } else {
+                    files.insert(path.clone(), std::fs::read(&path).unwrap());
+                }
+            }
+        }
+        files
+    }
+}
+
+#[cfg(unix)]
+fn close(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn has(bytes: &[u8], form: &[u8]) -> bool {
+    bytes.windows(form.len()).any(|window| window == form)
+}
+
+/// Everything that keeps something.
+fn session(home: &Home, key: Option<&str>) {
+    let (notes, model) = (home.path("notes"), model());
+    let (notes, model) = (arg(&notes), arg(&model));
+    home.with(key, &["index", "add", notes, "--model", model]).done();
+    home.with(key, &["index", "search", "Qulittus"]).done();
+    let fixed = ["--threads", "1", "--model", model];
+    home.with(key, &[&["ask", QUESTION][..], &fixed].concat()).done();
+    home.with(key, &[&["summarize", arg(&home.path("notes/trip.md"))][..], &fixed].concat()).done();
+    let run = ["run", "--echo", "--prefixes", "--max-tokens", "24", "--context", notes, QUESTION];
+    home.with(key, &[&run[..], &fixed].concat()).done();
+    home.with(key, &[&run[..], &fixed].concat()).done();
+}
+
+#[test]
+fn no_word_no_token_and_no_path_is_on_the_disk() {
+    let home = Home::new();
+    session(&home, Some("key"));
+    let engine = Engine::open(model(), EngineOptions::default().with_n_threads(1)).unwrap();
+    let ids = |text: &str| {
+        let tokens = engine.tokenizer().encode(text, SpecialTokens::AsText).unwrap();
+        let tokens = &tokens[tokens.len() - 2..];
+        tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let mut forms: Vec<Vec<u8>> = WORDS.iter().map(|word| word.as_bytes().to_vec()).collect();
+    forms.extend([ids("Qulittus Works"), ids("the repair of the car"), ids("Zanzibar")]);
+    // Paths are in no other form either: not as hexadecimal digits.
+    forms.push("car.md".bytes().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes());
+    let files = home.files();
+    for kind in [
+        "notes/words/",
+        "notes/catalogue-",
+        "notes/tokens-",
+        "history/",
+        "echo",
+        "assistant/ledger",
+        "prefixes/",
+    ] {
+        assert!(files.keys().any(|path| arg(path).contains(kind)), "no file of {kind}: {:?}", files.keys());
+    }
+    for (path, bytes) in &files {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        for form in &forms {
+            assert!(!has(bytes, form), "{path:?} has {:?}", String::from_utf8_lossy(form));
+            assert!(!has(name.as_bytes(), form), "the name of {path:?}");
+        }
+    }
+    // The same session without a key has them all, so the search finds what is there.
+    let plain = Home::new();
+    session(&plain, None);
+    let files = plain.files();
+    for form in forms.iter().take(WORDS.len() + 3) {
+        let found = files.values().any(|bytes| has(bytes, form));
+        assert!(found || *form == b"trip.md" || *form == b"car.md", "{:?}", String::from_utf8_lossy(form));
+    }
+    // What was kept is used again.
+    assert!(home.with(Some("key"), &["index", "search", "Qulittus"]).done().contains("Qulittus"));
+    assert!(home.with(Some("key"), &["history", "list"]).done().lines().count() >= 2);
+    home.with(Some("key"), &["history", "repair"]).done();
+}
+
+#[test]
+fn another_key_or_none_changes_nothing() {
+    for (of_store, tried) in [(Some("key"), Some("other")), (Some("key"), None), (None, Some("key"))] {
+        let home = Home::new();
+        session(&home, of_store);
+        let before = home.files();
+        let (notes, model) = (home.path("notes"), model());
+        let (notes, model) = (arg(&notes), arg(&model));
+        for args in [
+            &["index", "update"][..],
+            &["index", "add", notes],
+            &["index", "search", "Qulittus"],
+            &["index", "status"],
+            &["index", "forget", notes],
+            &["ask", QUESTION, "--threads", "1", "--model", model],
+            &["history", "list"],
+            &["history", "forget", "--all"],
+            &["forget", notes],
+            &["forget", "--all"],
+        ] {
+            let ran = home.with(tried, args);
+            assert!(
+                ran.code != Some(0) && ran.stderr.contains("encrypted"),
+                "{tried:?} {args:?}: {}",
+                ran.stderr
+            );
+        }
+        // The default store is not needed for an answer.
+        let run =
+            home.with(tried, &["run", "--max-tokens", "4", "--threads", "1", "--model", model, "Hello."]);
+        assert!(
+            run.stderr.contains("answers are not kept") && run.stderr.contains("encrypted"),
+            "{}",
+            run.stderr
+        );
+        let after = home.files();
+        let lock = |path: &Path| path.extension().is_some_and(|extension| extension == "lock");
+        for (path, bytes) in before.iter().filter(|(path, _)| !lock(path)) {
+            assert_eq!(after.get(path), Some(bytes), "{tried:?}: {path:?}");
+        }
+        assert!(home.with(of_store, &["index", "search", "Qulittus"]).done().contains("Qulittus"));
+    }
+}
+
+#[test]
+fn a_file_without_a_key_is_refused() {
+    let home = Home::new();
+    let search = |key: &str| home.with(Some(key), &["index", "search", "tap"]).refused(3);
+    assert!(search("missing").contains("--key-file"));
+    std::fs::write(home.path("short"), "abc").unwrap();
+    #[cfg(unix)]
+    close(&home.path("short"), 0o600);
+    assert!(search("short").contains("no key"));
+    #[cfg(unix)]
+    {
+        close(&home.path("key"), 0o640);
+        assert!(search("key").contains("others"));
+    }
+}
+
+#[test]
+fn what_is_forgotten_with_a_key_is_gone() {
+    let home = Home::new();
+    session(&home, Some("key"));
+    let car = home.path("notes/car.md");
+    home.with(Some("key"), &["forget", arg(&car)]).done();
+    let found = home.with(Some("key"), &["index", "search", "Qulittus"]);
+    assert!(!found.stdout.contains("Qulittus"), "{}", found.stdout);
+    assert!(home.with(Some("key"), &["index", "search", "Zanzibar"]).done().contains("Zanzibar"));
+    home.with(Some("key"), &["forget", "--all"]).done();
+    home.with(Some("key"), &["history", "forget", "--all"]).done();
+    assert!(home.with(Some("key"), &["history", "list"]).done().trim().is_empty());
+}
