@@ -204,6 +204,9 @@ pub(crate) struct TaskArgs {
     /// with a notice. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
+    /// In folders of --context, follow links that lead out of the named files and folders.
+    #[arg(long, requires = "context")]
+    pub(crate) follow_links: bool,
     /// Notes to answer from: the index that `refrain index` keeps [default without =DIR: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
     pub(crate) notes: Option<Option<PathBuf>>,

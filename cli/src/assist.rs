@@ -39,7 +39,9 @@ const CITING: &str =
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let given = match args.context.is_empty() {
         true => None,
-        false => Some(context::Notes::read(&args.context)?.search(&args.question, args.passages)?),
+        false => Some(
+            context::Notes::read(&args.context, args.follow_links)?.search(&args.question, args.passages)?,
+        ),
     };
     let notes = match given {
         Some(_) => None,

@@ -91,8 +91,8 @@ fn line_at(path: &Path, offset: u64) -> usize {
 
 impl Notes {
     /// Reads the notes at `paths`. A notice names each file that was skipped.
-    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let found = read_documents(paths, &ReadLimits::default())?;
+    pub(crate) fn read(paths: &[PathBuf], follows_links: bool) -> Result<Self, Failure> {
+        let found = read_documents(paths, &ReadLimits { follows_links, ..ReadLimits::default() })?;
         // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
         let unexpected = |reason: &SkipReason| !matches!(reason, SkipReason::Hidden | SkipReason::NotANote);
         for skipped in found.skipped.iter().filter(|skipped| unexpected(&skipped.reason)) {

@@ -263,7 +263,7 @@ impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Self {
         let advice = match error {
             ReadError::Io { .. } => "check the path and its permissions",
-            ReadError::NotText { .. } => "notes are text files in UTF-8",
+            ReadError::NotText { .. } => "notes are text files in UTF-8, or in UTF-16 with a byte order mark",
             ReadError::FileTooLong { .. } => "split the file",
             _ => "name fewer files or a smaller folder",
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
     Embedder, FailedRequest, Language, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
-    NotesStatus, NotesWriter, Request, Search, UpdateReport,
+    NotesStatus, NotesWriter, Request, Search, SkipReason, UpdateReport,
 };
 use serde_json::json;
 
@@ -220,8 +220,14 @@ fn options(args: &IndexReadArgs, reads_all: bool) -> Result<NotesOptions, Failur
         [all] if all == "all" => Some(Vec::new()),
         codes => Some(codes.iter().map(language).collect::<Result<_, _>>()?),
     };
-    let key = key()?;
-    Ok(NotesOptions { file_bytes_max: args.max_bytes, languages, reads_all, key, ..NotesOptions::default() })
+    Ok(NotesOptions {
+        file_bytes_max: args.max_bytes,
+        languages,
+        follows_links: args.follow_links,
+        reads_all,
+        key: key()?,
+        ..NotesOptions::default()
+    })
 }
 
 pub(crate) fn note_repairs(writer: &NotesWriter) {
@@ -232,7 +238,9 @@ pub(crate) fn note_report(report: &UpdateReport) {
     // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
     let notable: Vec<_> = report.skipped.iter().filter(|skipped| skipped.reason.is_notable()).collect();
     for skipped in notable.iter().take(SKIPPED_MAX) {
-        note(&visible(&format!("skipped {}: {}", skipped.path.display(), skipped.reason)));
+        let skipped_as_whole =
+            if matches!(skipped.reason, SkipReason::Partly { .. }) { "" } else { "skipped " };
+        note(&visible(&format!("{skipped_as_whole}{}: {}", skipped.path.display(), skipped.reason)));
     }
     if notable.len() > SKIPPED_MAX {
         note(&format!("skipped {} more files", notable.len() - SKIPPED_MAX));

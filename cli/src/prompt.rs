@@ -121,7 +121,7 @@ impl Composer {
                 ));
             }
             Some(folder) => Notes::stored(folder.as_deref())?,
-            None => Notes::read(&args.context)?,
+            None => Notes::read(&args.context, args.follow_links)?,
         };
         Ok(Self { task, notes, n_passages: args.passages })
     }

@@ -111,8 +111,28 @@ fn a_skipped_file_is_named() {
     let place = Place::new();
     fs::write(place.notes().join("binary.md"), [0_u8, 159]).unwrap();
     let ran = place.run(&["add", arg(&place.notes())]);
-    assert!(ran.stderr.contains("binary.md: not UTF-8 text at byte 0"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("binary.md: neither UTF-8 text nor UTF-16 with a byte order mark at byte 0"), "{}", ran.stderr);
     ran.done();
+}
+
+#[cfg(unix)]
+#[test]
+fn links_out_of_the_notes_need_an_option() {
+    let place = Place::new();
+    let secret = place.notes().with_file_name("secret.md");
+    fs::write(&secret, "The word is xyzzy.").unwrap();
+    fs::write(place.notes().join("roof.md"), "The roof leaks.").unwrap();
+    std::os::unix::fs::symlink(&secret, place.notes().join("leak.md")).unwrap();
+    let added = place.run(&["add", arg(&place.notes())]);
+    assert!(added.stderr.contains("leak.md: a link out of the folders of the index"), "{}", added.stderr);
+    added.done();
+    let finds = |place: &Place| place.run(&["search", "xyzzy"]).stdout.contains("The word is");
+    assert!(!finds(&place));
+    place.run(&["update", "--follow-links"]).done();
+    place.run(&["update"]).done();
+    assert!(finds(&place));
+    place.run(&["update", "--follow-links=false"]).done();
+    assert!(!finds(&place));
 }
 
 #[test]

@@ -22,6 +22,8 @@
 //! and the prefixes alone.
 
 #[cfg(feature = "notes")]
+mod bounds;
+#[cfg(feature = "notes")]
 mod document;
 pub mod history;
 #[cfg(feature = "notes")]

@@ -75,7 +75,7 @@ pub fn split_sections(document: &Document) -> Vec<Passage> {
 }
 
 /// Maximum bytes of a title and of a heading in a passage: every passage has a copy of them.
-const TITLE_BYTES_MAX: usize = 256;
+pub(crate) const TITLE_BYTES_MAX: usize = 256;
 
 /// The beginning of a title, for passages.
 pub(crate) fn short_title(title: &str) -> &str {

@@ -1,17 +1,17 @@
 //! Reads the documents of files and folders, in a fixed order and within stated limits.
 //!
 //! If a file named by the caller is not readable text, that is an error: without it, an answer would use less than
-//! the caller requested. In a folder, other files than notes are skipped and reported. Links are followed. Every file
-//! and folder is read once, under its first name, so a loop of links ends.
+//! the caller requested. In a folder, other files than notes are skipped and reported. Links are followed inside the named
+//! files and folders. Every file and folder is read once, under its first name, so a loop of links ends.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use refrain::internals::open::open_regular;
-
+use crate::bounds::{Bounds, Target, is_hidden};
 use crate::document::Document;
+use crate::notes::Decoded;
 
 /// File name extensions of notes in folders.
 const NOTE_EXTENSIONS: [&str; 3] = ["md", "markdown", "txt"];
@@ -26,11 +26,19 @@ pub struct ReadLimits {
     /// Maximum number of visited files and folders. Default 100,000, so that reading the root of a disk by mistake
     /// ends soon.
     pub n_entries_max: usize,
+    /// Whether links in folders are followed that lead out of all named files and folders. Default `false`: in a shared folder,
+    /// anybody may have placed them.
+    pub follows_links: bool,
 }
 
 impl Default for ReadLimits {
     fn default() -> Self {
-        Self { file_bytes_max: 4 << 20, total_bytes_max: 64 << 20, n_entries_max: 100_000 }
+        Self {
+            file_bytes_max: 4 << 20,
+            total_bytes_max: 64 << 20,
+            n_entries_max: 100_000,
+            follows_links: false,
+        }
     }
 }
 
@@ -62,8 +70,11 @@ pub enum SkipReason {
     /// Its extension is not one of a note.
     #[error("not a .md or .txt file")]
     NotANote,
-    /// It is not text.
-    #[error("not UTF-8 text")]
+    /// A link leads out of all named files and folders, and [`ReadLimits::follows_links`] is not set.
+    #[error("a link out of the named files and folders")]
+    OutsideLink,
+    /// It is neither UTF-8 text nor UTF-16 with a byte order mark.
+    #[error("neither UTF-8 text nor UTF-16 with a byte order mark")]
     NotText,
     /// It exceeds the maximum length of a file.
     #[error("longer than {limit} bytes")]
@@ -92,7 +103,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// A named file is not text.
-    #[error("`{}` is not UTF-8 text", path.display())]
+    #[error("`{}` is neither UTF-8 text nor UTF-16 with a byte order mark", path.display())]
     NotText {
         /// The path as given.
         path: PathBuf,
@@ -128,8 +139,9 @@ pub enum ReadError {
 /// # Errors
 /// [`ReadError`] with the file or folder and the limit. No text is returned.
 pub fn read_documents<P: AsRef<Path>>(paths: &[P], limits: &ReadLimits) -> Result<Documents, ReadError> {
-    let mut reader =
-        Reader { limits, total_bytes: 0, n_entries: 0, seen: HashSet::new(), found: Documents::default() };
+    let bounds = Bounds::new(paths.iter().map(P::as_ref), limits.follows_links);
+    let (seen, found) = (HashSet::new(), Documents::default());
+    let mut reader = Reader { limits, bounds, total_bytes: 0, n_entries: 0, seen, found };
     for path in paths {
         reader.read_named(path.as_ref())?;
     }
@@ -138,6 +150,8 @@ pub fn read_documents<P: AsRef<Path>>(paths: &[P], limits: &ReadLimits) -> Resul
 
 struct Reader<'a> {
     limits: &'a ReadLimits,
+    /// Where links may lead.
+    bounds: Bounds,
     total_bytes: u64,
     n_entries: usize,
     /// Canonical paths of the visited files and folders.
@@ -160,7 +174,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let limit = self.limits.file_bytes_max;
-        // A path that the caller names may be a pipe.
+        // The user may name a pipe.
         match File::open(path).map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
             Ok(text) => self.keep(path, &text),
             Err(Unread::Io(source)) => Err(io_error(source)),
@@ -174,6 +188,13 @@ impl Reader<'_> {
     fn read_folders(&mut self, named: &Path) -> Result<(), FolderError> {
         let mut waiting = vec![named.to_owned()];
         while let Some(path) = waiting.pop() {
+            if path != named
+                && path.is_symlink()
+                && let Some(reason) = self.leads_out(&path)
+            {
+                self.skip(&path, reason);
+                continue;
+            }
             let is_folder = match fs::metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => true,
                 Ok(metadata) if metadata.is_file() => false,
@@ -204,6 +225,20 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// The reason why a link is not followed.
+    fn leads_out(&self, link: &Path) -> Option<SkipReason> {
+        if self.bounds.follows_links {
+            return None;
+        }
+        match self.bounds.target(link) {
+            Ok(Target::Inside { below, .. }) => {
+                below.ancestors().any(is_hidden).then_some(SkipReason::Hidden)
+            }
+            Ok(Target::Outside) => Some(SkipReason::OutsideLink),
+            Err(error) => Some(SkipReason::Unreadable(error.kind())),
+        }
+    }
+
     /// Entries of one folder in the order of their names, without hidden ones.
     fn entries(&mut self, folder: &Path) -> Result<Vec<PathBuf>, FolderError> {
         let mut entries = Vec::new();
@@ -218,7 +253,7 @@ impl Reader<'_> {
         }
         entries.sort_unstable();
         entries.retain(|path| {
-            let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            let is_hidden = is_hidden(path);
             if is_hidden {
                 self.skip(path, SkipReason::Hidden);
             }
@@ -239,7 +274,11 @@ impl Reader<'_> {
             return Ok(());
         }
         let limit = self.limits.file_bytes_max;
-        match open_regular(path).map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
+        let opened = self.bounds.open(path).and_then(|file| match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        });
+        match opened.map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
             Ok(text) => self.keep(path, &text)?,
             Err(Unread::Io(error)) => self.skip(path, SkipReason::Unreadable(error.kind())),
             Err(Unread::NotText) => self.skip(path, SkipReason::NotText),
@@ -295,11 +334,7 @@ fn read_text(file: File, bytes_max: u64) -> Result<String, Unread> {
     if bytes.len() as u64 > bytes_max {
         return Err(Unread::TooLong);
     }
-    // A text with a NUL is binary data that happens to be valid UTF-8.
-    match String::from_utf8(bytes) {
-        Ok(text) if !text.contains('\0') => Ok(text),
-        _ => Err(Unread::NotText),
-    }
+    Decoded::new(&bytes).text().map(str::to_owned).map_err(|_| Unread::NotText)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use notes_support::{Place, found, options};
 use refrain::CancelToken;
-use refrain_index::notes::{NotesIndex, NotesWriter, Request, UpdateReport, hand_in};
+use refrain_index::notes::{NotesIndex, NotesWriter, Request, SkipReason, UpdateReport, hand_in};
 
 /// A thread that watches, and what it reports.
 struct Watched<'scope> {
@@ -66,6 +66,33 @@ fn writer(place: &Place, root: &Path) -> NotesWriter {
     let mut writer = NotesWriter::open(&place.index(), options()).expect("opens");
     writer.add(&[root]).expect("exists");
     writer
+}
+
+#[cfg(unix)]
+#[test]
+fn links_out_of_the_notes_are_reported_and_not_read() {
+    let place = Place::new();
+    place.write("a.md", "The tap drips.");
+    let out = place.notes().with_file_name("out");
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("secret.md"), "The word is xyzzy.").unwrap();
+    std::thread::scope(|scope| {
+        let watched = watch(scope, place.writer());
+        std::os::unix::fs::symlink(&out, place.notes().join("folder")).unwrap();
+        std::os::unix::fs::symlink(out.join("secret.md"), place.notes().join("leak.md")).unwrap();
+        let mut named = std::collections::BTreeSet::new();
+        while named.len() < 2 {
+            let report = watched.reports.recv_timeout(WAIT_MAX).expect("a report");
+            let outside = report.skipped.iter().filter(|skipped| skipped.reason == SkipReason::OutsideLink);
+            named.extend(outside.map(|skipped| skipped.path.clone()));
+        }
+        // What happens behind the link is not watched; a change here shows that all reports have come.
+        fs::write(out.join("secret.md"), "The word is still xyzzy.").unwrap();
+        place.write("b.md", "The roof leaks.");
+        let index = place.reader();
+        wait_found(&index, "roof", &["b.md"]);
+        assert_eq!(found(&index, "xyzzy"), [""; 0]);
+    });
 }
 
 #[test]

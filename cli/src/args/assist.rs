@@ -43,6 +43,9 @@ pub(crate) struct AskArgs {
     /// Answer from these files and folders (.md, .txt) in place of the index. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
+    /// In folders of --context, follow links that lead out of the named files and folders.
+    #[arg(long, requires = "context")]
+    pub(crate) follow_links: bool,
     /// The index of notes [default: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,

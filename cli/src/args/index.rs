@@ -47,6 +47,9 @@ pub(crate) struct IndexReadArgs {
     /// The languages of the notes, as codes (`en,de`), or `all`, among which each note's is detected; remembered [default: all].
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) languages: Vec<String>,
+    /// Follow links that lead out of the added files and folders, or with `=false` skip them; remembered [default: false].
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) follow_links: Option<bool>,
     /// Store token ids for this model's tokenizer, so that `run` drafts from passages without tokenizing them.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,

@@ -15,7 +15,7 @@ use super::paths;
 use super::stamp::Stamp;
 
 /// The version of the format of catalogue and inverted index. An index of another version is built again.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A file in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]

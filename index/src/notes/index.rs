@@ -24,6 +24,8 @@ use super::sources::Sources;
 use super::store::{Store, check_own, tighten};
 use super::vectors::Vectors;
 use super::walk::Limits;
+use super::paths;
+use crate::bounds::Bounds;
 
 /// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,
 /// and a writer commits at most every ten.
@@ -202,6 +204,7 @@ impl NotesIndex {
         let limits = Limits {
             file_bytes_max: sources.settings.file_bytes_max,
             n_entries_max: NotesOptions::default().n_entries_max,
+            bounds: &Bounds::default(),
         };
         let names = names(&named, &sources, &catalogue, &self.shared.folder, limits);
         Ok(names.into_iter().flat_map(|names| names.now.into_iter().chain(names.earlier)).collect())

@@ -4,23 +4,24 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use refrain::internals::open::open_regular;
+use refrain::internals::quiet::catch_quietly;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::catalogue::Entry;
-use super::formats::{self, Body, Unit};
+use super::formats::{self, Body, Contents, Unit};
 use super::language::Languages;
 use super::passage::{NotePassage, chunks};
 use super::report::SkipReason;
 use super::stamp::{Stamp, since_1970};
 use super::walk::Found;
+use crate::bounds::Bounds;
 
 /// What reading a file found.
 pub(super) enum Ingested {
     /// The contents are those of the entry.
     Same { stamp: Stamp, is_settled: bool },
     /// New contents.
-    New { stamp: Stamp, is_settled: bool, hash: u128, passages: Vec<NotePassage> },
+    New { stamp: Stamp, is_settled: bool, hash: u128, passages: Vec<NotePassage>, lost: Option<SkipReason> },
     /// The file cannot be read now; what is known of it stays.
     Unreadable(SkipReason),
     /// The file is gone, or its contents are no source.
@@ -31,60 +32,68 @@ pub(super) enum Ingested {
 pub(super) fn ingest(
     found: &Found,
     old: Option<&Entry>,
+    bounds: &Bounds,
     bytes_max: u64,
     n_overlap: usize,
     languages: &Languages,
 ) -> Ingested {
     let now = since_1970(SystemTime::now());
-    let (bytes, stamp, is_steady) = match read(&found.path, bytes_max) {
+    let (bytes, stamp, is_steady) = match read(&found.path, bounds, bytes_max) {
         Ok(read) => read,
         Err(Unread::TooLong(bytes)) => {
             return Ingested::Refused(SkipReason::TooLong { bytes, limit: bytes_max });
         }
-        Err(Unread::Io(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)) => {
-            return Ingested::Refused(SkipReason::Vanished);
+        Err(Unread::Io(kind)) => {
+            return match SkipReason::of_io(kind) {
+                SkipReason::Vanished => Ingested::Refused(SkipReason::Vanished),
+                reason => Ingested::Unreadable(reason),
+            };
         }
-        Err(Unread::Io(kind)) => return Ingested::Unreadable(SkipReason::Unreadable(kind)),
     };
     let is_settled = is_steady && stamp.is_settled(now);
     let hash = xxh3_128(&bytes);
     if old.is_some_and(|old| old.hash == hash) {
         return Ingested::Same { stamp, is_settled };
     }
-    let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
-    let units = match formats::read(found.format, &name, &bytes) {
-        Ok(units) => units,
-        Err(reason) => return Ingested::Refused(reason),
-    };
-    let passages = units
-        .iter()
-        .flat_map(|unit| passages(found, unit, &bytes, stamp.seconds(), n_overlap, languages))
-        .collect();
-    Ingested::New { stamp, is_settled, hash, passages }
+    // The parsers come from other projects, and their input from anyone.
+    match catch_quietly(|| passages(found, &bytes, stamp.seconds(), n_overlap, languages)) {
+        Ok(Ok((passages, lost))) => Ingested::New { stamp, is_settled, hash, passages, lost },
+        Ok(Err(reason)) => Ingested::Refused(reason),
+        Err(_) => Ingested::Refused(SkipReason::Broken { what: "the parser panicked", offset: 0 }),
+    }
 }
 
-fn passages(
+/// The passages of a file, and the reason why some are missing.
+pub(super) fn passages(
     found: &Found,
-    unit: &Unit,
     bytes: &[u8],
     modified: i64,
     n_overlap: usize,
     languages: &Languages,
-) -> Vec<NotePassage> {
-    let language = languages.detect(sample(unit, bytes));
-    let chunks = chunks(unit, bytes, n_overlap).into_iter().map(|chunk| NotePassage {
-        path: found.path.clone(),
-        kind: found.format.kind(),
-        key: xxh3_64(chunk.text.as_bytes()),
-        title: chunk.title,
-        text: chunk.text,
-        place: chunk.place.start as u64..chunk.place.end as u64,
-        is_verbatim: chunk.is_verbatim,
-        date: chunk.date.or(unit.date).unwrap_or(modified),
-        tags: unit.tags.clone(),
-        language,
+) -> Result<(Vec<NotePassage>, Option<SkipReason>), SkipReason> {
+    let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
+    let Contents { units, text, lost } = formats::read(found.format, &name, bytes)?;
+    let passages = units.iter().flat_map(|unit| {
+        let language = languages.detect(sample(unit, &text.bytes));
+        let chunks = chunks(unit, &text.bytes, n_overlap).into_iter();
+        let (found, text) = (&found, &text);
+        chunks.map(move |chunk| {
+            let place = text.place(chunk.place);
+            NotePassage {
+                path: found.path.clone(),
+                kind: found.format.kind(),
+                key: xxh3_64(chunk.text.as_bytes()),
+                title: chunk.title,
+                text: chunk.text,
+                place: place.start as u64..place.end as u64,
+                is_verbatim: chunk.is_verbatim && text.is_verbatim(),
+                date: chunk.date.or(unit.date).unwrap_or(modified),
+                tags: unit.tags.clone(),
+                language,
+            }
+        })
     });
-    chunks.collect()
+    Ok((passages.collect(), lost))
 }
 
 /// A text of the unit that shows its language: the longest of the first pieces.
@@ -110,8 +119,8 @@ impl From<io::Error> for Unread {
 }
 
 /// The bytes of a file, its stamp, and whether the stamp was the same before and after the reading.
-fn read(path: &Path, bytes_max: u64) -> Result<(Vec<u8>, Stamp, bool), Unread> {
-    let mut file = open_regular(path)?;
+fn read(path: &Path, bounds: &Bounds, bytes_max: u64) -> Result<(Vec<u8>, Stamp, bool), Unread> {
+    let mut file = bounds.open(path)?;
     let before = file.metadata()?;
     let mut bytes = Vec::with_capacity(before.len().min(bytes_max) as usize);
     // A file may grow while it is read.

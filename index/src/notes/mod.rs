@@ -70,6 +70,9 @@ mod formats;
 mod inbox;
 mod index;
 mod ingest;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 mod kind;
 mod language;
 mod merge;
@@ -96,6 +99,7 @@ mod writer;
 
 pub use derive::{DIMENSIONS_MAX, Embedder};
 pub use error::NotesError;
+pub(crate) use formats::Decoded;
 pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
 pub use inbox::Request;
 pub use index::NotesIndex;

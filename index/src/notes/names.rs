@@ -14,6 +14,7 @@ use super::sources::Sources;
 #[cfg(unix)]
 use super::stamp::Stamp;
 use super::walk::{Identity, Limits, identities, identity, walk};
+use crate::bounds::Bounds;
 
 /// The names of the files at and below a path.
 #[derive(Debug, Default)]
@@ -31,7 +32,7 @@ pub(super) fn names(
     sources: &Sources,
     catalogue: &Catalogue,
     own_folder: &Path,
-    limits: Limits,
+    limits: Limits<'_>,
 ) -> Vec<Names> {
     let own = |path: &PathBuf| Names { now: [path.clone()].into(), ..Names::default() };
     let mut names: Vec<Names> = named.iter().map(own).collect();
@@ -57,7 +58,10 @@ pub(super) fn names(
             }
         }
     };
-    let walk = walk(sources.roots.iter().map(PathBuf::as_path), sources, own_folder, limits);
+    // A file that the index has read behind a link is forgotten also if updates would not follow the link any more.
+    let bounds = Bounds::new(std::iter::empty(), true);
+    let all = Limits { bounds: &bounds, ..limits };
+    let walk = walk(sources.roots.iter().map(PathBuf::as_path), sources, own_folder, all);
     let found = walk.found.into_iter().map(|found| found.path);
     let others = walk.skipped.into_iter().filter(|skipped| skipped.reason == SkipReason::AlreadyRead);
     for path in found.chain(others.map(|skipped| skipped.path)) {

@@ -22,6 +22,10 @@ pub struct NotesOptions {
     /// unclear counts as the first one, or as English. The list is stored with the index, and the next update after a change
     /// reads all notes again; `None` (the default) takes the stored one, at first the empty one.
     pub languages: Option<Vec<Language>>,
+    /// Whether links are followed that lead out of the files and folders that updates read. Without it, such a link is skipped
+    /// ([`SkipReason::OutsideLink`](super::SkipReason::OutsideLink)): in a shared folder, anybody may have placed it. The value
+    /// is stored with the index; `None` (the default) takes the stored one, at first `false`.
+    pub follows_links: Option<bool>,
     /// Reads every file at every update, even if its size and times are the same. Default `false`.
     pub reads_all: bool,
     /// Time to wait for another process that writes. Default 2 s.
@@ -54,6 +58,7 @@ impl Default for NotesOptions {
             n_entries_max: 100_000,
             n_overlap_words: 24,
             languages: None,
+            follows_links: None,
             reads_all: false,
             lock_wait: Duration::from_secs(2),
             key: None,

@@ -190,7 +190,7 @@ mod tests {
         #[test]
         fn verbatim_chunks_are_the_bytes_of_the_file(text in "([a-z#.\\- é語\r\n]|word ){0,600}", n_overlap in 0..60_usize) {
             let bytes = text.as_bytes();
-            for unit in super::super::formats::read(super::super::kind::Format::Text, "a", bytes).unwrap() {
+            for unit in super::super::formats::read(super::super::kind::Format::Text, "a", bytes).unwrap().units {
                 for chunk in chunks(&unit, bytes, n_overlap) {
                     prop_assert_eq!(chunk.text.as_bytes(), &bytes[chunk.place]);
                 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::inbox::Request;
 use super::kind::SourceKind;
 
-/// A file or folder that an update skipped.
+/// A file or folder that an update skipped, as a whole or in part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedSource {
     /// The file or folder.
@@ -25,8 +25,12 @@ pub enum SkipReason {
     /// Its extension is not one of a source, or it is no file.
     #[error("not a source")]
     NotASource,
-    /// It is not UTF-8 text.
-    #[error("not UTF-8 text at byte {offset}")]
+    /// A link leads outside of the files and folders that the user named, and
+    /// [`NotesOptions::follows_links`](super::NotesOptions::follows_links) is not set.
+    #[error("a link out of the folders of the index (`index update --follow-links` follows it)")]
+    OutsideLink,
+    /// It is neither UTF-8 text nor UTF-16 with a byte order mark.
+    #[error("neither UTF-8 text nor UTF-16 with a byte order mark at byte {offset}")]
     NotText {
         /// The first offset that is not text.
         offset: u64,
@@ -56,6 +60,24 @@ pub enum SkipReason {
         /// The offset.
         offset: u64,
     },
+    /// It has more of something than is read.
+    #[error("more than {limit} {what} at byte {offset}")]
+    Limit {
+        /// What is counted.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+        /// The offset of the first one that is not read, or of what contains it.
+        offset: u64,
+    },
+    /// The file is in the index without some damaged parts. An update that does not read the file does not repeat it.
+    #[error("read without {n} damaged or excessive parts; the first: {first}")]
+    Partly {
+        /// Number of parts.
+        n: usize,
+        /// The reason of the first one.
+        first: Box<Self>,
+    },
     /// It was removed or renamed during the update.
     #[error("it disappeared during the update")]
     Vanished,
@@ -68,6 +90,14 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
+    /// The reason for an error of opening or reading.
+    pub(super) fn of_io(kind: io::ErrorKind) -> Self {
+        match kind {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Vanished,
+            kind => Self::Unreadable(kind),
+        }
+    }
+
     /// Whether the reason is worth a notice: other files among notes are expected.
     pub fn is_notable(&self) -> bool {
         !matches!(self, Self::Hidden | Self::NotASource | Self::AlreadyRead)
@@ -98,7 +128,7 @@ pub struct UpdateReport {
     pub n_removed: usize,
     /// Number of passages written.
     pub n_passages: usize,
-    /// Skipped files and folders.
+    /// Skipped files and folders, and files of which a part was skipped ([`SkipReason::Partly`]).
     pub skipped: Vec<SkippedSource>,
     /// Forgotten paths of which the index had nothing. Later updates do not read them either.
     pub unknown: Vec<PathBuf>,

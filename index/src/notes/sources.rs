@@ -12,6 +12,8 @@ use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
 use super::language::Language;
 use super::paths;
+use super::report::SkipReason;
+use crate::bounds::{Bounds, is_hidden};
 
 /// File name of the list.
 pub(super) const NAME: &str = "sources";
@@ -19,8 +21,8 @@ pub(super) const NAME: &str = "sources";
 /// File name of its copy.
 pub(super) const COPY: &str = "sources-copy";
 
-/// The version of the format. Version 1 had no settings.
-const VERSION: u32 = 2;
+/// The version of the format. Version 1 had no settings, and version 2 followed all links.
+const VERSION: u32 = 3;
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,13 +39,15 @@ pub(super) struct Sources {
 pub(super) struct Settings {
     pub(super) file_bytes_max: u64,
     pub(super) languages: Vec<Language>,
+    /// Whether links out of the roots are followed.
+    pub(super) follows_links: bool,
     /// What an app has stored with the folder.
     pub(super) labels: BTreeMap<String, String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { file_bytes_max: 8 << 20, languages: Vec::new(), labels: BTreeMap::new() }
+        Self { file_bytes_max: 8 << 20, languages: Vec::new(), follows_links: false, labels: BTreeMap::new() }
     }
 }
 
@@ -118,6 +122,7 @@ impl Sources {
         self.forgotten.iter().for_each(|&hash| encoder.u64(hash));
         encoder.u64(self.settings.file_bytes_max);
         encoder.languages(&self.settings.languages);
+        encoder.u32(self.settings.follows_links.into());
         encoder.u32(self.settings.labels.len() as u32);
         for (name, value) in &self.settings.labels {
             encoder.bytes(name.as_bytes());
@@ -142,6 +147,7 @@ impl Sources {
         if version > 1 {
             sources.settings.file_bytes_max = decoder.u64()?;
             sources.settings.languages = decoder.languages()?;
+            sources.settings.follows_links = version > 2 && decoder.u32()? != 0;
             for _ in 0..decoder.u32()? {
                 let name = decoder.text()?;
                 sources.settings.labels.insert(name, decoder.text()?);
@@ -154,10 +160,10 @@ impl Sources {
     pub(super) fn add(&mut self, path: &Path) {
         self.forgotten.remove(&paths::hash(path));
         self.roots.insert(path.to_owned());
-        // A root that a walk of another one reaches is read there.
+        // A root that a walk of another one reaches is read there, unless a link leads to it: the user means what it leads to.
         for root in self.roots.clone() {
             self.roots.remove(&root);
-            if !self.is_read(&root) {
+            if !self.is_read(&root) || self.leads_through_link(&root) {
                 self.roots.insert(root);
             }
         }
@@ -172,6 +178,35 @@ impl Sources {
     /// The innermost root that contains a path.
     pub(super) fn root_of(&self, path: &Path) -> Option<&Path> {
         path.ancestors().find_map(|ancestor| self.roots.get(ancestor)).map(PathBuf::as_path)
+    }
+
+    /// Whether the path, or a folder between the innermost root and the path, is a link.
+    pub(super) fn leads_through_link(&self, path: &Path) -> bool {
+        let Some(root) = self.root_of(path) else { return false };
+        path.ancestors().take_while(|ancestor| *ancestor != root).any(Path::is_symlink)
+    }
+
+    /// Where links may lead.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds::new(self.roots.iter().map(PathBuf::as_path), self.settings.follows_links)
+    }
+
+    /// The reason why updates do not read what a path leads to, if a link is on the way; `None` if a forgotten path is.
+    pub(super) fn check_target(&self, path: &Path, bounds: &Bounds) -> Result<(), Option<SkipReason>> {
+        if bounds.follows_links {
+            return Ok(());
+        }
+        let target = bounds.target(path).map_err(|error| Some(SkipReason::of_io(error.kind())))?;
+        match bounds.name(&target) {
+            None => Err(Some(SkipReason::OutsideLink)),
+            Some(name) if self.is_read(&name) => Ok(()),
+            // It would be read under its own name, if at all.
+            Some(name) => {
+                let root = self.root_of(&name);
+                let mut below = name.ancestors().take_while(|ancestor| Some(*ancestor) != root);
+                Err(below.any(is_hidden).then_some(SkipReason::Hidden))
+            }
+        }
     }
 
     /// The roots at and below a path.
@@ -197,11 +232,6 @@ impl Sources {
     }
 }
 
-/// Whether a name starts with a dot.
-pub(super) fn is_hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,7 +253,7 @@ mod tests {
         assert_eq!(Sources::decode(&sources.encode()), Some(sources.clone()));
         let labels = [("model".to_owned(), "é".to_owned())].into();
         let languages = vec![Language::Dutch, Language::Greek];
-        sources.settings = Settings { file_bytes_max: 7, languages, labels };
+        sources.settings = Settings { file_bytes_max: 7, languages, follows_links: true, labels };
         assert_eq!(Sources::decode(&sources.encode()), Some(sources.clone()));
         sources.add(Path::new("/a/b/c/x"));
         assert_eq!(roots(&sources), ["/a", "/a/b/c/x"]);
@@ -253,9 +283,12 @@ mod tests {
         let mut sources = Sources::default();
         sources.add(Path::new("/a"));
         let mut bytes = sources.encode();
+        // Without the setting for links.
+        let before = [&[2][..], &bytes[1..bytes.len() - 8], &bytes[bytes.len() - 4..]].concat();
+        assert_eq!(Sources::decode(&before).as_ref(), Some(&sources));
         bytes[0] = 1;
         // Without the settings.
-        bytes.truncate(bytes.len() - 16);
+        bytes.truncate(bytes.len() - 20);
         assert_eq!(Sources::decode(&bytes), Some(sources));
     }
 
@@ -278,8 +311,8 @@ mod tests {
             sources.write(folder).unwrap();
         }
         let path = folder.join(NAME);
-        files::replace(&folder.seal, &path, &[3, 0, 0, 0, 9], true).unwrap();
-        assert!(matches!(Sources::read(folder), Err(NotesError::Version { given: 3, known: 2, .. })));
+        files::replace(&folder.seal, &path, &[4, 0, 0, 0, 9], true).unwrap();
+        assert!(matches!(Sources::read(folder), Err(NotesError::Version { given: 4, known: 3, .. })));
         [NAME, COPY].iter().for_each(|name| std::fs::write(folder.join(name), b"x").unwrap());
         assert!(Sources::read(folder).unwrap_err().is_damage());
     }

@@ -19,6 +19,7 @@ use super::report::{SkipReason, SkippedSource, UpdateReport};
 use super::threads;
 use super::walk::{Found, Limits, Walk, walk};
 use super::writer::{NotesWriter, OnProgress};
+use crate::bounds::Bounds;
 
 /// Passages per commit, and so the length of a large segment. About 3 MB of text: a deletion writes the segments again
 /// that it touches, and 3 MB take a third of a second.
@@ -76,8 +77,7 @@ impl NotesWriter {
             path == before || path.starts_with(&*before) && !self.sources.roots.contains(path)
         });
         let mut walk = self.walk(&starts);
-        let leads_elsewhere = |path: &Path| self.leads_through_link(path);
-        if walk.has_other_names || starts.iter().any(|path| leads_elsewhere(path)) {
+        if walk.has_other_names || starts.iter().any(|path| self.sources.leads_through_link(path)) {
             starts = self.sources.roots.iter().cloned().collect();
             walk = self.walk(&starts);
         }
@@ -85,25 +85,21 @@ impl NotesWriter {
     }
 
     fn walk(&self, starts: &[PathBuf]) -> Walk {
-        walk(starts.iter().map(PathBuf::as_path), &self.sources, &self.folder, self.limits())
+        let bounds = self.sources.bounds();
+        walk(starts.iter().map(PathBuf::as_path), &self.sources, &self.folder, self.limits(&bounds))
     }
 
-    fn limits(&self) -> Limits {
+    fn limits<'a>(&self, bounds: &'a Bounds) -> Limits<'a> {
         Limits {
             file_bytes_max: self.sources.settings.file_bytes_max,
             n_entries_max: self.options.n_entries_max,
+            bounds,
         }
     }
 
     /// All names of the files at and below each path.
     pub(super) fn names(&self, named: &[PathBuf]) -> Vec<Names> {
-        names(named, &self.sources, &self.catalogue, &self.folder, self.limits())
-    }
-
-    /// Whether a folder between the root and the path is a link.
-    fn leads_through_link(&self, path: &Path) -> bool {
-        let Some(root) = self.sources.root_of(path) else { return false };
-        path.ancestors().take_while(|ancestor| *ancestor != root).any(Path::is_symlink)
+        names(named, &self.sources, &self.catalogue, &self.folder, self.limits(&Bounds::default()))
     }
 
     /// Brings the index in agreement with a walk of `starts`.
@@ -189,7 +185,10 @@ impl NotesWriter {
     fn ingest_all(&self, batch: &[Found]) -> Vec<Ingested> {
         let (bytes_max, n_overlap) = (self.sources.settings.file_bytes_max, self.options.n_overlap_words);
         let (entries, languages) = (&self.catalogue.entries, &self.languages);
-        threads::map(batch, |found| ingest(found, entries.get(&found.path), bytes_max, n_overlap, languages))
+        let bounds = self.sources.bounds();
+        threads::map(batch, |found| {
+            ingest(found, entries.get(&found.path), &bounds, bytes_max, n_overlap, languages)
+        })
     }
 
     /// Takes a file into the next commit. Returns the number of its new passages.
@@ -218,7 +217,8 @@ impl NotesWriter {
                 self.remove_file(&found.path);
                 Ok(0)
             }
-            Ingested::New { stamp, is_settled, hash, passages } => {
+            Ingested::New { stamp, is_settled, hash, passages, lost } => {
+                lost.into_iter().for_each(&mut skip);
                 match self.catalogue.entries.contains_key(&found.path) {
                     true => report.n_changed += 1,
                     false => report.n_added += 1,

@@ -1,7 +1,7 @@
 //! The files below the roots, in a fixed order, each once.
 //!
-//! Links are followed, and a loop of links ends. A file that several names lead to is read under one of them: a name
-//! that no link leads through comes first, then the order of names decides.
+//! Links are followed where the bounds allow it, and a loop of links ends. A file that several names lead to is read under
+//! one of them: a name that no link leads through comes first, then the order of names decides.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -13,8 +13,9 @@ use walkdir::{DirEntry, WalkDir};
 use super::kind::Format;
 use super::paths;
 use super::report::{SkipReason, SkippedSource};
-use super::sources::{Sources, is_hidden};
+use super::sources::Sources;
 use super::stamp::Stamp;
+use crate::bounds::{Bounds, is_hidden};
 
 /// A file to be indexed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +40,11 @@ pub(super) struct Walk {
 
 /// Limits of a walk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct Limits<'a> {
     pub(super) file_bytes_max: u64,
     pub(super) n_entries_max: usize,
+    /// Where links may lead.
+    pub(super) bounds: &'a Bounds,
 }
 
 /// Walks the files at `starts`, which lie below roots.
@@ -49,7 +52,7 @@ pub(super) fn walk<'a>(
     starts: impl IntoIterator<Item = &'a Path>,
     sources: &Sources,
     own_folder: &Path,
-    limits: Limits,
+    limits: Limits<'_>,
 ) -> Walk {
     let mut walk = Walk::default();
     let mut linked = Vec::new();
@@ -76,7 +79,7 @@ fn walk_from(
     start: &Path,
     sources: &Sources,
     own_folder: &Path,
-    limits: Limits,
+    limits: Limits<'_>,
     n_entries: &mut usize,
     walk: &mut Walk,
     linked: &mut Vec<Found>,
@@ -129,6 +132,23 @@ fn walk_from(
             }
             continue;
         }
+        let is_root = sources.roots.contains(path);
+        // A root has a walk of its own.
+        let is_walked = is_root && entry.depth() > 0;
+        let refused = match entry.path_is_symlink() && !is_root {
+            true => sources.check_target(path, limits.bounds).err(),
+            false => None,
+        };
+        if is_walked || refused.is_some() {
+            if is_folder {
+                entries.skip_current_dir();
+            }
+            let is_source = is_folder || Format::of(path).is_some();
+            let reason =
+                refused.flatten().map(|reason| if is_source { reason } else { SkipReason::NotASource });
+            walk.skipped.extend(reason.map(|reason| skip(path, reason)));
+            continue;
+        }
         while links.last().is_some_and(|link| !path.starts_with(link)) {
             links.pop();
         }
@@ -164,7 +184,7 @@ fn is_removed_file(path: &Path) -> bool {
 }
 
 /// The file at an entry, and the number of its names.
-fn examine(entry: &DirEntry, limits: Limits) -> Result<(Found, u64), SkipReason> {
+fn examine(entry: &DirEntry, limits: Limits<'_>) -> Result<(Found, u64), SkipReason> {
     let format = Format::of(entry.path()).ok_or(SkipReason::NotASource)?;
     if paths::to_bytes(entry.path()).is_none() {
         return Err(SkipReason::Name);

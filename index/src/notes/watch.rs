@@ -183,9 +183,15 @@ impl Watching {
             let is_new = sources.roots.contains(path) && path.is_dir();
             return if is_new { self.watch(path, RecursiveMode::Recursive) } else { Ok(()) };
         }
+        let bounds = sources.bounds();
         let is_read = |entry: &DirEntry| {
-            let is_skipped = entry.path() == own_folder || !sources.is_read(entry.path());
-            entry.file_type().is_dir() && !is_skipped
+            let path = entry.path();
+            let is_skipped = path == own_folder || !sources.is_read(path);
+            let leads_out = || {
+                let is_link = entry.path_is_symlink() && !sources.roots.contains(path);
+                is_link && sources.check_target(path, &bounds).is_err()
+            };
+            entry.file_type().is_dir() && !is_skipped && !leads_out()
         };
         let folders = WalkDir::new(path).follow_links(true).into_iter().filter_entry(is_read);
         let folders: Vec<DirEntry> = folders.filter_map(Result::ok).collect();

@@ -91,6 +91,7 @@ impl NotesWriter {
         let settings = &mut sources.settings;
         settings.file_bytes_max = options.file_bytes_max.unwrap_or(settings.file_bytes_max);
         settings.languages = options.languages.clone().unwrap_or_else(|| settings.languages.clone());
+        settings.follows_links = options.follows_links.unwrap_or(settings.follows_links);
         if !sources.is_stored_twice(&folder) {
             sources.write(&folder)?;
         }

@@ -106,7 +106,7 @@ fn naming_a_file_twice_reads_it_once() {
 fn each_error_names_its_file_and_limit() {
     let folder = folder(&[("a.md", b"12345"), ("b.md", b"12345"), ("bad.md", b"\xff")]);
     let path = |name: &str| folder.path().join(name);
-    let limits = ReadLimits { file_bytes_max: 5, total_bytes_max: 9, n_entries_max: 2 };
+    let limits = ReadLimits { file_bytes_max: 5, total_bytes_max: 9, n_entries_max: 2, follows_links: false };
     let error = |path: &Path, limits: &ReadLimits| read_documents(&[path], limits).unwrap_err();
 
     assert!(matches!(error(&path("no.md"), &limits), ReadError::Io { path: p, .. } if p == path("no.md")));

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::{Body, Piece, Unit, lines, parse_date};
+use super::limits::UNITS_MAX;
+use super::{Body, Losses, Piece, Unit, lines, parse_date};
 use crate::notes::report::SkipReason;
 
 /// Keys of a message's text, author and time, and of a conversation's title and messages, as chat programs export them.
@@ -15,21 +16,27 @@ const TITLE: [&str; 3] = ["title", "subject", "conversation"];
 const MESSAGES: [&str; 3] = ["messages", "conversations", "turns"];
 
 /// Reads a chat. Lines that are no message are left out. Messages on lines of their own form one unit; a line with a
-/// list of messages is a unit of its own.
-pub(super) fn read(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
+/// list of messages is a unit of its own. The parser of JSON refuses a line that nests more than 128 values.
+pub(super) fn read(name: &str, text: &str, losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
     let mut units = Vec::new();
     let mut loose = chat(name);
     let mut first_broken = None;
     for (place, line) in lines(text) {
-        let line = line.trim_start_matches('\u{feff}').trim();
+        let line = line.trim();
         if line.is_empty() {
             continue;
         }
         let Ok(Value::Object(object)) = serde_json::from_str(line) else {
             first_broken.get_or_insert(place.start);
+            let what = "a line that is no JSON object, or nests more than 128 values";
+            losses.add(SkipReason::Broken { what, offset: place.start as u64 });
             continue;
         };
         match find(&object, &MESSAGES).and_then(Value::as_array) {
+            Some(_) if units.len() == UNITS_MAX => {
+                let (limit, offset) = (UNITS_MAX as u64, place.start as u64);
+                losses.add(SkipReason::Limit { what: "conversations", limit, offset });
+            }
             Some(messages) => {
                 let mut unit = chat(find(&object, &TITLE).and_then(Value::as_str).unwrap_or(name));
                 unit.date = time(&object);
@@ -118,7 +125,9 @@ mod tests {
         let text = "{\"from\":\"Ada\",\"text\":\"Hi\",\"ts\":1714521600}\nbroken\n\
             {\"title\":\"Trip\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"When?\"}]}]}\n\
             {\"from\":\"Bo\",\"text\":\"Hello\\nthere\"}\n";
-        let units = read("chat", text).unwrap();
+        let mut losses = Losses::default();
+        let units = read("chat", text, &mut losses).unwrap();
+        assert_eq!((losses.n, losses.first.is_some()), (1, true));
         assert_eq!((units[0].title.as_str(), texts(&units[0])), ("Trip", vec!["user: When?"]));
         assert_eq!(
             (units[1].title.as_str(), texts(&units[1])),
@@ -131,8 +140,9 @@ mod tests {
 
     #[test]
     fn a_file_without_messages_is_refused() {
-        assert_eq!(read("a", "\n\n").unwrap(), []);
-        assert!(matches!(read("a", "\nx\n"), Err(SkipReason::Broken { offset: 1, .. })));
-        assert_eq!(read("a", "{\"content\":7}\n").unwrap(), []);
+        let read = |text| read("a", text, &mut Losses::default());
+        assert_eq!(read("\n\n").unwrap(), []);
+        assert!(matches!(read("\nx\n"), Err(SkipReason::Broken { offset: 1, .. })));
+        assert_eq!(read("{\"content\":7}\n").unwrap(), []);
     }
 }

@@ -8,16 +8,19 @@
 mod calendar;
 mod chat;
 mod date;
+mod encoding;
+mod html;
+mod limits;
 mod mail;
 mod markdown;
+mod mime;
 mod screen;
 
 use std::ops::Range;
 
 pub use date::parse_date;
+pub(crate) use encoding::Decoded;
 pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
-
-use refrain::internals::quiet::catch_quietly;
 
 use super::kind::Format;
 use super::report::SkipReason;
@@ -51,30 +54,69 @@ pub(super) struct Piece {
     pub(super) date: Option<i64>,
 }
 
-/// Reads the units of a file. `name` is the file's name without its extension, for titles.
+/// What a file contains.
+#[derive(Debug)]
+pub(super) struct Contents<'a> {
+    pub(super) units: Vec<Unit>,
+    /// The text in which the places of the units lie.
+    pub(super) text: Decoded<'a>,
+    /// [`SkipReason::Partly`] if a part of the file was left out.
+    pub(super) lost: Option<SkipReason>,
+}
+
+/// Reads the units of a file. `name` is the file's name without its extension, for titles. It may panic: the parsers come
+/// from other projects, and their input from anyone.
 ///
 /// # Errors
 /// The reason why no part of the file can be read.
-pub(super) fn read(format: Format, name: &str, bytes: &[u8]) -> Result<Vec<Unit>, SkipReason> {
-    // The parsers of mail, calendars and XML come from other projects, and their input from anyone.
-    catch_quietly(|| match format {
-        Format::Text => markdown::read(name, text(bytes)?),
-        Format::Mail => mail::read(name, bytes),
-        Format::Mailbox => mail::read_mailbox(name, bytes),
-        Format::Chat => chat::read(name, text(bytes)?),
-        Format::ScreenText => screen::read_text(name, text(bytes)?),
-        Format::ScreenXml => screen::read_xml(name, text(bytes)?),
-        Format::Calendar => calendar::read(name, text(bytes)?),
-    })
-    .unwrap_or(Err(SkipReason::Broken { what: "the parser panicked", offset: 0 }))
+pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Contents<'a>, SkipReason> {
+    let text = Decoded::new(file);
+    let mut losses = Losses::default();
+    let units = match format {
+        Format::Text => markdown::read(name, text.text()?),
+        Format::Mail => mail::read(name, &text.bytes, &mut losses),
+        Format::Mailbox => mail::read_mailbox(name, &text.bytes, &mut losses),
+        Format::Chat => chat::read(name, text.text()?, &mut losses),
+        Format::ScreenText => screen::read_text(name, text.text()?),
+        Format::ScreenXml => screen::read_xml(name, text.text()?),
+        Format::Calendar => calendar::read(name, &text.bytes, &mut losses),
+    };
+    let units = units.map_err(|reason| text.in_file(reason))?;
+    let lost =
+        losses.first.map(|first| SkipReason::Partly { n: losses.n, first: Box::new(text.in_file(first)) });
+    Ok(Contents { units, text, lost })
 }
 
-/// The bytes as text. A zero byte means a binary file, even where it is valid UTF-8.
-fn text(bytes: &[u8]) -> Result<&str, SkipReason> {
-    if let Some(offset) = bytes.iter().position(|&byte| byte == 0) {
-        return Err(SkipReason::NotText { offset: offset as u64 });
+/// Parts of a file that were left out.
+#[derive(Debug, Default)]
+struct Losses {
+    n: usize,
+    first: Option<SkipReason>,
+}
+
+impl Losses {
+    fn add(&mut self, reason: SkipReason) {
+        self.n += 1;
+        self.first.get_or_insert(reason);
     }
-    std::str::from_utf8(bytes).map_err(|error| SkipReason::NotText { offset: error.valid_up_to() as u64 })
+
+    fn append(&mut self, later: Self) {
+        self.n += later.n;
+        self.first = self.first.take().or(later.first);
+    }
+}
+
+/// Lines of bytes with their places, without line ends.
+fn physical_lines(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> {
+    let mut start = 0;
+    bytes.split_inclusive(|&byte| byte == b'\n').map(move |line| {
+        let content = line.strip_suffix(b"\n").unwrap_or(line);
+        let n_returns = content.iter().rev().take_while(|&&byte| byte == b'\r').count();
+        let content = &content[..content.len() - n_returns];
+        let place = start..start + content.len();
+        start += line.len();
+        (place, content)
+    })
 }
 
 /// Lines of a text with their places, without line ends.
@@ -121,12 +163,18 @@ mod tests {
 
     fn check(bytes: &[u8]) {
         for format in FORMATS {
-            let Ok(units) = read(format, "name", bytes) else { continue };
+            let Ok(Contents { units, text, .. }) = read(format, "name", bytes) else { continue };
             for unit in units {
                 match unit.body {
-                    Body::Verbatim(place) => assert!(std::str::from_utf8(&bytes[place]).is_ok()),
+                    Body::Verbatim(place) => {
+                        let place_in_file = text.place(place.clone());
+                        let decoded = std::str::from_utf8(&text.bytes[place]).unwrap();
+                        let read = &bytes[place_in_file];
+                        assert!(!text.is_verbatim() || decoded.as_bytes() == read);
+                    }
                     Body::Decoded(pieces) => {
-                        pieces.iter().for_each(|piece| assert!(bytes.get(piece.place.clone()).is_some()));
+                        let is_in_file = |piece: &Piece| bytes.get(text.place(piece.place.clone())).is_some();
+                        assert!(pieces.iter().all(is_in_file));
                     }
                 }
             }
@@ -135,8 +183,13 @@ mod tests {
 
     #[test]
     fn binary_files_are_refused_with_the_offset() {
-        assert_eq!(read(Format::Text, "a", b"ab\0c"), Err(SkipReason::NotText { offset: 2 }));
-        assert_eq!(read(Format::Chat, "a", b"abc\xff"), Err(SkipReason::NotText { offset: 3 }));
+        let refused = |format, bytes| read(format, "a", bytes).unwrap_err();
+        assert_eq!(refused(Format::Text, b"ab\0c"), SkipReason::NotText { offset: 2 });
+        assert_eq!(refused(Format::Chat, b"abc\xff"), SkipReason::NotText { offset: 3 });
+        assert_eq!(
+            refused(Format::ScreenXml, b"\xef\xbb\xbf<a>\n<b></a>"),
+            SkipReason::Broken { what: "not well-formed XML", offset: 10 }
+        );
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! Saved screens: accessibility XML, or a line of text per element.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use roxmltree::{Document, Error, Node, ParsingOptions};
 
+use super::limits::{XML_ATTRIBUTES_MAX, XML_NODES_MAX, XML_PREFIXES_MAX, XML_TEXTS_MAX};
 use super::{Body, Piece, Unit, lines};
 use crate::notes::report::SkipReason;
-
-/// Maximum number of elements. A screen has a few hundred; each takes about 100 bytes of memory while it is read.
-const NODES_MAX: u32 = 100_000;
 
 /// Attributes with text for the user, as Android, iOS, AT-SPI and UI Automation name them.
 const TEXT: [&str; 9] =
@@ -49,13 +48,11 @@ pub struct ScreenElement {
 /// Reads accessibility XML: every element with text, with its role.
 ///
 /// # Errors
-/// [`SkipReason::Broken`]: the text is not well-formed XML, has a DTD, too many elements or too many attributes; the offset
-/// is that of the place.
+/// [`SkipReason::Broken`]: the text is not well-formed XML, or has a DTD. [`SkipReason::Limit`]: it has too many elements,
+/// namespaces, or attributes of an element. The offset is that of the place.
 pub fn read_screen_xml(text: &str) -> Result<ScreenXml, SkipReason> {
-    if let Some(offset) = tag_with_many_attributes(text) {
-        return Err(SkipReason::Broken { what: "an element has too many attributes", offset: offset as u64 });
-    }
-    let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
+    check(text)?;
+    let options = ParsingOptions { nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| refused(text, &error))?;
     let elements = document.descendants().filter_map(element).collect();
     let root = document.root_element();
@@ -71,26 +68,37 @@ pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> 
     Ok(vec![unit(title.unwrap_or_else(|| name.to_owned()), elements.into_iter().map(line).collect())])
 }
 
-/// Maximum attributes of an element. The parser compares each with all before it.
-const ATTRIBUTES_MAX: usize = 1000;
-
-/// Maximum texts of an element.
-const TEXTS_MAX: usize = 64;
-
-/// The offset of the first tag with more than [`ATTRIBUTES_MAX`] equals signs.
-fn tag_with_many_attributes(text: &str) -> Option<usize> {
-    let (mut start, mut n_equals) = (0, 0);
-    for (at, byte) in text.bytes().enumerate() {
+/// Refuses what would cost the parser more than its length: tags with many attributes, and many namespaces.
+fn check(text: &str) -> Result<(), SkipReason> {
+    let (mut start, mut n_attributes) = (0, 0);
+    let mut prefixes: HashSet<&[u8]> = HashSet::new();
+    let bytes = text.as_bytes();
+    for (at, byte) in bytes.iter().enumerate() {
         match byte {
-            b'<' => (start, n_equals) = (at, 0),
-            b'=' => n_equals += 1,
+            b'<' => (start, n_attributes) = (at, 0),
+            // Only attributes have a quote behind the sign, except in rare texts.
+            b'=' if bytes[at + 1..].trim_ascii_start().starts_with(b"\"") => n_attributes += 1,
+            b'=' if bytes[at + 1..].trim_ascii_start().starts_with(b"'") => n_attributes += 1,
+            b'x' if bytes[at..].starts_with(b"xmlns:") => {
+                let prefix = &bytes[at + b"xmlns:".len()..];
+                let end = prefix.iter().position(|byte| matches!(byte, b'=' | b' ' | b'\t' | b'\r' | b'\n'));
+                prefixes.insert(&prefix[..end.unwrap_or(prefix.len())]);
+            }
             _ => {}
         }
-        if n_equals > ATTRIBUTES_MAX {
-            return Some(start);
+        let offset = start as u64;
+        if n_attributes > XML_ATTRIBUTES_MAX {
+            return Err(SkipReason::Limit {
+                what: "attributes of an element",
+                limit: XML_ATTRIBUTES_MAX as u64,
+                offset,
+            });
+        }
+        if prefixes.len() > XML_PREFIXES_MAX {
+            return Err(SkipReason::Limit { what: "namespaces", limit: XML_PREFIXES_MAX as u64, offset });
         }
     }
-    None
+    Ok(())
 }
 
 fn unit(title: String, pieces: Vec<Piece>) -> Unit {
@@ -103,7 +111,7 @@ fn element(node: Node<'_, '_>) -> Option<ScreenElement> {
     }
     let mut shown: Vec<&str> = Vec::new();
     let own_text = node.children().filter(Node::is_text).filter_map(|child| child.text());
-    for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text).take(TEXTS_MAX) {
+    for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text).take(XML_TEXTS_MAX) {
         let text = text.trim();
         if !text.is_empty() && !shown.contains(&text) {
             shown.push(text);
@@ -124,12 +132,14 @@ fn refused(text: &str, error: &Error) -> SkipReason {
     let position = error.pos();
     let line_start: usize =
         text.split_inclusive('\n').take((position.row as usize).saturating_sub(1)).map(str::len).sum();
-    let what = match error {
-        Error::NodesLimitReached => "more elements than a screen has",
-        Error::DtdDetected => "it has a DTD",
-        _ => "not well-formed XML",
-    };
-    SkipReason::Broken { what, offset: (line_start + position.col as usize).saturating_sub(1) as u64 }
+    let offset = (line_start + position.col as usize).saturating_sub(1) as u64;
+    match error {
+        Error::NodesLimitReached => {
+            SkipReason::Limit { what: "elements of a screen", limit: XML_NODES_MAX.into(), offset }
+        }
+        Error::DtdDetected => SkipReason::Broken { what: "it has a DTD", offset },
+        _ => SkipReason::Broken { what: "not well-formed XML", offset },
+    }
 }
 
 #[cfg(test)]
@@ -162,19 +172,27 @@ mod tests {
     #[test]
     fn broken_and_hostile_files_are_refused_with_the_offset() {
         let attributes: String = (0..200_000).map(|i| format!(" a{i}=\"\"")).collect();
-        let what = "an element has too many attributes";
-        let refused = Err(SkipReason::Broken { what, offset: 3 });
-        assert_eq!(read_xml("a", &format!("<h><a{attributes}/></h>")), refused);
+        let limit = |what, limit, offset| Err(SkipReason::Limit { what, limit, offset });
+        let attributes = format!("<h><a{attributes}/></h>");
+        assert_eq!(read_xml("a", &attributes), limit("attributes of an element", 256, 3));
+        // Nested namespaces cost the third power of their number.
+        let namespaces: String = (0..5000).map(|i| format!("<a xmlns:n{i}='u'>")).collect();
+        assert_eq!(read_xml("a", &namespaces), limit("namespaces", 64, 1078));
+        let again = format!("{}{}", "<a xmlns:n='u' b='='>".repeat(20_000), "</a>".repeat(20_000));
+        assert!(read_xml("a", &again).is_ok());
+        let signs = format!("<a>{}</a>", "=".repeat(5000));
+        assert!(read_xml("a", &signs).is_ok());
+        let elements = format!("<a>{}</a>", "<b/>".repeat(100_001));
+        assert!(matches!(
+            read_xml("a", &elements),
+            Err(SkipReason::Limit { what: "elements of a screen", .. })
+        ));
         let refused = |xml: &str| match read_xml("a", xml) {
             Err(SkipReason::Broken { what, offset }) => (what, offset),
             other => panic!("{other:?}"),
         };
         assert_eq!(refused("<a>\n<b></a>").0, "not well-formed XML");
         assert_eq!(refused("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>").0, "it has a DTD");
-        assert_eq!(
-            refused(&format!("<a>{}</a>", "<b/>".repeat(100_001))).0,
-            "more elements than a screen has"
-        );
     }
 
     #[test]

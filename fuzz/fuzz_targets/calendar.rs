@@ -1,0 +1,9 @@
+//! A calendar.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use refrain_index::notes::internals::read;
+
+fuzz_target!(|bytes: &[u8]| {
+    read("a.ics", bytes);
+});
