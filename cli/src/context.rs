@@ -146,7 +146,7 @@ pub(crate) fn whole_text(name: impl Into<PathBuf>, text: &str) -> Vec<Chosen> {
     let document = Document::new(name, text);
     let sections = split_sections(&document);
     let mut chosen: Vec<Chosen> = sections.iter().map(|section| Chosen::new(section, None)).collect();
-    if !text.trim_start().starts_with('#') {
+    if !document.begins_with_heading() {
         // The name of standard input or of a mail file is not a useful title.
         chosen.iter_mut().for_each(|passage| passage.title.clear());
     }

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::front_matter::FrontMatter;
+use crate::markdown::{Section, Structure};
+
 /// The text of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// The origin of the text, as the caller named it (a folder's path joined with the file's).
     pub path: PathBuf,
-    /// The first heading of level one, else the file name without its extension.
+    /// The title in the front matter, else the first heading of level one, else the file name without its extension.
     pub title: String,
     /// The text, with `\n` line ends and no byte order mark.
     pub text: String,
@@ -18,36 +21,26 @@ impl Document {
     pub fn new(path: impl Into<PathBuf>, text: &str) -> Self {
         let path = path.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
-        let title = first_heading(&text).unwrap_or_else(|| file_stem(&path));
+        let front = FrontMatter::read(&text).unwrap_or_default();
+        let title = front.title.or_else(|| Some(Structure::read(&text, front.end).title()?.to_owned()));
+        let title = title.unwrap_or_else(|| file_stem(&path));
         Self { path, title, text }
     }
-}
 
-/// A Markdown heading (`## Title ##`): its level, 1 to 6, and its text.
-pub(crate) fn heading(line: &str) -> Option<(usize, &str)> {
-    let unmarked = line.trim_start_matches('#');
-    let level = line.len() - unmarked.len();
-    let is_heading = (1..=6).contains(&level) && (unmarked.is_empty() || unmarked.starts_with([' ', '\t']));
-    is_heading.then(|| (level, unmarked.trim().trim_end_matches('#').trim_end()))
-}
-
-/// Whether a line opens or closes a fenced code block. Inside such a block, `#` starts a comment, not a heading.
-pub(crate) fn is_fence(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("```") || line.starts_with("~~~")
-}
-
-/// The text of the first heading of level one.
-pub(crate) fn first_heading(text: &str) -> Option<String> {
-    let mut fenced = false;
-    for line in text.lines() {
-        fenced ^= is_fence(line);
-        match heading(line) {
-            Some((1, title)) if !fenced && !title.is_empty() => return Some(title.to_owned()),
-            _ => {}
-        }
+    /// Whether the text begins with a Markdown heading.
+    pub fn begins_with_heading(&self) -> bool {
+        let structure = self.structure();
+        structure.headings.first().is_some_and(|first| self.text[..first.lines.start].trim().is_empty())
     }
-    None
+
+    /// The sections of the text. Front matter is text of the first one.
+    pub(crate) fn sections(&self) -> Vec<Section> {
+        self.structure().sections(&self.text, 0, &self.title)
+    }
+
+    fn structure(&self) -> Structure {
+        Structure::read(&self.text, FrontMatter::read(&self.text).map_or(0, |front| front.end))
+    }
 }
 
 fn file_stem(path: &Path) -> String {
@@ -67,6 +60,11 @@ mod tests {
         assert_eq!(title("#hashtag"), "trip plan");
         assert_eq!(title("#"), "trip plan");
         assert_eq!(title(""), "trip plan");
+        assert_eq!(title("Oslo\n===\n"), "Oslo");
+        assert_eq!(title("> # Quoted\n\n- # Item\n"), "trip plan");
+        assert_eq!(title("a ```b``` c\n\n# Real"), "Real");
+        assert_eq!(title("---\ntitle: >-\n  A\n  trip\ntags: [a]\n---\n# Oslo"), "A trip");
+        assert_eq!(title("---\ntags: [a]\n---\n"), "trip plan");
     }
 
     #[test]

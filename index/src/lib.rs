@@ -25,7 +25,14 @@
 mod bounds;
 #[cfg(feature = "notes")]
 mod document;
+#[cfg(feature = "notes")]
+mod front_matter;
 pub mod history;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
+#[cfg(feature = "notes")]
+mod markdown;
 #[cfg(feature = "notes")]
 pub mod notes;
 #[cfg(feature = "notes")]

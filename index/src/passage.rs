@@ -1,7 +1,7 @@
 //! Passages: pieces of a document, short enough for a prompt.
 //!
-//! A passage never crosses a heading. Under one heading, whole paragraphs and list items are packed together while
-//! they fit. A paragraph that is too long is divided between sentences, a sentence between words, and a word between
+//! A passage never crosses a heading with text below it. Under one heading, whole paragraphs and list items are packed together
+//! while they fit. A paragraph that is too long is divided between sentences, a sentence between words, and a word between
 //! characters. A passage is a slice of the document's text, so a quotation of a passage is a quotation of the note.
 //!
 //! [`split`] gives each part of the text once, for prompts. The stored index asks for an overlap, so that a sentence
@@ -10,7 +10,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use crate::document::{Document, heading, is_fence};
+use crate::document::Document;
+use crate::markdown::Section;
 use crate::notes::words::continues;
 
 /// Maximum length of a passage, in words. About 160 tokens of English: several passages fit a small model's context
@@ -36,40 +37,39 @@ pub struct Passage {
 
 /// Splits a document into passages of at most [`PASSAGE_WORDS_MAX`] words, in the order of the text.
 ///
-/// Headings become titles and are in no passage's text. All other text except white space is in exactly one passage.
+/// Headings become titles. A heading without text below it, and one too long for a title, is text itself. All other text except
+/// white space is in exactly one passage. Of a document without text, the title is the only passage.
 pub fn split(document: &Document) -> Vec<Passage> {
     let text = document.text.as_str();
-    let (mut line, mut counted_to) = (1, 0);
-    let passages = slices(text, 0).into_iter().map(|slice| {
-        line += text[counted_to..slice.range.start].matches('\n').count();
-        counted_to = slice.range.start;
-        Passage {
-            path: document.path.clone(),
-            line,
-            title: title_below(&document.title, slice.heading),
-            text: text[slice.range].to_owned(),
-        }
-    });
-    passages.collect()
+    let sections = document.sections();
+    let ranges = slices(text, &sections, 0).into_iter().map(|Slice { heading, range }| (heading, range));
+    let mut passages = passages(document, ranges);
+    let title = short_title(&document.title).trim();
+    if passages.is_empty() && !title.is_empty() {
+        let (path, title) = (document.path.clone(), title.to_owned());
+        passages.push(Passage { path, line: 1, text: title.clone(), title });
+    }
+    passages
 }
 
 /// The sections of a document in the order of the text: all text under one heading as one passage of any length. Sections
 /// without text are left out.
 pub fn split_sections(document: &Document) -> Vec<Passage> {
+    let sections = document.sections();
+    let ranges =
+        sections.iter().map(|section| (section.heading.as_str(), trim(&document.text, section.body.clone())));
+    passages(document, ranges.filter(|(_, range)| !range.is_empty()))
+}
+
+/// The passages of ascending ranges, each with the heading above it.
+fn passages<'a>(document: &Document, ranges: impl Iterator<Item = (&'a str, Range<usize>)>) -> Vec<Passage> {
     let text = document.text.as_str();
     let (mut line, mut counted_to) = (1, 0);
-    let passages = sections(text).into_iter().filter_map(|section| {
-        let range = trim(text, section.body);
-        (!range.is_empty()).then(|| {
-            line += text[counted_to..range.start].matches('\n').count();
-            counted_to = range.start;
-            Passage {
-                path: document.path.clone(),
-                line,
-                title: title_below(&document.title, section.heading),
-                text: text[range].to_owned(),
-            }
-        })
+    let passages = ranges.map(|(heading, range)| {
+        line += text[counted_to..range.start].matches('\n').count();
+        counted_to = range.start;
+        let title = title_below(&document.title, heading);
+        Passage { path: document.path.clone(), line, title, text: text[range].to_owned() }
     });
     passages.collect()
 }
@@ -83,53 +83,35 @@ pub(crate) fn short_title(title: &str) -> &str {
 }
 
 /// A document's title, followed by the heading if it is different. Both are cut to [`TITLE_BYTES_MAX`].
-pub(crate) fn title_below(title: &str, heading: Option<&str>) -> String {
-    let title = short_title(title);
-    match heading.map(short_title) {
-        Some(heading) if heading != title && !heading.is_empty() => format!("{title}: {heading}"),
-        _ => title.to_owned(),
+pub(crate) fn title_below(title: &str, heading: &str) -> String {
+    match (short_title(title), short_title(heading)) {
+        (title, "") => title.to_owned(),
+        (title, heading) if title == heading => title.to_owned(),
+        (title, heading) => format!("{title}: {heading}"),
     }
+}
+
+/// Whether the title of a passage is a name, or a name with a heading below it.
+pub(crate) fn is_titled(title: &str, name: &str) -> bool {
+    title.strip_prefix(name).is_some_and(|heading| heading.is_empty() || heading.starts_with(": "))
 }
 
 /// A part of a text, and the heading above it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice<'a> {
-    pub(crate) heading: Option<&'a str>,
+    /// Empty if there is none.
+    pub(crate) heading: &'a str,
     /// Bytes of the text; trimmed, never empty.
     pub(crate) range: Range<usize>,
 }
 
-/// Divides a text into slices of at most [`PASSAGE_WORDS_MAX`] words. A slice repeats at most `n_overlap` words from
-/// the end of the slice before it under the same heading; from the start of a sentence, if one fits.
-pub(crate) fn slices(text: &str, n_overlap: usize) -> Vec<Slice<'_>> {
-    let mut slices = Vec::new();
-    for section in sections(text) {
-        let heading = section.heading;
-        slices.extend(pack(text, section.body, n_overlap).into_iter().map(|range| Slice { heading, range }));
-    }
-    slices
-}
-
-/// The text between two headings.
-struct Section<'a> {
-    heading: Option<&'a str>,
-    body: Range<usize>,
-}
-
-fn sections(text: &str) -> Vec<Section<'_>> {
-    let mut sections = vec![Section { heading: None, body: 0..0 }];
-    let mut fenced = false;
-    for line in lines(text, 0..text.len()) {
-        let content = text[line.clone()].trim_end_matches(['\n', '\r']);
-        fenced ^= is_fence(content);
-        match heading(content) {
-            Some((_, title)) if !fenced => {
-                sections.push(Section { heading: Some(title), body: line.end..line.end });
-            }
-            _ => sections.last_mut().expect("starts with one section").body.end = line.end,
-        }
-    }
-    sections
+/// Divides sections into slices of at most [`PASSAGE_WORDS_MAX`] words. A slice repeats at most `n_overlap` words from
+/// the end of the slice before it in the same section; from the start of a sentence, if one fits.
+pub(crate) fn slices<'a>(text: &str, sections: &'a [Section], n_overlap: usize) -> Vec<Slice<'a>> {
+    let slices = sections.iter().flat_map(|Section { heading, body }| {
+        pack(text, body.clone(), n_overlap).into_iter().map(move |range| Slice { heading, range })
+    });
+    slices.collect()
 }
 
 /// Groups a section's pieces into ranges of at most [`PASSAGE_WORDS_MAX`] words, trimmed.
@@ -288,6 +270,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::markdown::Structure;
+
+    fn sections_of(text: &str) -> Vec<Section> {
+        Structure::read(text, 0).sections(text, 0, "")
+    }
+
+    /// The text of each slice.
+    fn sliced(text: &str, n_overlap: usize) -> Vec<&str> {
+        slices(text, &sections_of(text), n_overlap).into_iter().map(|slice| &text[slice.range]).collect()
+    }
 
     fn split_text(text: &str) -> Vec<Passage> {
         split(&Document::new("note.md", text))
@@ -316,7 +308,7 @@ mod tests {
             format!("intro\n\n# Trip\n\n{}\n\n  - end\n\n## Empty\n\n# Trip\nlast\n", "word ".repeat(300));
         let sections = split_sections(&Document::new("note.md", &text));
         let found: Vec<_> = sections.iter().map(|s| (s.line, s.title.as_str())).collect();
-        assert_eq!(found, [(1, "Trip"), (5, "Trip"), (12, "Trip")]);
+        assert_eq!(found, [(1, "Trip"), (5, "Trip"), (9, "Trip"), (12, "Trip")]);
         assert!(sections[1].text.ends_with("word \n\n  - end") && text.contains(&sections[1].text));
     }
 
@@ -331,7 +323,7 @@ mod tests {
 
     #[test]
     fn exactly_the_limit_is_one_passage_and_one_word_more_is_two() {
-        for (n_words, n_passages) in [(0, 0), (1, 1), (119, 1), (120, 1), (121, 2), (240, 2), (241, 3)] {
+        for (n_words, n_passages) in [(1, 1), (119, 1), (120, 1), (121, 2), (240, 2), (241, 3)] {
             assert_eq!(split_text(&"word ".repeat(n_words)).len(), n_passages, "{n_words} words");
         }
     }
@@ -341,6 +333,20 @@ mod tests {
         let passages = split_text(&"語".repeat(3000));
         assert!(passages.len() > 3, "{} passages", passages.len());
         assert!(passages.iter().all(|p| count_words(&p.text) <= PASSAGE_WORDS_MAX));
+    }
+
+    #[test]
+    fn headings_and_names_alone_are_passages() {
+        let shown = |text: &str| -> Vec<(usize, String, String)> {
+            split_text(text).into_iter().map(|passage| (passage.line, passage.title, passage.text)).collect()
+        };
+        let passage = |line, title: &str, text: &str| (line, title.to_owned(), text.to_owned());
+        assert_eq!(shown("# A\n\n## Boiler code 4410\n"), [passage(3, "A", "## Boiler code 4410")]);
+        assert_eq!(shown("Boiler\n======\n"), [passage(1, "Boiler", "Boiler\n======")]);
+        assert_eq!(shown(" \n"), [passage(1, "note", "note")]);
+        assert_eq!(shown("# A\n\ntext\n"), [passage(3, "A", "text")]);
+        assert!(split(&Document::new("", "")).is_empty());
+        assert!(split_sections(&Document::new("note.md", "")).is_empty());
     }
 
     #[test]
@@ -354,20 +360,20 @@ mod tests {
     fn list_items_stay_whole() {
         let item = format!("- {}\n  the end\n", "word ".repeat(49));
         let text = item.repeat(3);
-        let shown: Vec<_> = slices(&text, 0).into_iter().map(|slice| &text[slice.range]).collect();
-        assert_eq!(shown, [item.repeat(2).trim(), item.trim()]);
+        assert_eq!(sliced(&text, 0), [item.repeat(2).trim(), item.trim()]);
     }
 
     #[test]
     fn an_overlap_starts_at_a_sentence_or_at_a_word() {
         let text = format!("{}One two three. {}", "word ".repeat(100) + "end. ", "more ".repeat(110));
-        let overlaps: Vec<_> = slices(&text, 24).into_iter().map(|slice| &text[slice.range]).collect();
+        let overlaps = sliced(&text, 24);
         assert_eq!(overlaps.len(), 2);
         assert!(overlaps[1].starts_with("One two three. more"), "{}", overlaps[1]);
         let text = "word ".repeat(300);
-        let overlaps: Vec<_> = slices(&text, 24).into_iter().map(|slice| slice.range).collect();
+        let sections = sections_of(&text);
+        let overlaps: Vec<_> = slices(&text, &sections, 24).into_iter().map(|slice| slice.range).collect();
         assert_eq!(overlaps[1].start, overlaps[0].end - "word ".len() * 24 + 1);
-        assert!(slices("# A\n\none\n\n# B\n\ntwo", 24).iter().all(|slice| slice.range.len() == 3));
+        assert_eq!(sliced("# A\n\none\n\n# B\n\ntwo", 24), ["one", "two"]);
     }
 
     fn visible(text: &str) -> String {
@@ -381,17 +387,11 @@ mod tests {
         ) {
             let document = Document::new("note.md", &text);
             let passages = split(&document);
-            let mut fenced = false;
-            let body: String = document
-                .text
-                .split_inclusive('\n')
-                .filter(|line| {
-                    fenced ^= is_fence(line);
-                    fenced || heading(line.trim_end_matches('\n')).is_none()
-                })
-                .collect();
+            // The text of all sections, which have all text outside of headings (a test of `markdown`).
+            let sections: String = document.sections().into_iter().map(|section| &document.text[section.body]).collect();
             let kept: String = passages.iter().map(|p| p.text.as_str()).collect();
-            prop_assert_eq!(visible(&kept), visible(&body));
+            let is_title = visible(&sections).is_empty();
+            prop_assert_eq!(visible(&kept), if is_title { visible(short_title(&document.title)) } else { visible(&sections) });
             for passage in &passages {
                 prop_assert!(count_words(&passage.text) <= PASSAGE_WORDS_MAX);
                 prop_assert!(!passage.text.is_empty());
@@ -403,7 +403,8 @@ mod tests {
         fn an_overlap_adds_words_and_changes_nothing_else(
             text in "([a-z。.!?#\"\\-`\n\r ]|word |é|語){0,900}", n_overlap in 0..40_usize
         ) {
-            let (plain, overlapped) = (slices(&text, 0), slices(&text, n_overlap));
+            let sections = sections_of(&text);
+            let (plain, overlapped) = (slices(&text, &sections, 0), slices(&text, &sections, n_overlap));
             let covered = |slices: &[Slice<'_>]| {
                 let mut covered = vec![false; text.len()];
                 slices.iter().for_each(|slice| covered[slice.range.clone()].fill(true));

@@ -1,7 +1,7 @@
 //! Ranks passages for a request by BM25 (Robertson and Zaragoza 2009), with tantivy's inverted index in memory.
 //!
 //! A request is plain text, not a query language. It is divided into words in the same way as the passages, and every
-//! word is an optional term on the text and on the title. The sum of the terms' scores determines the order of the
+//! word is an optional term on the text, on the title and on the file's name. The sum of the terms' scores determines the order of the
 //! passages.
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ use tantivy::{Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
 
 use crate::notes::Language;
 use crate::notes::words::{MarkedTokenizer, Stems, Word, WordKind, marked, plain_words};
-use crate::passage::Passage;
+use crate::passage::{Passage, is_titled};
 use crate::stop_words::STOP_WORDS;
 
 /// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
@@ -37,8 +37,7 @@ pub struct PassageIndex {
     /// A passage's position is its document number in the index, which has one segment in the order of insertion.
     passages: Vec<Passage>,
     reader: IndexReader,
-    title: Field,
-    text: Field,
+    fields: [Field; 3],
 }
 
 /// A passage found by a search.
@@ -68,7 +67,9 @@ impl PassageIndex {
             .set_index_option(IndexRecordOption::WithFreqs);
         let words = TextOptions::default().set_indexing_options(words);
         let title = schema.add_text_field("title", words.clone());
-        let text = schema.add_text_field("text", words);
+        let text = schema.add_text_field("text", words.clone());
+        // The file's name, if it is no title.
+        let name = schema.add_text_field("name", words);
 
         let tokenizers = TokenizerManager::new();
         tokenizers.register(TOKENIZER, TextAnalyzer::from(MarkedTokenizer));
@@ -82,10 +83,14 @@ impl PassageIndex {
             let mut document = TantivyDocument::default();
             document.add_text(title, marked(&passage.title, LANGUAGE));
             document.add_text(text, marked(&passage.text, LANGUAGE));
+            let stem = passage.path.file_stem().unwrap_or_default().to_string_lossy();
+            if !is_titled(&passage.title, &stem) {
+                document.add_text(name, marked(&stem, LANGUAGE));
+            }
             writer.add_document(document)?;
         }
         let reader = writer.finalize()?.reader_builder().reload_policy(ReloadPolicy::Manual).try_into()?;
-        Ok(Self { passages, reader, title, text })
+        Ok(Self { passages, reader, fields: [title, text, name] })
     }
 
     /// All passages, in the order they were given.
@@ -104,7 +109,7 @@ impl PassageIndex {
             return Ok(Vec::new());
         }
         let terms = words.iter().flat_map(|word| {
-            [self.title, self.text].map(|field| {
+            self.fields.map(|field| {
                 let term = Term::from_field_text(field, &word.text);
                 let query: Box<dyn Query> = match word.kind {
                     // One character of a script without spaces: the beginning of a word.

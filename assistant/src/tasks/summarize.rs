@@ -238,7 +238,7 @@ fn sections(text: &Passage) -> Vec<Passage> {
     if document.title.is_empty() {
         document.title.clone_from(&text.title);
     }
-    let has_heading = text.text.trim_start().starts_with('#');
+    let has_heading = document.begins_with_heading();
     let of_section = |section: refrain_index::Passage| Passage {
         title: section.title,
         text: section.text,

@@ -21,11 +21,20 @@ pub(super) enum Ingested {
     /// The contents are those of the entry.
     Same { stamp: Stamp, is_settled: bool },
     /// New contents.
-    New { stamp: Stamp, is_settled: bool, hash: u128, passages: Vec<NotePassage>, lost: Option<SkipReason> },
+    New { stamp: Stamp, is_settled: bool, hash: u128, contents: FileContents },
     /// The file cannot be read now; what is known of it stays.
     Unreadable(SkipReason),
     /// The file is gone, or its contents are no source.
     Refused(SkipReason),
+}
+
+/// What a file gives the index.
+pub(super) struct FileContents {
+    pub(super) passages: Vec<NotePassage>,
+    /// Words that stand for the file as a whole.
+    pub(super) names: Vec<String>,
+    /// The reason why some passages are missing.
+    pub(super) lost: Option<SkipReason>,
 }
 
 /// Reads a file. `old` is its entry in the catalogue.
@@ -56,21 +65,21 @@ pub(super) fn ingest(
         return Ingested::Same { stamp, is_settled };
     }
     // The parsers come from other projects, and their input from anyone.
-    match catch_quietly(|| passages(found, &bytes, stamp.seconds(), n_overlap, languages)) {
-        Ok(Ok((passages, lost))) => Ingested::New { stamp, is_settled, hash, passages, lost },
+    match catch_quietly(|| contents(found, &bytes, stamp.seconds(), n_overlap, languages)) {
+        Ok(Ok(contents)) => Ingested::New { stamp, is_settled, hash, contents },
         Ok(Err(reason)) => Ingested::Refused(reason),
         Err(_) => Ingested::Refused(SkipReason::Broken { what: "the parser panicked", offset: 0 }),
     }
 }
 
-/// The passages of a file, and the reason why some are missing.
-pub(super) fn passages(
+/// The passages and names of a file.
+pub(super) fn contents(
     found: &Found,
     bytes: &[u8],
     modified: i64,
     n_overlap: usize,
     languages: &Languages,
-) -> Result<(Vec<NotePassage>, Option<SkipReason>), SkipReason> {
+) -> Result<FileContents, SkipReason> {
     let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
     let Contents { units, text, lost } = formats::read(found.format, &name, bytes)?;
     let passages = units.iter().flat_map(|unit| {
@@ -93,13 +102,18 @@ pub(super) fn passages(
             }
         })
     });
-    Ok((passages.collect(), lost))
+    let passages = passages.collect();
+    let names = units.into_iter().flat_map(|unit| match unit.body {
+        Body::Verbatim(text) => text.names,
+        Body::Decoded(_) => Vec::new(),
+    });
+    Ok(FileContents { passages, names: names.collect(), lost })
 }
 
 /// A text of the unit that shows its language: the longest of the first pieces.
 fn sample<'a>(unit: &'a Unit, bytes: &'a [u8]) -> &'a str {
     match &unit.body {
-        Body::Verbatim(place) => std::str::from_utf8(&bytes[place.clone()]).unwrap_or_default(),
+        Body::Verbatim(text) => std::str::from_utf8(&bytes[text.place.clone()]).unwrap_or_default(),
         Body::Decoded(pieces) => {
             let texts = pieces.iter().take(16).map(|piece| piece.text.as_str());
             texts.max_by_key(|text| text.len()).unwrap_or_default()

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::formats::{Body, Piece, Unit};
+use super::formats::{Body, Piece, Unit, Verbatim};
 use super::kind::SourceKind;
 use super::language::Language;
 use crate::passage::{PASSAGE_WORDS_MAX, count_words, short_title, slices, title_below};
@@ -46,16 +46,17 @@ pub(super) struct Chunk {
 }
 
 /// Divides a unit of a file. Text under a heading, or runs of messages, events and elements, form chunks of at most
-/// [`PASSAGE_WORDS_MAX`] words, which repeat up to `n_overlap` words. A unit with a title alone is a chunk.
+/// [`PASSAGE_WORDS_MAX`] words, which repeat up to `n_overlap` words. A title that no chunk has as a whole forms chunks too: that of
+/// a unit without text, and a long one.
 pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> {
-    match &unit.body {
-        Body::Verbatim(place) => {
+    let mut chunks: Vec<Chunk> = match &unit.body {
+        Body::Verbatim(Verbatim { place, sections, .. }) => {
             // The reader has checked that the range is text.
-            let text = std::str::from_utf8(&bytes[place.clone()]).unwrap_or_default();
-            let slices = slices(text, n_overlap).into_iter().map(|slice| Chunk {
+            let text = std::str::from_utf8(&bytes[..place.end]).unwrap_or_default();
+            let slices = slices(text, sections, n_overlap).into_iter().map(|slice| Chunk {
                 title: title_below(&unit.title, slice.heading),
                 text: text[slice.range.clone()].to_owned(),
-                place: place.start + slice.range.start..place.start + slice.range.end,
+                place: slice.range,
                 is_verbatim: true,
                 date: None,
             });
@@ -71,7 +72,25 @@ pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> 
                 date,
             })
             .collect(),
+    };
+    let title = short_title(&unit.title);
+    if chunks.is_empty() || title.len() < unit.title.len() {
+        let place = match &unit.body {
+            Body::Decoded(pieces) if !pieces.is_empty() => {
+                pieces[0].place.start..pieces[pieces.len() - 1].place.end
+            }
+            _ => 0..bytes.len(),
+        };
+        let parts = slices_of_plain(&unit.title, 0).into_iter().map(|text| Chunk {
+            title: title.trim().to_owned(),
+            text: text.to_owned(),
+            place: place.clone(),
+            is_verbatim: false,
+            date: None,
+        });
+        chunks.extend(parts);
     }
+    chunks
 }
 
 /// Pieces in a row.
@@ -192,7 +211,9 @@ mod tests {
             let bytes = text.as_bytes();
             for unit in super::super::formats::read(super::super::kind::Format::Text, "a", bytes).unwrap().units {
                 for chunk in chunks(&unit, bytes, n_overlap) {
-                    prop_assert_eq!(chunk.text.as_bytes(), &bytes[chunk.place]);
+                    // A title that is no passage's is text.
+                    prop_assert!(chunk.is_verbatim || unit.title.contains(&chunk.text));
+                    prop_assert!(!chunk.is_verbatim || chunk.text.as_bytes() == &bytes[chunk.place]);
                 }
             }
         }

@@ -7,12 +7,14 @@ use tantivy::schema::{
 };
 use tantivy::tokenizer::{TextAnalyzer, TokenizerManager};
 use tantivy::{TantivyDocument, Term};
+use unicode_normalization::UnicodeNormalization;
 
 use super::kind::SourceKind;
 use super::language::Language;
 use super::passage::NotePassage;
 use super::paths;
 use super::words::{MarkedTokenizer, composed_lower, marked};
+use crate::passage::is_titled;
 
 /// The name of the analyzer. It changes with the words of a text: an index with another name is built again.
 const TOKENIZER: &str = "words-2";
@@ -33,6 +35,8 @@ pub(super) struct Fields {
     /// Words, marked with their language.
     pub(super) title_words: Field,
     pub(super) text_words: Field,
+    /// Words of names other than the title: of the file, of its folders, and those that a note gives itself.
+    pub(super) name_words: Field,
     path: Field,
     title: Field,
     text: Field,
@@ -62,7 +66,8 @@ pub(super) fn schema() -> (Schema, Fields) {
         language: schema.add_u64_field("language", INDEXED | STORED),
         key: schema.add_u64_field(KEY, FAST | STORED),
         title_words: schema.add_text_field("title_words", words.clone()),
-        text_words: schema.add_text_field("text_words", words),
+        text_words: schema.add_text_field("text_words", words.clone()),
+        name_words: schema.add_text_field("name_words", words),
         path: schema.add_bytes_field("path", STORED),
         title: schema.add_text_field("title", stored.clone()),
         text: schema.add_text_field("text", stored),
@@ -81,7 +86,8 @@ pub(super) fn tokenizers() -> TokenizerManager {
 }
 
 impl Fields {
-    pub(super) fn document(&self, passage: &NotePassage, file: u64) -> TantivyDocument {
+    /// `names` stand for the file as a whole.
+    pub(super) fn document(&self, passage: &NotePassage, file: u64, names: &[String]) -> TantivyDocument {
         let language = passage.language;
         let mut document = TantivyDocument::default();
         document.add_u64(self.file, file);
@@ -93,6 +99,9 @@ impl Fields {
         document.add_u64(self.key, passage.key);
         document.add_text(self.title_words, marked(&passage.title, language));
         document.add_text(self.text_words, marked(&passage.text, language));
+        for name in names.iter().filter(|name| !is_titled(&passage.title, name)) {
+            document.add_text(self.name_words, marked(name, language));
+        }
         document.add_bytes(self.path, paths::to_bytes(&passage.path).unwrap_or_default());
         document.add_text(self.title, &passage.title);
         document.add_text(self.text, &passage.text);

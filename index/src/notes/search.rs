@@ -21,6 +21,7 @@ use super::kind::SourceKind;
 use super::language::{Functional, Language};
 use super::passage::NotePassage;
 use super::paths;
+use super::schema::Fields;
 use super::snapshot::Snapshot;
 use super::snippet::{Snippet, snippet};
 use super::vectors::Vectors;
@@ -195,7 +196,8 @@ fn by_words(
     if wanted.terms.is_empty() && wanted.initials.is_empty() {
         return Ok(Vec::new());
     }
-    let fields = [snapshot.fields.title_words, snapshot.fields.text_words];
+    let Fields { title_words, text_words, name_words, .. } = snapshot.fields;
+    let fields = [title_words, text_words, name_words];
     let mut statistics = Statistics::new(&snapshot.searcher, fields).map_err(snapshot.failed())?;
     let mut terms = |words: &BTreeSet<String>| -> Result<Vec<Clause>, NotesError> {
         let terms = words.iter().flat_map(|word| fields.map(|field| Term::from_field_text(field, word)));
@@ -242,16 +244,17 @@ struct Statistics<'a> {
     searcher: &'a Searcher,
     n_docs: u64,
     /// The words of the fields.
-    n_words: [(Field, u64); 2],
+    n_words: [(Field, u64); 3],
     /// The passages with each term of the request.
     n_with: HashMap<Term, u64>,
 }
 
 impl<'a> Statistics<'a> {
-    fn new(searcher: &'a Searcher, fields: [Field; 2]) -> tantivy::Result<Self> {
-        let [first, second] = fields;
-        let n_words =
-            [(first, searcher.total_num_tokens(first)?), (second, searcher.total_num_tokens(second)?)];
+    fn new(searcher: &'a Searcher, fields: [Field; 3]) -> tantivy::Result<Self> {
+        let mut n_words = fields.map(|field| (field, 0));
+        for (field, n) in &mut n_words {
+            *n = searcher.total_num_tokens(*field)?;
+        }
         Ok(Self { searcher, n_docs: searcher.total_num_docs()?, n_words, n_with: HashMap::new() })
     }
 
@@ -482,7 +485,7 @@ mod tests {
                 };
                 let query = BooleanQuery::new((0..n_words).map(word).collect());
                 let expected = searcher.search(&query, &TopDocs::with_limit(limit).order_by_score()).unwrap();
-                let statistics = Statistics::new(&searcher, [text, text]).unwrap();
+                let statistics = Statistics::new(&searcher, [text; 3]).unwrap();
                 assert_eq!(best(&statistics, &query, limit).unwrap(), expected, "{n_words} words, {limit}");
             }
         }

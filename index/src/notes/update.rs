@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::catalogue::Entry;
 use super::error::{NotesError, index_error};
-use super::ingest::{Ingested, ingest};
+use super::ingest::{FileContents, Ingested, ingest};
 use super::names::{Names, names};
 use super::paths;
 use super::report::{SkipReason, SkippedSource, UpdateReport};
@@ -20,6 +20,7 @@ use super::threads;
 use super::walk::{Found, Limits, Walk, walk};
 use super::writer::{NotesWriter, OnProgress};
 use crate::bounds::Bounds;
+use crate::front_matter::NAMES_BYTES_MAX;
 
 /// Passages per commit, and so the length of a large segment. About 3 MB of text: a deletion writes the segments again
 /// that it touches, and 3 MB take a third of a second.
@@ -217,7 +218,8 @@ impl NotesWriter {
                 self.remove_file(&found.path);
                 Ok(0)
             }
-            Ingested::New { stamp, is_settled, hash, passages, lost } => {
+            Ingested::New { stamp, is_settled, hash, contents } => {
+                let FileContents { passages, mut names, lost } = contents;
                 lost.into_iter().for_each(&mut skip);
                 match self.catalogue.entries.contains_key(&found.path) {
                     true => report.n_changed += 1,
@@ -225,8 +227,11 @@ impl NotesWriter {
                 }
                 self.remove_file(&found.path);
                 let file = self.catalogue.new_file();
+                // A root may lie in another one.
+                let root = found.path.ancestors().filter(|&path| self.sources.roots.contains(path)).last();
+                names.extend(names_in(&found.path, root.unwrap_or(&found.path)));
                 for passage in &passages {
-                    let document = self.store.fields.document(passage, file);
+                    let document = self.store.fields.document(passage, file, &names);
                     self.writer.add_document(document).map_err(index_error(&self.store.words))?;
                 }
                 let n_passages = passages.len();
@@ -237,6 +242,18 @@ impl NotesWriter {
             }
         }
     }
+}
+
+/// The name of a file without its extension, and those of the folders between it and its root; as many as fit.
+fn names_in(path: &Path, root: &Path) -> Vec<String> {
+    let folders = path.ancestors().skip(1).take_while(|&folder| folder != root && folder.starts_with(root));
+    let names = path.file_stem().into_iter().chain(folders.filter_map(Path::file_name));
+    let mut n_bytes = 0;
+    let names = names.map(|name| name.to_string_lossy().into_owned()).take_while(|name| {
+        n_bytes += name.len();
+        n_bytes <= NAMES_BYTES_MAX
+    });
+    names.collect()
 }
 
 /// Whether no file is at a path any more.

@@ -223,6 +223,11 @@ impl NotesWriter {
 
     fn add_checked(&mut self, added: &[PathBuf]) -> Result<(), NotesError> {
         let mut sources = self.sources.clone();
+        for path in added.iter().filter(|path| !self.sources.roots.contains(*path)) {
+            // Folders between a new root and the files below it become names of these files.
+            let below = self.catalogue.entries.range_mut(path.clone()..);
+            below.take_while(|(file, _)| file.starts_with(path)).for_each(|(_, entry)| entry.outdate());
+        }
         added.iter().for_each(|path| sources.add(path));
         sources.write(&self.folder)?;
         self.sources = sources;

@@ -1,7 +1,8 @@
 //! Dates as notes, chats and calendars write them, in seconds since 1970.
 
-/// The seconds since 1970 (UTC) of `2024-05-01`, `20240501`, `2024-05-01T12:30`, `2024-05-01 12:30:05Z` or
-/// `20240501T123005+02:00`. A time without a zone counts as UTC. `None` for other text and for dates that do not exist.
+/// The seconds since 1970 (UTC) of `2024-05-01`, `20240501`, `2024-05-01T12:30`, `2024-05-01 12:30:05Z`,
+/// `2024-05-01 12:30:05 +0200` or `20240501T123005+02:00`. A time without a zone counts as UTC. `None` for other text and for dates
+/// that do not exist.
 pub fn parse_date(text: &str) -> Option<i64> {
     let mut rest = text.trim().as_bytes();
     let year = digits(&mut rest, 4)?;
@@ -24,6 +25,7 @@ pub fn parse_date(text: &str) -> Option<i64> {
             let n_digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
             rest = &rest[n_digits..];
         }
+        rest = rest.trim_ascii_start();
         if let [sign @ (b'+' | b'-'), zone @ ..] = rest {
             rest = zone;
             let offset = digits(&mut rest, 2)? * 3600 + separated(&mut rest, b":", 2).unwrap_or(0) * 60;

@@ -1,6 +1,9 @@
 //! Mail: single messages (`.eml`) and mailboxes (`.mbox`).
 
 use std::borrow::Cow;
+
+use refrain::internals::quiet::catch_quietly;
+
 use super::limits::UNITS_MAX;
 use super::mime::{self, Message, field_name, is_fold};
 use super::{Body, Losses, Piece, Unit, physical_lines};

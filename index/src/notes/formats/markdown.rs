@@ -1,96 +1,58 @@
 //! Markdown and plain text, with front matter and `#tags`.
 
+use std::ops::Range;
+
 use unicode_normalization::char::is_combining_mark;
 
-use super::{Body, TAG_BYTES_MAX, Unit, lines, parse_date, sorted};
-use crate::document::{first_heading, is_fence};
+use super::{Body, TAG_BYTES_MAX, Unit, Verbatim, sorted};
+use crate::front_matter::FrontMatter;
+use crate::markdown::Structure;
 use crate::notes::report::SkipReason;
 use crate::notes::words::is_ignorable;
 
-/// The first lines between `---` and `---`.
-#[derive(Default)]
-struct FrontMatter {
-    title: Option<String>,
-    date: Option<i64>,
-    tags: Vec<String>,
-    /// Offset of the text behind it.
-    end: usize,
-}
-
 pub(super) fn read(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    let front = front_matter(text, start);
-    let body = &text[front.end..];
-    let title = front.title.or_else(|| first_heading(body)).unwrap_or_else(|| name.to_owned());
-    let mut tags = front.tags;
-    tags.extend(tags_in(body));
-    let unit =
-        Unit { title, body: Body::Verbatim(front.end..text.len()), date: front.date, tags: sorted(tags) };
-    Ok(vec![unit])
-}
-
-/// Reads `title`, `date` and `tags`; lists are `[a, b]`, `a, b`, or a line `- a` for each. Other keys are ignored. Text
-/// that only begins like front matter stays text.
-fn front_matter(text: &str, start: usize) -> FrontMatter {
-    let none = FrontMatter { end: start, ..FrontMatter::default() };
-    let mut lines = lines(&text[start..]);
-    if lines.next().is_none_or(|(_, line)| line.trim_end() != "---") {
-        return none;
+    let front = FrontMatter::read(text);
+    let front =
+        front.unwrap_or_else(|| FrontMatter { text_start: start, end: start, ..FrontMatter::default() });
+    let structure = Structure::read(text, front.end);
+    let title = front.title.as_deref().or(structure.title()).unwrap_or(name).to_owned();
+    // Front matter is text from the first entry with other values.
+    let has_text = front.text_start < front.content_end;
+    let start = if has_text { front.text_start } else { front.end };
+    let mut sections = structure.sections(text, start, &title);
+    let first = &mut sections[0].body;
+    if has_text && text[front.end.min(first.end)..first.end].trim().is_empty() {
+        first.end = front.content_end;
     }
-    let mut front = FrontMatter::default();
-    let mut in_tags = false;
-    for (place, line) in lines {
-        if matches!(line.trim_end(), "---" | "...") {
-            let after =
-                text[start + place.end..].find('\n').map_or(text.len(), |n| start + place.end + n + 1);
-            return FrontMatter { end: after, ..front };
-        }
-        if let Some(item) = line.trim_start().strip_prefix("- ").filter(|_| in_tags) {
-            front.tags.extend(tag(item));
-            continue;
-        }
-        let Some((key, value)) = line.split_once(':') else { continue };
-        let value = value.trim();
-        in_tags = false;
-        match key.trim().to_ascii_lowercase().as_str() {
-            "title" => front.title = Some(unquoted(value).to_owned()).filter(|title| !title.is_empty()),
-            "date" | "created" => front.date = front.date.or_else(|| parse_date(unquoted(value))),
-            "tags" | "tag" | "keywords" => {
-                in_tags = true;
-                let list = value.trim_start_matches('[').trim_end_matches(']');
-                front.tags.extend(list.split(',').filter_map(tag));
-            }
-            _ => {}
-        }
-    }
-    none
+    let mut tags: Vec<String> = front.tags.iter().filter_map(|label| tag(label)).collect();
+    tags.extend(tags_in(&text[front.end..], front.end, &structure.literal));
+    let body = Body::Verbatim(Verbatim { place: start..text.len(), sections, names: front.names });
+    Ok(vec![Unit { title, body, date: front.date, tags: sorted(tags) }])
 }
 
-fn unquoted(value: &str) -> &str {
-    value.trim().trim_matches(['"', '\''])
-}
-
-/// A tag in its stored form: lower case, without `#` and quotes.
+/// A tag in its stored form: lower case, without `#`.
 fn tag(text: &str) -> Option<String> {
-    let tag = unquoted(text).trim_start_matches('#').trim().to_lowercase();
+    let tag = text.trim().trim_start_matches('#').trim().to_lowercase();
     (!tag.is_empty() && tag.len() <= TAG_BYTES_MAX).then_some(tag)
 }
 
-/// Words `#tag` outside of code: a letter first, then letters with their marks, digits, `-`, `_` and `/`.
-fn tags_in(text: &str) -> Vec<String> {
+/// Words `#tag` of a text at `offset`, outside of `literal` places: a letter first, then letters with their
+/// marks, digits, `-`, `_` and `/`.
+fn tags_in(text: &str, offset: usize, literal: &[Range<usize>]) -> Vec<String> {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '(' | ')' | ',' | ';');
+    let mut literal = literal.iter().peekable();
     let mut tags = Vec::new();
-    let mut fenced = false;
-    for (_, line) in lines(text) {
-        fenced ^= is_fence(line);
-        if fenced || !line.contains('#') {
+    for (at, _) in text.match_indices('#') {
+        while literal.next_if(|place| place.end <= offset + at).is_some() {}
+        let is_literal = literal.peek().is_some_and(|place| place.start <= offset + at);
+        if is_literal || !text[..at].chars().next_back().is_none_or(is_end) {
             continue;
         }
-        for word in line.split(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ',' | ';')) {
-            let Some(word) = word.strip_prefix('#') else { continue };
-            let word = word.trim_end_matches(['.', ':', '!', '?', '*', '"']);
-            if is_tag(word) {
-                tags.extend(tag(word));
-            }
+        let word = text[at + 1..].split(is_end).next().unwrap_or_default();
+        let word = word.trim_end_matches(['.', ':', '!', '?', '*', '"']);
+        if is_tag(word) {
+            tags.extend(tag(word));
         }
     }
     tags
@@ -114,31 +76,62 @@ mod tests {
 
     fn body(text: &str) -> &str {
         match unit(text).body {
-            Body::Verbatim(place) => &text[place],
+            Body::Verbatim(body) => &text[body.place],
             Body::Decoded(_) => unreachable!("notes are text"),
         }
     }
 
     #[test]
     fn front_matter_gives_title_date_and_tags() {
-        let text = "---\r\ntitle: \"A trip\"\r\ndate: 2024-05-01\r\ntags: [Travel, 'north']\r\nx: y\r\n---\r\n# Oslo\r\n";
+        let text = "---\r\ntitle: \"A trip\"\r\ndate: 2024-05-01\r\ntags: [Travel, '#north']\r\n---\r\n# Oslo #Fjord\r\n";
         let unit = unit(text);
         assert_eq!((unit.title.as_str(), unit.date), ("A trip", Some(1_714_521_600)));
-        assert_eq!(unit.tags, ["north", "travel"]);
-        assert_eq!(body(text), "# Oslo\r\n");
-        assert_eq!(super::read("n", "---\ntags:\n- a\n- b\n---\n").unwrap()[0].tags, ["a", "b"]);
+        assert_eq!(unit.tags, ["fjord", "north", "travel"]);
+        assert_eq!(body(text), "# Oslo #Fjord\r\n");
     }
 
     #[test]
-    fn unfinished_front_matter_is_text() {
-        assert_eq!(body("---\ntitle: a\n"), "---\ntitle: a\n");
+    fn other_entries_are_the_first_text() {
+        let sections = |text: &str| -> Vec<String> {
+            let Body::Verbatim(body) = unit(text).body else { unreachable!("notes are text") };
+            let sections = body.sections.into_iter().map(|section| text[section.body].trim().to_owned());
+            sections.filter(|text| !text.is_empty()).collect()
+        };
+        assert_eq!(sections("---\ntitle: a\nauthor: Ada\n---\n# B\ntext\n"), ["author: Ada", "text"]);
+        assert_eq!(sections("---\nauthor: Ada\n---\ntext\n"), ["author: Ada\n---\ntext"]);
+        assert_eq!(sections("---\nauthor: Ada\n---\n"), ["author: Ada"]);
+    }
+
+    #[test]
+    fn a_rule_at_the_start_is_text() {
+        for text in
+            ["---\n\nA sentence.\n\n---\n\nmore\n", "---\ntitle: a\n", "---\n---\n", "***\na: b\n***\n"]
+        {
+            assert_eq!(body(text), text);
+        }
         assert_eq!(body("\u{feff}one"), "one");
         assert_eq!(unit("").title, "name");
     }
 
     #[test]
-    fn tags_are_words_and_headings_are_none() {
-        let text = "# Title\n#garden, see (#rep-air/roof). #2 ## a#b\n```\n#code\n```\n#Über!";
-        assert_eq!(unit(text).tags, ["garden", "rep-air/roof", "über"]);
+    fn tags_are_words_outside_of_code_and_links() {
+        for (text, tags) in [
+            (
+                "# Title\n#garden, see (#rep-air/roof). #2 ## a#b\n```\n#code\n```\n#Über!",
+                &["garden", "rep-air/roof", "über"][..],
+            ),
+            ("a ```x``` b\n\n#after\n", &["after"]),
+            ("`#code` ``a #b`` *#no* #yes\n\n    #indented\n", &["yes"]),
+            (
+                "[#link](a) [a](b \"#t\") ![ #alt](c) <https://a.b/ #c> <a href= #top> https://a.b/#c [[#d]] #yes\n",
+                &["yes"],
+            ),
+            ("<!-- #no -->\n\n<div>\n #no\n</div>\n\n\\#no #yes\n", &["yes"]),
+            ("~~~\n```\n#no\n~~~\n#yes\n", &["yes"]),
+            ("Title #one\n=====\n- [ ] #two\n> #three\n", &["one", "three", "two"]),
+            ("#हिन्दी #cafe\u{301}\n", &["cafe\u{301}", "हिन्दी"]),
+        ] {
+            assert_eq!(unit(text).tags, tags, "{text}");
+        }
     }
 }

@@ -24,6 +24,7 @@ pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
 
 use super::kind::Format;
 use super::report::SkipReason;
+use crate::markdown::Section;
 
 /// A note, message, chat, screen or event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,10 +40,21 @@ pub(super) struct Unit {
 /// The text of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
-    /// The bytes of the file at this place are the text.
-    Verbatim(Range<usize>),
+    /// Bytes of the file are the text.
+    Verbatim(Verbatim),
     /// Pieces that were decoded from the file, each with its place. A passage contains whole pieces where they fit.
     Decoded(Vec<Piece>),
+}
+
+/// A text that stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verbatim {
+    /// The bytes of the file that are the text.
+    pub(super) place: Range<usize>,
+    /// Their division. Places are those of the file.
+    pub(super) sections: Vec<Section>,
+    /// Words that stand for the unit as a whole: aliases, and tags that are not in the text.
+    pub(super) names: Vec<String>,
 }
 
 /// A decoded text and its place in the file.
@@ -166,11 +178,13 @@ mod tests {
             let Ok(Contents { units, text, .. }) = read(format, "name", bytes) else { continue };
             for unit in units {
                 match unit.body {
-                    Body::Verbatim(place) => {
-                        let place_in_file = text.place(place.clone());
-                        let decoded = std::str::from_utf8(&text.bytes[place]).unwrap();
-                        let read = &bytes[place_in_file];
-                        assert!(!text.is_verbatim() || decoded.as_bytes() == read);
+                    Body::Verbatim(verbatim) => {
+                        let sections = verbatim.sections.into_iter().map(|section| section.body);
+                        for place in sections.chain([verbatim.place]) {
+                            let decoded = std::str::from_utf8(&text.bytes[place.clone()]).unwrap();
+                            let read = &bytes[text.place(place)];
+                            assert!(!text.is_verbatim() || decoded.as_bytes() == read);
+                        }
                     }
                     Body::Decoded(pieces) => {
                         let is_in_file = |piece: &Piece| bytes.get(text.place(piece.place.clone())).is_some();
