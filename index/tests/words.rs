@@ -98,7 +98,9 @@ fn words_of_all_scripts_are_found_in_all_forms() {
                 // In memory, all words are stemmed as English ones.
                 let n_in_memory = in_memory.search(&request, 1).unwrap().len();
                 if (n_found, n_in_memory) != (*expected, *expected) {
-                    wrong.push(format!("{name}: {request:?} in {text:?}: {n_found}, {n_in_memory}, not {expected}"));
+                    wrong.push(format!(
+                        "{name}: {request:?} in {text:?}: {n_found}, {n_in_memory}, not {expected}"
+                    ));
                 }
             }
         }
