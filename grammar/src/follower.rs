@@ -81,6 +81,15 @@ impl Follower {
         }
     }
 
+    /// Moves to `output` and computes what may follow, before it is asked for. An error shows when it is.
+    pub(crate) fn compute_ahead(&mut self, output: &[TokenId]) {
+        if self.follow(output).is_ok()
+            && let Some(parser) = self.parser()
+        {
+            parser.mask_ahead();
+        }
+    }
+
     /// Whether a token may follow. In free text, every token may.
     ///
     /// # Errors

@@ -2,19 +2,19 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::thread;
 
-use llguidance::TokenParser;
 use llguidance::api::TopLevelGrammar;
 use refrain::GenerateOptions;
 
+use crate::compile;
 use crate::drafts::GrammarDrafts;
-use crate::error::{GrammarError, GrammarKind, brief};
-use crate::limits::{CHOICES_MAX, COMPILE_STACK_BYTES, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX};
+use crate::error::{GrammarError, GrammarKind};
+use crate::lark;
+use crate::limits::{CHOICES_MAX, FORCED_BYTES_MAX, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX, STRING_BYTES_MAX};
 use crate::marker::Marker;
-use crate::mask::GrammarMask;
+use crate::mask::{GrammarMask, MaskAhead};
 use crate::parser::Start;
-use crate::schema::{self, JsonOptions};
+use crate::schema::{self, JsonOptions, Numbers};
 use crate::vocabulary::Vocabulary;
 
 /// A grammar that constrains outputs. Clones share the compiled grammar.
@@ -57,10 +57,12 @@ impl Grammar {
         schema: &str,
         options: JsonOptions,
     ) -> Result<Self, GrammarError> {
-        check_len(GrammarKind::JsonSchema, schema.len())?;
-        let value = schema::read(schema, options)?;
-        let grammar = TopLevelGrammar::from_json_schema(value);
-        Self::compile(vocabulary, GrammarKind::JsonSchema, grammar).map_err(|error| match error {
+        check_len(GrammarKind::JsonSchema, schema.len(), GRAMMAR_BYTES_MAX)?;
+        let text = schema.to_owned();
+        let describe = move |numbers: &mut Numbers| {
+            Ok(TopLevelGrammar::from_json_schema(schema::read(&text, options, numbers)?))
+        };
+        Self::compile(vocabulary, GrammarKind::JsonSchema, describe).map_err(|error| match error {
             GrammarError::Refused { reason, .. } => schema::refused(schema, reason),
             error => error,
         })
@@ -72,8 +74,9 @@ impl Grammar {
     /// # Errors
     /// [`GrammarError::TooLong`], [`GrammarError::Refused`].
     pub fn regex(vocabulary: &Vocabulary, regex: &str) -> Result<Self, GrammarError> {
-        check_len(GrammarKind::Regex, regex.len())?;
-        Self::compile(vocabulary, GrammarKind::Regex, TopLevelGrammar::from_regex(regex))
+        check_len(GrammarKind::Regex, regex.len(), FORCED_BYTES_MAX)?;
+        let grammar = TopLevelGrammar::from_regex(regex);
+        Self::compile(vocabulary, GrammarKind::Regex, |_| Ok(grammar))
     }
 
     /// Outputs that are one of these texts.
@@ -96,7 +99,8 @@ impl Grammar {
             if n_choices > CHOICES_MAX {
                 return Err(GrammarError::NumberOfChoices { given: n_choices, max: CHOICES_MAX });
             }
-            check_len(GrammarKind::Choices, n_bytes)?;
+            check_len(GrammarKind::Choices, n_bytes, STRING_BYTES_MAX)?;
+            check_len(GrammarKind::Choices, choice.len(), FORCED_BYTES_MAX)?;
             regex.push_str(if index == 0 { "(?:" } else { "|" });
             choice.chars().for_each(|c| push_literal(&mut regex, c));
         }
@@ -104,7 +108,8 @@ impl Grammar {
             return Err(GrammarError::NumberOfChoices { given: 0, max: CHOICES_MAX });
         }
         regex.push(')');
-        Self::compile(vocabulary, GrammarKind::Choices, TopLevelGrammar::from_regex(&regex))
+        let grammar = TopLevelGrammar::from_regex(&regex);
+        Self::compile(vocabulary, GrammarKind::Choices, |_| Ok(grammar))
     }
 
     /// Outputs of a context-free grammar in llguidance's variant of Lark's syntax. It may name control tokens, as `<|name|>`.
@@ -112,8 +117,11 @@ impl Grammar {
     /// # Errors
     /// [`GrammarError::TooLong`], [`GrammarError::Refused`].
     pub fn lark(vocabulary: &Vocabulary, grammar: &str) -> Result<Self, GrammarError> {
-        check_len(GrammarKind::Lark, grammar.len())?;
-        Self::compile(vocabulary, GrammarKind::Lark, TopLevelGrammar::from_lark(grammar.to_owned()))
+        check_len(GrammarKind::Lark, grammar.len(), GRAMMAR_BYTES_MAX)?;
+        let text = grammar.to_owned();
+        let describe =
+            move |numbers: &mut Numbers| Ok(TopLevelGrammar::from_lark(lark::rewrite(&text, numbers)?));
+        Self::compile(vocabulary, GrammarKind::Lark, describe)
     }
 
     /// The same grammar for the text after `marker`, such as `</think>`. The text up to the marker is free, but does not end
@@ -133,11 +141,20 @@ impl Grammar {
 
     /// Constrains a generation: adds the mask after the other processors, and the drafts.
     #[must_use]
-    pub fn constrain(&self, mut options: GenerateOptions) -> GenerateOptions {
+    pub fn constrain(&self, options: GenerateOptions) -> GenerateOptions {
+        self.constrain_ahead(options).0
+    }
+
+    /// As [`constrain`](Self::constrain), with a handle that computes masks between passes: for a server, whose other requests wait for
+    /// the end of a pass.
+    #[must_use]
+    pub fn constrain_ahead(&self, mut options: GenerateOptions) -> (GenerateOptions, MaskAhead) {
         let start = Arc::new(OutputStart::default());
-        options.processors.push(Box::new(GrammarMask::new(Arc::clone(&self.compiled), Arc::clone(&start))));
+        let mask = GrammarMask::new(Arc::clone(&self.compiled), Arc::clone(&start));
+        let ahead = mask.ahead();
+        options.processors.push(Box::new(mask));
         options.sources.push(Box::new(GrammarDrafts::new(Arc::clone(&self.compiled), start)));
-        options
+        (options, ahead)
     }
 
     /// The mask alone, for one generation: the same output as with [`constrain`](Self::constrain), without drafts from the
@@ -151,25 +168,17 @@ impl Grammar {
         &self.compiled
     }
 
-    /// Compiles on a thread of its own: the compiler recurses along the nesting of the grammar, and the caller's stack may be
-    /// small.
+    /// Bytes that the compiled grammar takes, about; each generation takes two copies of them.
+    pub fn memory_usage(&self) -> usize {
+        self.compiled.start.memory_usage()
+    }
+
     fn compile(
         vocabulary: &Vocabulary,
         kind: GrammarKind,
-        grammar: TopLevelGrammar,
+        describe: impl FnOnce(&mut Numbers) -> Result<TopLevelGrammar, GrammarError> + Send + 'static,
     ) -> Result<Self, GrammarError> {
-        let compile = || -> Result<TokenParser, String> {
-            // Panics are caught inside.
-            vocabulary.factory().create_parser(grammar).map_err(|error| brief(&error))
-        };
-        let parser = thread::scope(|scope| {
-            let builder =
-                thread::Builder::new().name("refrain-grammar".to_owned()).stack_size(COMPILE_STACK_BYTES);
-            let worker = builder.spawn_scoped(scope, compile).map_err(|error| error.to_string())?;
-            worker.join().unwrap_or_else(|_| Err("the compiler panicked".to_owned()))
-        });
-        let parser = parser.map_err(|reason| GrammarError::Refused { kind, reason })?;
-        let start = Arc::new(Start::new(parser));
+        let start = Arc::new(compile::compile(vocabulary, kind, describe)?);
         Ok(Self { compiled: Arc::new(Compiled { vocabulary: vocabulary.clone(), start, marker: None }) })
     }
 }
@@ -184,8 +193,7 @@ impl fmt::Debug for Grammar {
     }
 }
 
-fn check_len(kind: GrammarKind, given: usize) -> Result<(), GrammarError> {
-    let max = GRAMMAR_BYTES_MAX;
+fn check_len(kind: GrammarKind, given: usize, max: usize) -> Result<(), GrammarError> {
     if given > max { Err(GrammarError::TooLong { kind, given, max }) } else { Ok(()) }
 }
 

@@ -28,22 +28,29 @@
 //! The parser is the crate [`llguidance`].
 
 mod alternatives;
+mod compile;
+mod dead_ends;
+mod decimal;
 mod drafts;
 mod error;
 mod follower;
 mod grammar;
+mod json;
+mod lark;
 mod limits;
 mod marker;
 mod mask;
+mod numbers;
 mod parser;
 mod prices;
 mod schema;
 mod vocabulary;
+mod watch;
 
 pub use drafts::GrammarDrafts;
 pub use error::{GrammarError, GrammarKind, VocabularyError};
 pub use grammar::Grammar;
 pub use limits::{CHOICES_MAX, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX};
-pub use mask::GrammarMask;
+pub use mask::{GrammarMask, MaskAhead};
 pub use schema::JsonOptions;
 pub use vocabulary::Vocabulary;

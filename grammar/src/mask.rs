@@ -1,7 +1,7 @@
 //! The mask: forbids the tokens that a grammar does not allow.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::SimpleVob;
 use refrain::{LogitsProcessor, ProcessorError, TokenId};
@@ -19,21 +19,26 @@ use crate::grammar::{Compiled, OutputStart};
 /// If the mask cannot be computed, the generation ends with
 /// [`GenerateError::Processor`](refrain::GenerateError::Processor) and a [`GrammarError`] as its source.
 pub struct GrammarMask {
-    follower: Follower,
+    follower: Arc<Mutex<Follower>>,
     start: Arc<OutputStart>,
 }
 
 impl GrammarMask {
     pub(crate) fn new(grammar: Arc<Compiled>, start: Arc<OutputStart>) -> Self {
-        Self { follower: Follower::new(grammar), start }
+        Self { follower: Arc::new(Mutex::new(Follower::new(grammar))), start }
+    }
+
+    pub(crate) fn ahead(&self) -> MaskAhead {
+        MaskAhead { follower: Arc::clone(&self.follower) }
     }
 
     fn apply(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), GrammarError> {
         let output = &tokens[self.start.of(tokens.len()).min(tokens.len())..];
-        self.follower.follow(output)?;
-        let vocabulary = self.follower.vocabulary();
+        let mut follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner);
+        follower.follow(output)?;
+        let vocabulary = follower.vocabulary();
         let ends = vocabulary.tokenizer().eos();
-        let is_any_left = match self.follower.allowed()? {
+        let is_any_left = match follower.allowed()? {
             Allowed::AllBut(forbidden) => {
                 for token in forbidden.iter().chain(ends) {
                     logits.get_mut(token.index()).into_iter().for_each(|logit| *logit = f32::NEG_INFINITY);
@@ -56,6 +61,25 @@ impl LogitsProcessor for GrammarMask {
 impl fmt::Debug for GrammarMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrammarMask").finish_non_exhaustive()
+    }
+}
+
+/// Computes the masks of one generation before they are asked for, so that a pass of the model does not wait for them; made by
+/// [`Grammar::constrain_ahead`](crate::Grammar::constrain_ahead). The output is the same.
+pub struct MaskAhead {
+    follower: Arc<Mutex<Follower>>,
+}
+
+impl MaskAhead {
+    /// Computes the mask behind `output`, the tokens of the generation so far. Call it between passes; a failure shows at the mask itself.
+    pub fn compute(&self, output: &[TokenId]) {
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner).compute_ahead(output);
+    }
+}
+
+impl fmt::Debug for MaskAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaskAhead").finish_non_exhaustive()
     }
 }
 

@@ -3,37 +3,66 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Mutex;
 
-use llguidance::TokenParser;
 use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
+use llguidance::{CancellationHandle, TokenParser};
 use refrain::TokenId;
 
 use crate::error::{GrammarError, brief};
+use crate::limits::MASK_TIME_MAX;
+use crate::watch::Watched;
 
-/// A compiled grammar before its first token. Each text takes a copy.
+/// A compiled grammar before its first token, with the mask of that token. Each text takes a copy.
 ///
 /// A copy has its own lexer. A shared lexer would keep what other texts have computed, and the fuel of a mask would depend on
 /// them: a limit could be reached with drafts and not without.
 pub(crate) struct Start(Mutex<TokenParser>);
 
 impl Start {
-    pub(crate) fn new(mut parser: TokenParser) -> Self {
+    /// # Errors
+    /// Those of the first mask.
+    pub(crate) fn new(mut parser: TokenParser) -> Result<Self, GrammarError> {
         if parser.is_fresh() {
             parser.start_without_prompt();
         }
-        Self(Mutex::new(parser))
+        let mut parser = Parser::new(parser);
+        parser.mask()?;
+        Ok(Self(Mutex::new(parser.inner)))
     }
 
     pub(crate) fn parser(&self) -> Parser {
-        let inner = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).deep_clone();
-        Parser { inner, failure: None }
+        Parser::new(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).deep_clone())
+    }
+
+    /// Bytes of a copy, about.
+    pub(crate) fn memory_usage(&self) -> usize {
+        bytes(&self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }
+
+/// Bytes of a parser, about: those of its lexer, its masks and its grammar.
+pub(crate) fn bytes(parser: &TokenParser) -> usize {
+    let lexemes = parser.parser.grammar().lexer_spec();
+    let n_mask_bytes = parser.token_env.tok_trie().vocab_size() / 8;
+    // A lexer specification has its own copy of the expressions.
+    parser.parser.lexer_stats().num_bytes
+        + lexemes.regex_builder.exprset().num_bytes()
+        + 500 * lexemes.lexemes.len()
+        + n_mask_bytes
+        + (64 << 10)
+}
+
+/// Tokens whose masks are computed when a grammar is compiled.
+const PROBED_TOKENS: usize = 4;
 
 /// A parser behind a text. After an error every further call gives the same error.
 pub(crate) struct Parser {
     inner: TokenParser,
+    /// Ends a call that takes too long.
+    cancellation: CancellationHandle,
+    /// The mask of this text, if it was computed ahead.
+    ahead: Option<SimpleVob>,
     failure: Option<GrammarError>,
 }
 
@@ -46,6 +75,11 @@ pub(crate) enum Mask {
 }
 
 impl Parser {
+    fn new(mut inner: TokenParser) -> Self {
+        let cancellation = inner.enable_cancellation();
+        Self { inner, cancellation, ahead: None, failure: None }
+    }
+
     /// Consumes a token if the grammar allows it; `false` and unchanged if not.
     pub(crate) fn push(&mut self, token: TokenId) -> Result<bool, GrammarError> {
         self.run(|parser| {
@@ -56,6 +90,7 @@ impl Parser {
             parser.check_stop()?;
             Ok(true)
         })
+        .inspect(|&is_allowed| self.ahead = self.ahead.take().filter(|_| !is_allowed))
     }
 
     /// Whether the grammar allows a token here.
@@ -65,6 +100,7 @@ impl Parser {
 
     /// Drops the newest `n_tokens` tokens. Not every grammar can.
     pub(crate) fn rollback(&mut self, n_tokens: usize) -> Result<(), GrammarError> {
+        self.ahead = None;
         self.run(|parser| {
             parser.rollback(n_tokens)?;
             // Two texts may share the key of a cached mask.
@@ -93,6 +129,9 @@ impl Parser {
         if self.failure.is_none() && self.is_at_end() {
             return Ok(Mask::End);
         }
+        if let Some(mask) = &self.ahead {
+            return Ok(Mask::Tokens(mask.clone()));
+        }
         self.run(|parser| {
             let mut mask = parser.compute_mask()?;
             // A Lark grammar may name an end token in its middle. There it would end an incomplete output.
@@ -102,6 +141,28 @@ impl Parser {
             }
             Ok(Mask::Tokens(mask))
         })
+    }
+
+    /// Computes the mask before it is asked for. An error shows when it is.
+    pub(crate) fn mask_ahead(&mut self) {
+        if self.failure.is_none()
+            && let Ok(Mask::Tokens(mask)) = self.mask()
+        {
+            self.ahead = Some(mask);
+        }
+    }
+
+    /// Computes the first masks along one text: a grammar whose first rows are too large is refused before decoding.
+    pub(crate) fn probe(mut self) -> Result<(), GrammarError> {
+        for _ in 0..PROBED_TOKENS {
+            let Mask::Tokens(mask) = self.mask()? else { break };
+            let ends = self.inner.token_env.tok_trie().eos_tokens().to_vec();
+            let Some(token) = mask.iter().find(|token| !ends.contains(token)) else { break };
+            if !self.push(TokenId(token))? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The tokens that the grammar forces here.
@@ -148,12 +209,21 @@ impl Parser {
             return Err(failure.clone());
         }
         let inner = &mut self.inner;
-        let reason = match catch_unwind(AssertUnwindSafe(|| call(inner))) {
-            Ok(value) => return Ok(value),
+        let watched = Watched::begin(&self.cancellation);
+        let result = catch_unwind(AssertUnwindSafe(|| call(inner)));
+        drop(watched);
+        let is_cancelled = self.cancellation.is_cancelled();
+        let reason = match result {
+            Ok(value) if !is_cancelled => return Ok(value),
+            Ok(_) => String::new(),
             Err(error) => brief(&error),
         };
         let position = self.inner.num_tokens();
         let failure = match self.inner.stop_reason() {
+            _ if is_cancelled => {
+                let reason = format!("it took more than {} s", MASK_TIME_MAX.as_secs());
+                GrammarError::TooComplex { position, reason }
+            }
             StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
                 GrammarError::TooComplex { position, reason }
             }
