@@ -26,8 +26,10 @@ struct Inner {
     queue: Arc<Queue>,
     metrics: Metrics,
     running: Mutex<Registry>,
-    /// Requests that are checked at a time: tokenizing and compiling take the processor from the passes of the models.
+    /// Requests that are checked at a time: tokenizing takes the processor from the passes of the models.
     preparing: Arc<Semaphore>,
+    /// Requests that compile a grammar or wait for one.
+    compiling: Arc<Semaphore>,
     /// One model is loaded at a time.
     loading: Arc<Semaphore>,
     /// Bytes that bodies may still take.
@@ -47,7 +49,15 @@ struct Registry {
 }
 
 /// Requests that are checked at a time.
-pub(crate) const PREPARING_MAX: usize = 2;
+const PREPARING_MAX: usize = 2;
+
+/// Requests that compile a grammar or wait for one, each on a thread of its own. A model compiles one at a time.
+const COMPILING_MAX: usize = 16;
+
+/// Threads for work that blocks.
+pub(crate) fn blocking_threads(limits: &Limits) -> usize {
+    limits.running + PREPARING_MAX + COMPILING_MAX + 1
+}
 
 impl App {
     pub(crate) fn new(options: &ServeOptions, models: Models) -> Self {
@@ -61,6 +71,7 @@ impl App {
             metrics: Metrics::default(),
             running: Mutex::default(),
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
+            compiling: Arc::new(Semaphore::new(COMPILING_MAX)),
             loading: Arc::new(Semaphore::new(1)),
             bodies: Arc::new(Semaphore::new(bodies_bytes)),
             ends_streams: watch::Sender::new(false),
@@ -135,6 +146,11 @@ impl App {
     /// Waits for the right to check a request. It goes along with the work, which outlives a client that goes away.
     pub(crate) async fn preparing(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.preparing).acquire_owned().await.ok()
+    }
+
+    /// Waits for the right to compile a grammar.
+    pub(crate) async fn compiling(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.compiling).acquire_owned().await.ok()
     }
 
     /// The model of this name, or the first one of this kind. Waits while it is loaded.

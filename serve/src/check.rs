@@ -83,7 +83,7 @@ impl BodyChecker {
     /// The options of every output are made too.
     fn prepare(&self, request: Request) -> ApiResult<()> {
         let cancel = CancelToken::new();
-        let prepared = prepare::prepare(Arc::clone(&self.text), request, &cancel)?;
+        let prepared = prepare::prepare(Arc::clone(&self.text), request, &cancel)?.constrain(&cancel)?;
         (0..prepared.n_outputs()).for_each(|output| drop(prepared.output(output, &cancel)));
         Ok(())
     }

@@ -317,12 +317,18 @@ impl ApiError {
             // Names of options and numbers.
             GenerateError::Sampling(error) => Self::bad_request(error.to_string()),
             GenerateError::Processor(error) => match error.downcast_ref::<GrammarError>() {
-                Some(GrammarError::TooComplex { position, .. }) => {
-                    Self::server(format!("the grammar is too complex at output token {position}")).finally()
+                // The grammar is the client's, and so is its limit.
+                Some(GrammarError::TooComplex { position, reason }) => {
+                    let message =
+                        format!("the grammar is too complex at output token {position}: {}", brief(reason));
+                    Self::bad_request(message).with_code("unsupported_schema").finally()
                 }
-                Some(_) => {
-                    Self::server("the vocabulary of the model has no token that the grammar allows").finally()
+                Some(GrammarError::NoToken { position }) => {
+                    let message =
+                        format!("no token of the model continues the grammar at output token {position}");
+                    Self::bad_request(message).with_code("unsupported_schema").finally()
                 }
+                Some(_) => Self::server("the parser of the grammar failed").finally(),
                 None => Self::server("a processor of logits failed"),
             },
             _ => Self::server("a pass of the model failed"),

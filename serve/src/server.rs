@@ -28,7 +28,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
-use crate::app::{App, PREPARING_MAX};
+use crate::app::{App, blocking_threads};
 use crate::error::{ApiError, ServeError};
 use crate::limits::Limits;
 use crate::models::Models;
@@ -120,7 +120,7 @@ impl Server {
             tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(IO_THREADS)
                 // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
-                .max_blocking_threads(limits.running + PREPARING_MAX + 1)
+                .max_blocking_threads(blocking_threads(&limits))
                 .thread_name("refrain-serve")
                 .enable_io()
                 .enable_time()

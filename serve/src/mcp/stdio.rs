@@ -7,7 +7,7 @@ use rmcp::service::{ServerInitializeError, serve_server};
 use rmcp::transport::async_rw::AsyncRwTransport;
 
 use super::Mcp;
-use crate::app::{App, PREPARING_MAX};
+use crate::app::{App, blocking_threads};
 use crate::error::ServeError;
 use crate::limits::Limits;
 use crate::models::Models;
@@ -62,7 +62,7 @@ impl StdioServer {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(IO_THREADS)
             // Two more for standard input and output.
-            .max_blocking_threads(limits.running + PREPARING_MAX + 1 + 2)
+            .max_blocking_threads(blocking_threads(limits) + 2)
             .thread_name("refrain-mcp")
             .enable_io()
             .enable_time()

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::numbers;
 use crate::error::{ApiError, ApiResult};
 
 /// Reads a body.
@@ -18,7 +19,7 @@ pub(crate) fn read(bytes: &[u8], max: usize) -> ApiResult<Value> {
     let left = Cell::new(max);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = Counted(&left).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    value.map_err(|error| {
+    let value = value.map_err(|error| {
         if left.get() == 0 {
             let message = format!("the body has more than {max} JSON values");
             return ApiError::bad_request(message).with_code("too_many_values");
@@ -26,8 +27,20 @@ pub(crate) fn read(bytes: &[u8], max: usize) -> ApiResult<Value> {
         // The reader's own message quotes what it has found.
         let (line, column) = (error.line(), error.column());
         ApiError::bad_request(format!("the body is not JSON (line {line}, column {column})"))
-    })
+    })?;
+    match numbers::rounded(bytes, &SCHEMAS) {
+        None => Ok(value),
+        Some((path, literal)) => {
+            let message = format!(
+                "the number {literal} is not kept exactly: write one of at most 17 digits, or an integer of 64 bits"
+            );
+            Err(ApiError::field(path, message))
+        }
+    }
 }
+
+/// The fields of a request that may have schemas. A number in a schema decides what may be written, so it is never rounded.
+const SCHEMAS: [&str; 4] = ["tools", "functions", "response_format", "text"];
 
 #[derive(Clone, Copy)]
 struct Counted<'a>(&'a Cell<usize>);
@@ -103,6 +116,25 @@ mod tests {
         let expected: Value = serde_json::from_str(text).unwrap();
         assert_eq!(read(text.as_bytes(), 10), Ok(expected));
         assert_eq!(read(text.as_bytes(), 9).unwrap_err().code, Some("too_many_values"));
+        let schema =
+            |number: &str| format!(r#"{{"tools": [{{"minimum": {number}}}], "a": 1.00000000000000000001}}"#);
+        for (number, is_kept) in [
+            ("9007199254740993", true),
+            ("18446744073709551615", true),
+            ("18446744073709551616", false),
+            ("-9223372036854775809", false),
+            ("0.1", true),
+            ("1e308", true),
+            ("5e-324", true),
+            ("-0.0", true),
+            ("10.50", true),
+            ("0.10000000000000000001", false),
+            ("1e-999", false),
+        ] {
+            let error = read(schema(number).as_bytes(), 100).err();
+            assert_eq!(error.is_none(), is_kept, "{number}: {error:?}");
+            assert!(error.is_none_or(|error| error.param.as_deref() == Some("tools[0].minimum")));
+        }
         for not in ["", "{", "1 2", "[1,]", "{\"a\"}", &"[".repeat(200)] {
             assert_eq!(read(not.as_bytes(), 1000).unwrap_err().code, None, "{not}");
         }

@@ -9,6 +9,7 @@ pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod fields;
 pub(crate) mod json;
+mod numbers;
 pub(crate) mod responses;
 pub(crate) mod tokens;
 pub(crate) mod tools;

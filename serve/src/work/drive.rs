@@ -66,6 +66,8 @@ impl Driver<'_> {
         let of_session = |error| ApiError::of_session(&error, request.param);
         // Memory for a session, a restored prompt and draft sources take part of a turn: beside a pass they would slow it down.
         let enter = || model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped);
+        // Copies of a grammar take no part of a turn: no other request waits for them.
+        let Output { options, logprobs, reader, ahead } = prepared.output(index, cancel);
         let mut turn = enter()?;
         let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
         session.append_tokens(prompt).map_err(of_session)?;
@@ -88,21 +90,23 @@ impl Driver<'_> {
             turn = enter()?;
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
-        let Output { options, logprobs, reader } = prepared.output(index, cancel);
         let generation = session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
         drop(turn);
         let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
         let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());
-        let mut first_token = None;
+        let (mut first_token, mut tokens) = (None, Vec::new());
         let (finish, mut stats) = loop {
             if generation.awaits_pass() {
                 self.check_time()?;
+                // Outside of the turn: other requests do not wait for a mask.
+                ahead.iter().for_each(|ahead| ahead.compute(&tokens));
                 generation = decoder.step(generation, cancel).ok_or_else(ApiError::stopped)?;
             }
             match generation.next() {
                 Some(Ok(Event::Token(token))) => {
                     first_token.get_or_insert_with(|| self.since.elapsed());
+                    tokens.push(token.id);
                     writer.token(token);
                 }
                 Some(Ok(Event::Done(summary))) => {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use refrain::CancelToken;
 use refrain_grammar::{Grammar, JsonOptions};
@@ -15,11 +15,12 @@ use super::request::Tools;
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
 
-/// Grammars that a model keeps.
+/// Grammars that a model keeps, and their bytes. One alone is smaller.
 const KEPT: usize = 16;
+const KEPT_BYTES_MAX: usize = 128 << 20;
 
-/// Bytes of all schemas of a request, each times its alternatives: the compiler copies a schema for each of them.
-const COPIES_BYTES_MAX: usize = 64 << 20;
+/// How long the schemas of a request's tools are compiled one by one, to name the place of the one that is refused.
+const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How often a request that waits for a grammar looks whether its client has gone.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
@@ -45,10 +46,11 @@ impl Grammars {
 
     fn keep(&self, key: blake3::Hash, grammar: Grammar) {
         let mut kept = self.lock();
-        if kept.len() >= KEPT {
-            kept.remove(0);
-        }
         kept.push((key, grammar));
+        let mut n_bytes: usize = kept.iter().map(|(_, grammar)| grammar.memory_usage()).sum();
+        while kept.len() > KEPT || n_bytes > KEPT_BYTES_MAX {
+            n_bytes -= kept.remove(0).1.memory_usage();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(blake3::Hash, Grammar)>> {
@@ -169,22 +171,14 @@ pub(crate) fn calls(
     cancel: &CancelToken,
 ) -> ApiResult<Grammar> {
     // The schemas with their places.
-    let mut schemas: Vec<(String, String)> = Vec::new();
-    let mut n_bytes = 0_usize;
     let functions = tools.callable();
     let mut all: Vec<(&Value, &str)> =
         functions.iter().map(|function| (&function.parameters, &*function.path)).collect();
     if let Form::CallsOr { schema, path } = form {
         all.push((schema, path));
     }
-    for (schema, path) in all {
-        let source = schema.to_string();
-        n_bytes = n_bytes.saturating_add(source.len().saturating_mul(1 + alternatives(schema)));
-        if n_bytes > COPIES_BYTES_MAX {
-            return Err(ApiError::field(path, "the schemas have too many alternatives"));
-        }
-        schemas.push((source, path.to_owned()));
-    }
+    let schemas: Vec<(String, String)> =
+        all.into_iter().map(|(schema, path)| (schema.to_string(), path.to_owned())).collect();
     if let Form::CallsOr { schema, path } = form {
         // Options of the compiler come from this server, and `false` allows no answer.
         let is_allowed = match schema {
@@ -210,27 +204,16 @@ pub(crate) fn calls(
             Err(error) => error,
         };
         // Each schema alone, to name its place.
+        let since = Instant::now();
         for (schema, path) in schemas {
             if their_cancel.is_cancelled() {
                 return Err(ApiError::stopped());
+            }
+            if since.elapsed() > PLACE_TIME_MAX {
+                break;
             }
             compile(model, &schema, &path)?;
         }
         Err(ApiError::of_grammar(&error, "tools"))
     })
-}
-
-/// Entries of all lists of alternatives.
-fn alternatives(schema: &Value) -> usize {
-    match schema {
-        Value::Object(fields) => fields.iter().fold(0, |sum: usize, (name, value)| {
-            let own = match value {
-                Value::Array(items) if name == "anyOf" || name == "oneOf" => items.len(),
-                _ => 0,
-            };
-            sum.saturating_add(own).saturating_add(alternatives(value))
-        }),
-        Value::Array(items) => items.iter().map(alternatives).fold(0, usize::saturating_add),
-        _ => 0,
-    }
 }

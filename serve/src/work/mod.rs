@@ -146,11 +146,22 @@ pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResul
     let prepared = async {
         let model = app.model(request.model.clone(), ModelKind::Text).await?;
         let preparing = app.preparing().await;
+        let (cancel, compiling_cancel) = (their_cancel.clone(), their_cancel);
         let prepare = move || {
             let _preparing = preparing;
-            Ok((prepare::prepare(model, request, &their_cancel)?, place))
+            Ok((prepare::prepare(model, request, &cancel)?, place))
         };
-        blocking(prepare).await
+        let (prepared, place) = blocking(prepare).await?;
+        if !prepared.has_grammar() {
+            return Ok((prepared, place));
+        }
+        // Requests without a grammar do not wait for those with one.
+        let compiling = app.compiling().await;
+        let compile = move || {
+            let _compiling = compiling;
+            Ok((prepared.constrain(&compiling_cancel)?, place))
+        };
+        blocking(compile).await
     };
     let (prepared, place) = prepared.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
     add(&app.metrics().requests, 1);

@@ -7,7 +7,7 @@ use refrain::{
     CancelToken, ChatOptions, GenerateOptions, Message, PromptPassage, Role, SpecialTokens, Task, TextKind,
     TokenId, Tokenizer,
 };
-use refrain_grammar::Grammar;
+use refrain_grammar::{Grammar, MaskAhead};
 use serde_json::json;
 
 use super::auto::AutoMask;
@@ -27,6 +27,7 @@ pub(crate) struct Prepared {
     pub(crate) prompts: Vec<Vec<TokenId>>,
     /// Whether the prompts are plain texts, whose outputs have no reasoning apart.
     pub(crate) is_plain: bool,
+    asks_for_reasoning: bool,
     constraint: Constraint,
     /// Drafts from the predicted text.
     prediction: Option<Prediction>,
@@ -45,9 +46,11 @@ pub(crate) struct Output {
     pub(crate) options: GenerateOptions,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) reader: Option<OutputReader>,
+    /// Computes the masks of a grammar between the passes.
+    pub(crate) ahead: Option<MaskAhead>,
 }
 
-/// Prepares a request.
+/// Prepares a request, all but its grammar.
 ///
 /// # Errors
 /// The refusal, with the name of the field.
@@ -81,8 +84,6 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         }
     }
     check()?;
-    let constraint = constraint(&model, &request, &prompts[0], cancel)?;
-    check()?;
     let prediction = match request.prediction.take() {
         None => None,
         Some(text) => {
@@ -92,10 +93,20 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
             Some(Prediction::new(&prompts[0], &tokens))
         }
     };
+    check()?;
     let is_plain = matches!(request.input, Input::Plain(_));
+    let asks_for_reasoning = asks_for_reasoning(model.engine.tokenizer(), &request);
     // The texts are not needed any more, and the request may wait.
     request.input = Input::Plain(Vec::new());
-    Ok(Prepared { model, request, prompts, is_plain, constraint, prediction })
+    Ok(Prepared {
+        model,
+        request,
+        prompts,
+        is_plain,
+        asks_for_reasoning,
+        constraint: Constraint::None,
+        prediction,
+    })
 }
 
 /// The tokens of a request's first prompt, also of one that leaves no room for an output.
@@ -263,12 +274,9 @@ fn knows_effort(tokenizer: &Tokenizer) -> bool {
     render("low") != render("high")
 }
 
-fn constraint(
-    model: &Arc<Model>,
-    request: &Request,
-    prompt: &[TokenId],
-    cancel: &CancelToken,
-) -> ApiResult<Constraint> {
+fn constraint(prepared: &Prepared, cancel: &CancelToken) -> ApiResult<Constraint> {
+    let Prepared { model, request, .. } = prepared;
+    let prompt = prepared.prompts[0].as_slice();
     let has_tools = !request.tools.callable().is_empty();
     if has_tools && !request.stop.is_empty() {
         let message = "stop strings could cut a call, so they cannot be combined with tools";
@@ -301,7 +309,7 @@ fn constraint(
         return Ok(Constraint::Grammar(grammar));
     }
     let markers = tokenizer.reasoning_markers();
-    match markers.filter(|_| is_open || asks_for_reasoning(tokenizer, request)) {
+    match markers.filter(|_| is_open || prepared.asks_for_reasoning) {
         None => Ok(Constraint::Grammar(grammar)),
         Some(markers) => {
             let after =
@@ -321,6 +329,20 @@ fn asks_for_reasoning(tokenizer: &Tokenizer, request: &Request) -> bool {
 }
 
 impl Prepared {
+    /// Whether [`constrain`](Self::constrain) has work.
+    pub(crate) fn has_grammar(&self) -> bool {
+        !self.request.tools.callable().is_empty() || !matches!(self.request.format, Format::Text)
+    }
+
+    /// Compiles the grammar of the outputs, if they have one. It may wait for other grammars, and for no other work.
+    ///
+    /// # Errors
+    /// The refusal, with the name of the field.
+    pub(crate) fn constrain(self, cancel: &CancelToken) -> ApiResult<Self> {
+        let constraint = constraint(&self, cancel)?;
+        if cancel.is_cancelled() { Err(ApiError::stopped()) } else { Ok(Self { constraint, ..self }) }
+    }
+
     /// Outputs in all.
     pub(crate) fn n_outputs(&self) -> usize {
         self.prompts.len() * self.request.n
@@ -347,10 +369,13 @@ impl Prepared {
         if let Some(logprobs) = &logprobs {
             options.processors.push(Box::new(logprobs.clone()));
         }
-        let mut reader = None;
+        let (mut reader, mut ahead) = (None, None);
         match &self.constraint {
             Constraint::None => {}
-            Constraint::Grammar(grammar) => options = grammar.constrain(options),
+            Constraint::Grammar(grammar) => {
+                let (constrained, masks) = grammar.constrain_ahead(options);
+                (options, ahead) = (constrained, Some(masks));
+            }
             Constraint::Auto(grammar) => {
                 let (engine, format) = (&self.model.engine, self.model.call_format());
                 options.processors.push(Box::new(AutoMask::new(engine, format, grammar, prompt)));
@@ -363,6 +388,6 @@ impl Prepared {
         if let Some(prediction) = &self.prediction {
             options.sources.push(Box::new(prediction.clone()));
         }
-        Output { options, logprobs, reader }
+        Output { options, logprobs, reader, ahead }
     }
 }
