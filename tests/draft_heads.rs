@@ -6,32 +6,29 @@ mod heads;
 mod model_files;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use common::{
-    Rng, Run, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, drafts_with, fixtures, isa,
+    Run, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, drafts_with, fixtures, isa,
     notes, options, plain, random_prompt, run, run_in, samplings,
 };
-use heads::{Eagle3Folder, both, content, eagle3, head_file, qwen, random_head, target_file};
+use heads::{Eagle3Folder, both, eagle3, head_file, qwen, random_head, target_file};
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant, golden};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
-use refrain::internals::kernels::{BlockType, IsaKind, quantize};
+use refrain::internals::kernels::{BlockType, IsaKind};
 use refrain::internals::model::config::CONTEXT_LEN_MAX;
-use refrain::internals::model::gguf::GgufFile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
     Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftModelOptions,
     DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
-    GenerateOptions, HiddenStates, KvType, LoadError, Pinned, Predictor, Sampling, SessionOptions,
-    SpecialTokens, StepOutcome, StreamOptions, TokenId,
+    GenerateOptions, HiddenStates, KvType, Pinned, Predictor, Sampling, SessionOptions, SpecialTokens,
+    StepOutcome, StreamOptions, TokenId,
 };
-use safetensors::tensor::{Dtype, TensorView};
-use safetensors::{SafeTensors, serialize};
+use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
 /// Heads of each kind, with targets of attention and of recurrent layers.

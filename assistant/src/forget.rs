@@ -476,7 +476,7 @@ mod tests {
                     0 => drop(forget_answers(kept, &what).unwrap()),
                     1 => drop(forget_prefixes(kept, &what).unwrap()),
                     2 => drop(kept.ledger().finish_forgetting(&what, in_index(&what)).unwrap()),
-                    _ => drop(forget_notes(&in_index(&what).unwrap()).unwrap()),
+                    _ => drop(forget_notes(&in_index(&what).unwrap(), None).unwrap()),
                 }
             }
             drop(assistant);

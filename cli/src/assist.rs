@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
@@ -11,9 +11,9 @@ use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies, EditRequest, Job,
-    JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance, ReplyRequest, Report, Screen,
-    StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
+    EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
+    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
 use refrain_index::NotesError;
 use serde_json::{Value, json};
@@ -238,7 +238,7 @@ fn put_in_place(args: &EditArgs, old: &str, new: &str) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Failed, problem));
     }
     if let Some(folder) = store_of(&args.assist) {
-        EditCopies::in_store(folder).keep(&args.file, old, new).map_err(not_copied)?;
+        EditCopies::in_store(folder, key()?.as_ref()).keep(&args.file, old, new).map_err(not_copied)?;
     }
     replace(&args.file, new)?;
     if !args.assist.no_store {
@@ -255,7 +255,8 @@ fn not_copied(error: StoreError) -> Failure {
 /// `refrain edit --undo`.
 fn undo(args: &EditArgs) -> Result<Exit, Failure> {
     let file = args.file.display();
-    let copies = store_of(&args.assist).map(EditCopies::in_store);
+    let key = key()?;
+    let copies = store_of(&args.assist).map(|folder| EditCopies::in_store(folder, key.as_ref()));
     let copy =
         copies.as_ref().map(|copies| copies.newest(&args.file)).transpose().map_err(not_copied)?.flatten();
     let (Some(copies), Some(copy)) = (copies, copy) else {

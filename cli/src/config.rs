@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
+use refrain::internals::replace::{Manner, ReplaceError, replace_contents, replace_file};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -132,17 +133,20 @@ pub(crate) fn remember_model(name: &str) -> Result<PathBuf, Failure> {
             format!("cannot write `{}`: {error} (name the model with --model)", path.display()),
         )
     };
-    // A link stays: the file itself is written.
-    let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    file.write_all(with_model(&text.unwrap_or_default(), name).as_bytes()).map_err(failed)?;
-    if let Ok(old) = path.metadata() {
-        file.as_file().set_permissions(old.permissions()).map_err(failed)?;
+    let text = with_model(&text.unwrap_or_default(), name);
+    if path.exists() {
+        replace_contents(&path, text.as_bytes())?;
+    } else {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        replace_file(&path, Manner::Private, |file| {
+            file.write_all(text.as_bytes()).map_err(|source| ReplaceError {
+                action: "write",
+                path: path.clone(),
+                source,
+            })
+        })?;
     }
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(&path).map_err(|error| failed(error.error))?;
     Ok(path)
 }
 

@@ -74,14 +74,15 @@ impl Notes {
     /// # Errors
     /// The index cannot be changed, or the user has interrupted the reading.
     pub(crate) fn keep(&self, reads: bool, interrupt: &Interrupt) -> Result<Keeping, Failure> {
-        let mut keeping = Keeping::new(&self.index);
+        let key = key()?;
+        let mut keeping = Keeping::new(&self.index, key);
         if self.folders.is_empty() {
             keeping.ready.set();
             return Ok(keeping);
         }
         keeping.watches = true;
         let request = Request::Add(self.folders.clone());
-        let options = NotesOptions { key: key()?, ..NotesOptions::default() };
+        let options = NotesOptions { key, ..NotesOptions::default() };
         let writer = NotesWriter::open_or_hand_in(&self.index, options, &request)?;
         let Some(mut writer) = writer else {
             note("another process writes the index: the notes are left to it");
@@ -119,6 +120,7 @@ impl Notes {
 /// Keeps an index up to date on a thread of its own until it is dropped.
 pub(crate) struct Keeping {
     index: PathBuf,
+    key: Option<[u8; 32]>,
     watches: bool,
     ready: Arc<Ready>,
     cancel: CancelToken,
@@ -146,9 +148,10 @@ impl Ready {
 }
 
 impl Keeping {
-    fn new(index: &Path) -> Self {
+    fn new(index: &Path, key: Option<[u8; 32]>) -> Self {
         Self {
             index: index.to_owned(),
+            key,
             watches: false,
             ready: Arc::default(),
             cancel: CancelToken::new(),
@@ -167,6 +170,7 @@ impl Keeping {
         }
         let watching = Watching {
             index: self.index.clone(),
+            key: self.key,
             ready: Arc::clone(&self.ready),
             cancel: self.cancel.clone(),
             searched: searched.cloned(),
@@ -195,6 +199,7 @@ impl Drop for Keeping {
 
 struct Watching {
     index: PathBuf,
+    key: Option<[u8; 32]>,
     ready: Arc<Ready>,
     cancel: CancelToken,
     searched: Option<NotesIndex>,
@@ -225,7 +230,7 @@ impl Watching {
     }
 
     fn watch(&self) -> Result<(), NotesError> {
-        let options = NotesOptions { key: key()?, ..NotesOptions::default() };
+        let options = NotesOptions { key: self.key, ..NotesOptions::default() };
         let mut writer = NotesWriter::open(&self.index, options)?;
         let watched = writer.watch(&self.cancel, &mut |_, report| {
             if report.is_notable() {

@@ -111,7 +111,11 @@ fn a_skipped_file_is_named() {
     let place = Place::new();
     fs::write(place.notes().join("binary.md"), [0_u8, 159]).unwrap();
     let ran = place.run(&["add", arg(&place.notes())]);
-    assert!(ran.stderr.contains("binary.md: neither UTF-8 text nor UTF-16 with a byte order mark at byte 0"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("binary.md: neither UTF-8 text nor UTF-16 with a byte order mark at byte 0"),
+        "{}",
+        ran.stderr
+    );
     ran.done();
 }
 

@@ -43,7 +43,9 @@ impl Home {
         command.env("XDG_DATA_HOME", self.path("data")).env("XDG_CACHE_HOME", self.path("cache"));
         command.env("LOCALAPPDATA", self.path("data")).env("HOME", self.path("home"));
         // The variable of the option.
-        key.into_iter().for_each(|key| drop(command.env("REFRAIN_KEY_FILE", self.path(key))));
+        if let Some(key) = key {
+            command.env("REFRAIN_KEY_FILE", self.path(key));
+        }
         let output = command.stdin(Stdio::null()).output().expect("the program runs");
         Ran {
             code: output.status.code(),

@@ -71,9 +71,13 @@ impl Home {
     #[track_caller]
     fn check(&self, after: &str) {
         let open = [&self.path("data"), &self.path("cache"), &self.path("config"), &self.path("home")];
-        let loose: Vec<_> =
-            open.into_iter().flat_map(|path| all(path)).filter(|(_, mode)| mode & 0o077 != 0).collect();
-        assert!(loose.is_empty(), "after {after} under umask {}: {loose:o?}", self.umask);
+        let loose: Vec<_> = open
+            .into_iter()
+            .flat_map(|path| all(path))
+            .filter(|(_, mode)| mode & 0o077 != 0)
+            .map(|(path, mode)| format!("{} {mode:o}", path.display()))
+            .collect();
+        assert!(loose.is_empty(), "after {after} under umask {}: {loose:?}", self.umask);
     }
 }
 
@@ -155,7 +159,13 @@ fn serve(home: &Home, notes: &str, model: &str) {
         (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
     let args = ["serve", "--threads", "1", "--model", model, "--index", arg(&index), "--store", arg(&store)];
     let args = [&args[..], &["--unix-socket", arg(&socket), "--notes", notes]].concat();
-    let mut child = home.command(&args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = home
+        .command(&args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).unwrap();
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
@@ -176,9 +186,7 @@ fn mcp(home: &Home, notes: &str, model: &str) {
     let about = json!({ "name": "test", "version": "1" });
     let begin = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": about });
     let call = json!({ "name": "search_notes", "arguments": { "query": "repair" } });
-    let message = |id: u64, method: &str, params| {
-        json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
-    };
+    let message = |id: u64, method: &str, params| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     let input = [message(1, "initialize", begin), begun, message(2, "tools/call", call)];
     let input: String = input.iter().map(|message| format!("{message}\n")).collect();

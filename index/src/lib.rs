@@ -64,8 +64,10 @@ pub use seal::KeyProblem;
 #[cfg(feature = "notes")]
 pub use search::{Hit, IndexError, PassageIndex};
 
-/// Encryption of files, for this project's own crates. Anything here may change in any release.
+/// Encryption of files, and private folders, for this project's own crates. Anything here may change in any release.
 #[doc(hidden)]
 pub mod internals {
+    pub use refrain::internals::replace::create_private_folder;
+
     pub use crate::seal::{PART_BYTES, Seal, place};
 }

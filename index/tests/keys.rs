@@ -180,7 +180,7 @@ fn no_change_of_an_encrypted_index_is_believed() {
     let words: Vec<&&PathBuf> =
         paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "term")).collect();
     for path in words {
-        let mut changed = before[**path].clone();
+        let mut changed = before[*path].clone();
         let middle = changed.len() / 2;
         changed[middle] ^= 1;
         fs::write(path, changed).unwrap();

@@ -43,7 +43,8 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
         (_, stated) => stated.unwrap_or(adds_bos),
     };
     // llama.cpp's defaults for files that do not state them.
-    let is_control = |id: u32| tokens.get(id as usize).is_some_and(|(_, _, kind)| *kind == TokenKind::Control);
+    let is_control =
+        |id: u32| tokens.get(id as usize).is_some_and(|(_, _, kind)| *kind == TokenKind::Control);
     let default = |id: u32| (model == "llama" && is_control(id)).then_some(TokenId(id));
     let bos = keys.id("bos_token_id", tokens.len())?.or(default(1));
     if adds_bos && bos.is_none() {

@@ -4,13 +4,15 @@
 //! FOLDER/undo/TIME-HASH.copy    a line of JSON: what the note is found by, and the hash of the new text; then the old text
 //! ```
 //!
-//! TIME is in microseconds, HASH that of the note's path. A deletion removes the copies of a note with its answers.
+//! TIME is in microseconds, HASH that of the note's path. With a key, the whole file is one sealed part. A deletion removes the copies of a note with its answers.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use refrain::internals::replace::{create_private_folder, private_options};
+use refrain_index::internals::{Seal, place};
 use refrain_index::notes::absolute;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,6 +34,7 @@ const BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug, Clone)]
 pub struct EditCopies {
     folder: PathBuf,
+    seal: Seal,
 }
 
 /// A text that an edit has replaced.
@@ -60,9 +63,11 @@ impl EditCopy {
 }
 
 impl EditCopies {
-    /// The copies in the folder of a store, which need not exist and may be in use.
-    pub fn in_store(folder: impl AsRef<Path>) -> Self {
-        Self { folder: folder.as_ref().join(FOLDER) }
+    /// The copies in the folder of a store, which need not exist and may be in use; `key` is that of the store
+    /// ([`Builder::key`](crate::Builder::key)). Copies of another key are not found.
+    pub fn in_store(folder: impl AsRef<Path>, key: Option<&[u8; 32]>) -> Self {
+        let seal = Seal::new(key, "refrain assistant 2026-11: replaced texts");
+        Self { folder: folder.as_ref().join(FOLDER), seal }
     }
 
     /// Keeps the text `old` of a note before it is replaced by `new`.
@@ -71,7 +76,7 @@ impl EditCopies {
     /// [`StoreError::Io`]; there is no copy then, and older ones may be gone.
     pub fn keep(&self, note: &Path, old: &str, new: &str) -> Result<(), StoreError> {
         let note = absolute(note).unwrap_or_else(|_| note.to_owned());
-        create_private(&self.folder).map_err(io_error("create", &self.folder))?;
+        create_private_folder(&self.folder).map_err(io_error("create", &self.folder))?;
         let hash = note_hash(&note);
         let names = places(&note).into_iter().chain([hash]).collect();
         let header = Header { names, new: xxh3_64(new.as_bytes()) };
@@ -80,16 +85,19 @@ impl EditCopies {
         self.bound(copy.len() as u64)?;
         let (mut time, mut file) = (micros(SystemTime::now()), None);
         while file.is_none() {
-            let path = self.folder.join(format!("{time:016x}-{hash:016x}{ENDING}"));
-            match private_file(&path) {
-                Ok(created) => file = Some((created, path)),
+            let name = format!("{time:016x}-{hash:016x}{ENDING}");
+            let path = self.folder.join(&name);
+            match private_options().write(true).create_new(true).open(&path) {
+                Ok(created) => file = Some((created, path, name)),
                 // Another edit of this note within a microsecond.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => time += 1,
                 Err(error) => return Err(io_error("create", &path)(error)),
             }
         }
-        let (mut file, path) = file.expect("the loop ends with a file");
-        let written = file.write_all(copy.as_bytes()).and_then(|()| file.sync_all());
+        let (mut file, path, name) = file.expect("the loop ends with a file");
+        let mut part = Vec::new();
+        let closed = self.seal.close(&place("copy", name.as_bytes()), copy.as_bytes(), &mut part);
+        let written = closed.and_then(|()| file.write_all(&part)).and_then(|()| file.sync_all());
         written.map_err(|error| {
             let _ = fs::remove_file(&path);
             io_error("write", &path)(error)
@@ -106,10 +114,10 @@ impl EditCopies {
         let of_note = |name: &&Listed| name.name.ends_with(&ending);
         for listed in self.list()?.iter().rev().filter(of_note) {
             let path = self.folder.join(&listed.name);
-            let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
-            let Some((header, text)) = text.split_once('\n') else { continue };
-            let Ok(header) = serde_json::from_str(header) else { continue };
-            return Ok(Some(EditCopy { text: text.to_owned(), header, path }));
+            let file = fs::read(&path).map_err(io_error("read", &path))?;
+            if let Some((header, text)) = self.open(&listed.name, &file) {
+                return Ok(Some(EditCopy { text, header, path }));
+            }
         }
         Ok(None)
     }
@@ -130,8 +138,12 @@ impl EditCopies {
                 Forgetting::Everything { .. } => true,
                 Forgetting::Before { time, now } => listed.time < *time || listed.time > *now,
                 // What cannot be read may be of any note.
-                Forgetting::Notes { names, .. } => header_of(&path)
-                    .is_none_or(|header| header.names.iter().any(|name| names.binary_search(name).is_ok())),
+                Forgetting::Notes { names, .. } => {
+                    let file = fs::read(&path).map_err(io_error("read", &path))?;
+                    self.open(&listed.name, &file).is_none_or(|(header, _)| {
+                        header.names.iter().any(|name| names.binary_search(name).is_ok())
+                    })
+                }
                 Forgetting::Conversation(_) | Forgetting::Index { .. } => false,
             };
             if goes {
@@ -139,6 +151,13 @@ impl EditCopies {
             }
         }
         Ok(())
+    }
+
+    /// The header and the text of a copy; `None` if the file is none, or one of another key.
+    fn open(&self, name: &str, file: &[u8]) -> Option<(Header, String)> {
+        let copy = String::from_utf8(self.seal.open(&place("copy", name.as_bytes()), file)?).ok()?;
+        let (header, text) = copy.split_once('\n')?;
+        Some((serde_json::from_str(header).ok()?, text.to_owned()))
     }
 
     /// Makes room for a copy of so many bytes.
@@ -184,33 +203,6 @@ struct Listed {
     bytes: u64,
 }
 
-/// Longest header, in bytes: a note has a place for each folder above it.
-const HEADER_BYTES_MAX: u64 = 1 << 20;
-
-fn header_of(path: &Path) -> Option<Header> {
-    let mut start = Vec::new();
-    File::open(path).ok()?.take(HEADER_BYTES_MAX).read_to_end(&mut start).ok()?;
-    serde_json::from_slice(start.split(|&byte| byte == b'\n').next()?).ok()
-}
-
-/// Creates a folder that only its owner can enter, and those above it.
-fn create_private(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
-}
-
-/// Creates a file that only its owner can read.
-fn private_file(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,7 +211,7 @@ mod tests {
     #[test]
     fn the_newest_copy_of_a_note_comes_back() {
         let folder = tempfile::tempdir().unwrap();
-        let copies = EditCopies::in_store(folder.path());
+        let copies = EditCopies::in_store(folder.path(), None);
         let (a, b) = (folder.path().join("a.md"), folder.path().join("b.md"));
         assert!(copies.newest(&a).unwrap().is_none());
         copies.keep(&a, "one\n\n{two}", "three").unwrap();
@@ -240,7 +232,7 @@ mod tests {
     fn only_the_owner_can_read_copies() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        EditCopies::in_store(folder.path()).keep(Path::new("/a"), "old", "new").unwrap();
+        EditCopies::in_store(folder.path(), None).keep(Path::new("/a"), "old", "new").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let undo = folder.path().join("undo");
         assert_eq!(mode(&undo), 0o700);
@@ -248,9 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn copies_of_a_store_with_a_key_are_sealed() {
+        let folder = tempfile::tempdir().unwrap();
+        let copies = EditCopies::in_store(folder.path(), Some(&[7; 32]));
+        copies.keep(Path::new("/a"), "a secret", "new").unwrap();
+        let file = fs::read_dir(folder.path().join("undo")).unwrap().next().unwrap().unwrap().path();
+        let bytes = fs::read(file).unwrap();
+        assert!(
+            !bytes.windows(6).any(|part| part == b"secret") && !bytes.windows(5).any(|part| part == b"names")
+        );
+        assert_eq!(copies.newest(Path::new("/a")).unwrap().unwrap().text, "a secret");
+        for other in [None, Some(&[8; 32])] {
+            assert!(EditCopies::in_store(folder.path(), other).newest(Path::new("/a")).unwrap().is_none());
+        }
+    }
+
+    #[test]
     fn the_oldest_copies_go_when_there_are_too_many() {
         let folder = tempfile::tempdir().unwrap();
-        let copies = EditCopies::in_store(folder.path());
+        let copies = EditCopies::in_store(folder.path(), None);
         for n in 0..COPIES_MAX + 3 {
             copies.keep(Path::new(&format!("/{n}")), "old", "new").unwrap();
         }
@@ -266,7 +274,7 @@ mod tests {
     #[test]
     fn a_deletion_finds_the_copies_of_a_note_and_of_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let copies = EditCopies::in_store(folder.path());
+        let copies = EditCopies::in_store(folder.path(), None);
         let notes = folder.path().join("notes");
         let (a, b) = (notes.join("a.md"), folder.path().join("b.md"));
         let fill = || [&a, &b].map(|note| copies.keep(note, "old", "new").unwrap());

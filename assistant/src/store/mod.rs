@@ -213,7 +213,7 @@ impl Store {
 
     /// The texts that edits have replaced.
     pub(crate) fn copies(&self) -> EditCopies {
-        EditCopies::in_store(&self.folder)
+        EditCopies::in_store(&self.folder, self.key())
     }
 
     /// The history of the model.

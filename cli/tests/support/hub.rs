@@ -1,5 +1,7 @@
 //! A hub on this device: it serves files like the public one, and fails where a test wants it to.
 
+#![allow(dead_code, reason = "every test file uses some of it")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

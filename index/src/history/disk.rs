@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use refrain::internals::open::open_regular;
 
-use refrain::internals::replace;
 use super::HistoryError;
 use super::error::io_error;
 use crate::seal::{self, Seal};
+use refrain::internals::replace;
 
 /// A file system.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {

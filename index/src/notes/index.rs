@@ -24,7 +24,6 @@ use super::sources::Sources;
 use super::store::{Store, check_own, tighten};
 use super::vectors::Vectors;
 use super::walk::Limits;
-use super::paths;
 use crate::bounds::Bounds;
 
 /// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,

@@ -17,7 +17,9 @@ pub fn read(name: &str, bytes: &[u8]) {
     let format = Format::of(&path).expect("the extension of a source");
     let stamp = Stamp { bytes: bytes.len() as u64, modified: 0, changed: 0, inode: 0 };
     let found = Found { path, format, stamp };
-    let Ok(FileContents { passages, .. }) = contents(&found, bytes, 0, 24, &Languages::new(&[])) else { return };
+    let Ok(FileContents { passages, .. }) = contents(&found, bytes, 0, 24, &Languages::new(&[])) else {
+        return;
+    };
     for passage in passages {
         let place = &bytes[passage.place.start as usize..passage.place.end as usize];
         assert!(!passage.text.trim().is_empty());

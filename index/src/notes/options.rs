@@ -37,13 +37,22 @@ pub struct NotesOptions {
 
 impl fmt::Debug for NotesOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file_bytes_max, n_entries_max, n_overlap_words, languages, reads_all, lock_wait, key } =
-            self;
+        let Self {
+            file_bytes_max,
+            n_entries_max,
+            n_overlap_words,
+            languages,
+            follows_links,
+            reads_all,
+            lock_wait,
+            key,
+        } = self;
         f.debug_struct("NotesOptions")
             .field("file_bytes_max", file_bytes_max)
             .field("n_entries_max", n_entries_max)
             .field("n_overlap_words", n_overlap_words)
             .field("languages", languages)
+            .field("follows_links", follows_links)
             .field("reads_all", reads_all)
             .field("lock_wait", lock_wait)
             .field("encrypts", &key.is_some())

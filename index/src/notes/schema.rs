@@ -7,7 +7,6 @@ use tantivy::schema::{
 };
 use tantivy::tokenizer::{TextAnalyzer, TokenizerManager};
 use tantivy::{TantivyDocument, Term};
-use unicode_normalization::UnicodeNormalization;
 
 use super::kind::SourceKind;
 use super::language::Language;

@@ -235,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::notes::{NotesIndex, NotesOptions, NotesWriter, Notice, Search};
+    use crate::seal::Seal;
 
     /// The words of a request are cut as those of this version: an index of other ones would not be found.
     #[test]
@@ -248,9 +249,10 @@ mod tests {
         update(&mut writer);
         drop(writer);
         let meta = folder.join(WORDS).join(META);
-        let text = String::from_utf8(files::read(&meta).unwrap()).unwrap();
+        let text = String::from_utf8(files::read(&Seal::new(None, ""), &meta).unwrap()).unwrap();
         assert!(text.contains("words-2"));
-        files::replace(&meta, text.replace("words-2", "words-1").as_bytes(), false).unwrap();
+        files::replace(&Seal::new(None, ""), &meta, text.replace("words-2", "words-1").as_bytes(), false)
+            .unwrap();
         let error = NotesIndex::open(&folder).map(drop).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains("another version"), "{error}");
         let mut writer = NotesWriter::open(&folder, NotesOptions::default()).unwrap();
