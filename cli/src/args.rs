@@ -76,7 +76,8 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) pre_tokenizer: Option<String>,
     /// Encrypt the index of notes, the stored answers, summaries and computed prompts with the key in this file: 32 bytes, or 64
-    /// hexadecimal digits. What was begun without a key, or with another one, is refused.
+    /// hexadecimal digits. An index or a store that was begun without a key, or with another one, is refused; computed prompts
+    /// (--prefixes) of another key are removed.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     #[command(subcommand)]

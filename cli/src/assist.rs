@@ -369,7 +369,8 @@ impl<'a> Assisted<'a> {
         let assistant = build(store.as_deref()).or_else(|error| match error {
             // A folder that the user has named must be usable.
             BuildError::Store(ref problem)
-                if args.store.is_none() || matches!(problem, StoreError::InUse { .. }) =>
+                if !matches!(problem, StoreError::Key { .. })
+                    && (args.store.is_none() || matches!(problem, StoreError::InUse { .. })) =>
             {
                 note(&visible(&format!("nothing is kept: {error}")));
                 build(None)

@@ -86,7 +86,13 @@ impl Chosen {
 fn line_at(path: &Path, offset: u64) -> usize {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(offset).read_to_end(&mut start));
-    read.map_or(1, |_| 1 + start.iter().filter(|&&byte| byte == b'\n').count())
+    let units = || start.as_chunks::<2>().0.iter();
+    let n_ends = match start[..] {
+        [0xff, 0xfe, ..] => units().filter(|unit| **unit == *b"\n\0").count(),
+        [0xfe, 0xff, ..] => units().filter(|unit| **unit == *b"\0\n").count(),
+        _ => start.iter().filter(|&&byte| byte == b'\n').count(),
+    };
+    read.map_or(1, |_| 1 + n_ends)
 }
 
 impl Notes {
@@ -167,6 +173,21 @@ mod tests {
         assert_eq!(chosen.len(), 1);
         assert_eq!(chosen[0].title, "Log");
         assert_eq!(format!("# Log\n\n{}", chosen[0].text), text);
+    }
+
+    /// In Gurmukhi every letter has a byte of a line end.
+    #[test]
+    fn lines_of_utf_16_are_counted_in_its_units() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("note.md");
+        let text = format!("{}\nline 2", "\u{a15}".repeat(40));
+        for (mark, bytes_of) in
+            [([0xff, 0xfe], u16::to_le_bytes as fn(u16) -> [u8; 2]), ([0xfe, 0xff], u16::to_be_bytes)]
+        {
+            let file: Vec<u8> = mark.into_iter().chain(text.encode_utf16().flat_map(bytes_of)).collect();
+            std::fs::write(&path, &file).unwrap();
+            assert_eq!(line_at(&path, file.len() as u64), 2);
+        }
     }
 
     #[test]

@@ -92,9 +92,10 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     };
     AnswerStream::stdout().line(&place)?;
     if args.no_token && args.notes.notes.is_some() && server.unix_socket().is_none() {
-        note(
-            "--no-token: every program and every user of this device can read, ask and forget the notes at this address",
-        );
+        let can = if args.notes.mcp_forget { "read, ask and forget" } else { "read and ask" };
+        note(&format!(
+            "--no-token: every program and every user of this device can {can} the notes at this address"
+        ));
     }
     match server.unix_socket() {
         Some(_) => note("the OpenAI API is at /v1 of this socket, MCP at its /mcp; Ctrl-C stops the server"),

@@ -200,7 +200,18 @@ fn an_edited_file_keeps_its_mode() {
     let note = home.path("mine/car.md");
     set_mode(&note, 0o640);
     home.run(
-        &["edit", arg(&note), "Write VIII.", "--in-place", "--model", arg(&model()), "--threads", "1"],
+        &[
+            "edit",
+            arg(&note),
+            "Write VIII.",
+            "--in-place",
+            "--yes",
+            "--force",
+            "--model",
+            arg(&model()),
+            "--threads",
+            "1",
+        ],
         "",
     );
     assert_eq!(mode(&note), 0o640);

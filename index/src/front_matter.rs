@@ -98,11 +98,11 @@ impl FrontMatter {
                 taken
             }
             ("date" | "created", Value::Text(text)) => match parse_date(text) {
-                Some(date) => {
-                    self.date.get_or_insert(date);
+                Some(date) if self.date.is_none() => {
+                    self.date = Some(date);
                     words(text)
                 }
-                None => HashSet::new(),
+                _ => HashSet::new(),
             },
             // To YAML, `tags: #a #b` is a comment.
             ("tags" | "tag" | "keywords", Value::Text(text)) if text.is_empty() => {
@@ -314,6 +314,7 @@ mod tests {
             ("# Call Bo\ntitle: a\n", "# Call Bo\ntitle: a\n"),
             ("title: a\ndate: next week\n", "date: next week\n"),
             ("title: a\ntitle: b\n", "title: b\n"),
+            ("date: 2024-05-01\ncreated: 2023-01-07\n", "created: 2023-01-07\n"),
             ("tags: [a]\nDear Ada: see you\n", "Dear Ada: see you\n"),
             ("tags: [a]\nShopping:\n", "Shopping:\n"),
         ] {

@@ -23,14 +23,13 @@
 
 #[cfg(feature = "notes")]
 mod bounds;
+#[cfg(feature = "internals")]
+mod check;
 #[cfg(feature = "notes")]
 mod document;
 #[cfg(feature = "notes")]
 mod front_matter;
 pub mod history;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod internals;
 #[cfg(feature = "notes")]
 mod markdown;
 #[cfg(feature = "notes")]
@@ -69,5 +68,7 @@ pub use search::{Hit, IndexError, PassageIndex};
 pub mod internals {
     pub use refrain::internals::replace::create_private_folder;
 
+    #[cfg(feature = "internals")]
+    pub use crate::check::check_note;
     pub use crate::seal::{PART_BYTES, Seal, place};
 }

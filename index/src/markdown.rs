@@ -145,7 +145,8 @@ impl Structure {
             let is_bare = text[body.clone()].trim().is_empty();
             while above.pop_if(|(of, ..)| *of >= *level).is_some() {}
             // Every passage has the document's title.
-            let own = if own == title { "" } else { own };
+            // Every passage has the document's title, if it is short enough.
+            let own = if own == title && own.len() <= TITLE_BYTES_MAX { "" } else { own };
             if !own.is_empty() {
                 waiting.get_or_insert(lines.start);
             }

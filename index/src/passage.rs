@@ -336,6 +336,12 @@ mod tests {
     }
 
     #[test]
+    fn a_heading_that_is_no_title_is_text() {
+        let passages = split_text(&format!("# {}zebra\n\ntext\n", "word ".repeat(60)));
+        assert!(passages.iter().any(|passage| passage.text.contains("zebra")), "{passages:?}");
+    }
+
+    #[test]
     fn headings_and_names_alone_are_passages() {
         let shown = |text: &str| -> Vec<(usize, String, String)> {
             split_text(text).into_iter().map(|passage| (passage.line, passage.title, passage.text)).collect()

@@ -73,9 +73,10 @@ impl EditCopies {
     /// Keeps the text `old` of a note before it is replaced by `new`.
     ///
     /// # Errors
-    /// [`StoreError::Io`]; there is no copy then, and older ones may be gone.
+    /// [`StoreError::Key`]: the key is not that of the store. [`StoreError::Io`]. There is no copy then, and older ones may be gone.
     pub fn keep(&self, note: &Path, old: &str, new: &str) -> Result<(), StoreError> {
         let note = absolute(note).unwrap_or_else(|_| note.to_owned());
+        super::ledger::check_first_line(&self.folder.with_file_name(super::LEDGER), &self.seal)?;
         create_private_folder(&self.folder).map_err(io_error("create", &self.folder))?;
         let hash = note_hash(&note);
         let names = places(&note).into_iter().chain([hash]).collect();

@@ -693,6 +693,23 @@ fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Replaces a file in one step.
+/// Compares the key with the first line of a ledger, which may be in use.
+pub(super) fn check_first_line(path: &Path, seal: &Seal) -> Result<(), StoreError> {
+    let mut line = Vec::new();
+    match open_regular(path) {
+        Ok(file) => file.take(32).read_to_end(&mut line).map_err(io_error("read", path))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error("read", path)(error)),
+    };
+    let is_sealed = line.starts_with(format!("{MAGIC}{SEALED}\n").as_bytes());
+    let problem = match (is_sealed, seal.encrypts()) {
+        (true, false) => KeyProblem::Missing,
+        (false, true) if !line.is_empty() => KeyProblem::NotEncrypted,
+        _ => return Ok(()),
+    };
+    Err(StoreError::Key { path: path.to_owned(), problem })
+}
+
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
     let replaced = replace_file(path, Manner::Private, |file| file.write_all(bytes).map_err(failed));

@@ -162,7 +162,7 @@ impl Store {
         prefixes: PrefixOptions,
     ) -> Result<Self, StoreError> {
         create_private_folder(folder).map_err(io_error("create", folder))?;
-        tighten(folder, |name| [LOCK, "history", "prefixes", LEDGER].contains(&name));
+        tighten(folder, |name| [LOCK, "history", "prefixes", "undo", LEDGER].contains(&name));
         let lock = Lock::take(folder)?;
         let histories = folder.join("history");
         // The ledger is written before both.

@@ -134,7 +134,8 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, NotesError> {
 pub(super) fn check_store_key(folder: &Folder, writes: bool) -> Result<(), NotesError> {
     let path = folder.join(KEY_FILE);
     // Before the key is read: it is written first.
-    let has_files = names(folder)?.iter().any(|name| !is_before_key(name));
+    // Apart from the lock, the inbox and the key, no file of an index is hidden.
+    let has_files = names(folder)?.iter().any(|name| !name.starts_with('.') && !is_before_key(name));
     let found = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         found => Some(found.map_err(io_error("read", &path))?),

@@ -242,7 +242,10 @@ impl PlainWords<'_> {
         match c {
             // Marks the ends of words where there are no spaces.
             ZERO_WIDTH_SPACE => self.close(),
-            ZERO_WIDTH_NON_JOINER if run.text.ends_with(|c| matches!(c, '\u{600}'..='\u{8ff}')) => {
+            ZERO_WIDTH_NON_JOINER
+                if run.n_chars <= WORD_CHARS_MAX
+                    && run.text.ends_with(|c| matches!(c, '\u{600}'..='\u{8ff}')) =>
+            {
                 run.seams.push(Seam { at: run.text.len(), end: run.range.end, start: range.end });
             }
             _ => {}
@@ -252,6 +255,7 @@ impl PlainWords<'_> {
     fn seam(&mut self, is_symbol: bool, at: usize) {
         if let Open::Run(run) = &mut self.open
             && is_symbol
+            && run.n_chars <= WORD_CHARS_MAX
         {
             run.seams.push(Seam { at: run.text.len(), end: run.range.end, start: at });
         }
