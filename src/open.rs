@@ -34,8 +34,17 @@ fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
 
     // A terminal does not become the terminal that controls this process.
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-    std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+    let open = |flags: rustix::fs::OFlags| {
+        std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+    };
+    let (wait_not, no_terminal) = (rustix::fs::OFlags::NONBLOCK, rustix::fs::OFlags::NOCTTY);
+    match open(wait_not | no_terminal) {
+        // A file server has leased the file, and gives it back to who waits.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock && path.metadata()?.is_file() => {
+            open(no_terminal)
+        }
+        opened => opened,
+    }
 }
 
 #[cfg(not(unix))]

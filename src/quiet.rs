@@ -24,14 +24,17 @@ thread_local! {
 /// The message of the panic.
 pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let former = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !is_caught() {
-                former(info);
-            }
-        }));
-    });
+    // In a thread that unwinds, the hook cannot be changed; a later call does it.
+    if !std::thread::panicking() {
+        HOOK.call_once(|| {
+            let former = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                if !is_caught() {
+                    former(info);
+                }
+            }));
+        });
+    }
     N_CALLS.set(N_CALLS.get() + 1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
     N_CALLS.set(N_CALLS.get() - 1);

@@ -52,7 +52,9 @@ pub fn replace_file<T, E: From<ReplaceError>>(
     write: impl FnOnce(&mut File) -> Result<T, E>,
 ) -> Result<T, E> {
     // A leftover that cannot be removed does no harm to this call.
-    let _ = remove_leftovers(folder_of(path), path.file_name().and_then(|name| name.to_str()));
+    if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
+        let _ = remove_leftovers(folder_of(path), Some(name));
+    }
     let (mut file, partial) = create_partial(path, manner, random)?;
     let done = write(&mut file)?;
     put(file, &partial, path, manner)?;
@@ -69,10 +71,9 @@ fn put(file: File, partial: &Partial, path: &Path, manner: Manner) -> Result<(),
     if is_durable {
         file.sync_all().map_err(failed("sync", &partial.path))?;
     }
-    // Windows renames no open file. Elsewhere the lock is held until the file has its name.
-    let locked = (!cfg!(windows)).then_some(file);
+    // The lock is held until the file has its name. (On Windows too: files are opened so that others may rename them.)
     fs::rename(&partial.path, path).map_err(failed("rename to", path))?;
-    drop(locked);
+    drop(file);
     if is_durable {
         sync_folder(folder_of(path)).map_err(failed("sync", folder_of(path)))?;
     }
@@ -284,6 +285,7 @@ mod unix {
 /// Removes files that killed calls of [`replace_file`] left in a folder, for one file or for all. Those that a process is
 /// writing stay.
 pub fn remove_leftovers(folder: &Path, of: Option<&str>) -> io::Result<()> {
+    let mut outcome = Ok(());
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -295,10 +297,14 @@ pub fn remove_leftovers(folder: &Path, of: Option<&str>) -> io::Result<()> {
         // The writer holds a lock from the creation to the end.
         let Ok(file) = File::open(entry.path()) else { continue };
         if file.try_lock().is_ok() {
-            fs::remove_file(entry.path())?;
+            match fs::remove_file(entry.path()) {
+                // Its writer has renamed it meanwhile.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => outcome = Err(error),
+                _ => {}
+            }
         }
     }
-    Ok(())
+    outcome
 }
 
 /// The name of the file for which [`replace_file`] gave a name; `None` for other names.

@@ -75,6 +75,19 @@ fn a_packed_file_keeps_the_name() {
     assert_eq!(tokens(&packed), tokens(&named.tokenizer().unwrap()));
 }
 
+/// Files of earlier versions were packed without a name.
+#[test]
+fn a_file_that_was_packed_without_a_name_takes_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.refrain");
+    pack(&checkpoint(&with_pre(None)), &path, LoadOptions::default()).unwrap();
+    let packed = Checkpoint::open(&path).unwrap();
+    assert_variant(&packed.tokenizer().unwrap_err(), "NoPreTokenizer", &["tokenizer.ggml.pre"]);
+    let named = packed.with_pre_tokenizer("llama-bpe").tokenizer().unwrap();
+    let expected = checkpoint(&with_pre(Some("llama-bpe"))).tokenizer().unwrap();
+    assert_eq!(tokens(&named), tokens(&expected));
+}
+
 #[test]
 fn sentence_pieces_need_no_name() {
     let mut gguf = spm_gguf();

@@ -149,8 +149,10 @@ fn another_key_or_none_changes_nothing() {
         let home = Home::new();
         session(&home, of_store);
         let before = home.files();
-        let (notes, model) = (home.path("notes"), model());
-        let (notes, model) = (arg(&notes), arg(&model));
+        let (notes, note, model) = (home.path("notes"), home.path("own.md"), model());
+        std::fs::write(&note, "We meet in hall VII.\n").unwrap();
+        let before_edit = std::fs::read(&note).unwrap();
+        let (notes, note, model) = (arg(&notes), arg(&note), arg(&model));
         for args in [
             &["index", "update"][..],
             &["index", "add", notes],
@@ -162,6 +164,18 @@ fn another_key_or_none_changes_nothing() {
             &["history", "forget", "--all"],
             &["forget", notes],
             &["forget", "--all"],
+            &[
+                "edit",
+                note,
+                "Write VIII.",
+                "--in-place",
+                "--yes",
+                "--force",
+                "--threads",
+                "1",
+                "--model",
+                model,
+            ],
         ] {
             let ran = home.with(tried, args);
             assert!(
@@ -170,6 +184,7 @@ fn another_key_or_none_changes_nothing() {
                 ran.stderr
             );
         }
+        assert_eq!(std::fs::read(note).unwrap(), before_edit, "an edit whose old text cannot be kept");
         // The default store is not needed for an answer.
         let run =
             home.with(tried, &["run", "--max-tokens", "4", "--threads", "1", "--model", model, "Hello."]);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use super::ReadFailure;
 use super::file::ReadAt;
@@ -69,11 +70,12 @@ impl BlockReads {
     pub(crate) fn ended(&self, patience: &mut Patience) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
         let mut state = self.shared.lock();
         if state.ended.is_empty() {
+            let began = Instant::now();
             let waited = self.shared.ended.wait_timeout(state, CANCEL_INTERVAL);
             let is_over;
             (state, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
             if is_over.timed_out() {
-                patience.waited();
+                patience.waited(began.elapsed());
             }
         }
         std::mem::take(&mut state.ended)

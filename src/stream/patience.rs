@@ -5,35 +5,37 @@ use std::time::Duration;
 /// The interval at which a waiting thread checks its cancel flag.
 pub(crate) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The patience of one wait: the waits of [`CANCEL_INTERVAL`] in a row, each over by its time limit, in which no read ended.
+/// What one wait counts at most: more than a step of any timer. A stop of the process counts no more.
+const COUNTED_MAX: Duration = Duration::from_millis(100);
+
+/// The patience of one wait: the waits in a row in which no read ended.
 ///
-/// Waits are counted instead of time, because a process may be stopped: a phone freezes apps, and a laptop sleeps. The reading threads
-/// stand still for as long as the waiting one, and a stop of any length is over within one wait.
+/// Of each wait only so much is counted as a running process may take for it, because a process may be stopped: a phone freezes apps, and
+/// a laptop sleeps. The reading threads stand still for as long as the waiting one, and a stop of any length is over within one wait.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    n_waits: u64,
-    n_waits_max: u64,
+    waited: Duration,
+    stall_max: Duration,
     n_reads: u64,
 }
 
 impl Patience {
     /// Patience for waits of `stall_max` together, when `n_reads` reads have ended.
     pub(crate) fn new(stall_max: Duration, n_reads: u64) -> Self {
-        let n_waits_max = stall_max.as_nanos().div_ceil(CANCEL_INTERVAL.as_nanos());
-        Self { n_waits: 0, n_waits_max: u64::try_from(n_waits_max).unwrap_or(u64::MAX), n_reads }
+        Self { waited: Duration::ZERO, stall_max, n_reads }
     }
 
     /// Whether the disk has stalled. `n_reads` reads have ended, whether they failed or not.
     pub(crate) fn is_over(&mut self, n_reads: u64) -> bool {
         if n_reads != self.n_reads {
-            (self.n_reads, self.n_waits) = (n_reads, 0);
+            (self.n_reads, self.waited) = (n_reads, Duration::ZERO);
         }
-        self.n_waits >= self.n_waits_max
+        self.waited >= self.stall_max
     }
 
-    /// Counts a wait of [`CANCEL_INTERVAL`] that was over by its time limit.
-    pub(crate) fn waited(&mut self) {
-        self.n_waits += 1;
+    /// Counts a wait of this time.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.waited = self.waited.saturating_add(time.min(COUNTED_MAX));
     }
 }
 
@@ -47,18 +49,21 @@ mod tests {
         for n_reads in [7, 8, 9, 9] {
             for _ in 0..10 {
                 assert!(!patience.is_over(n_reads), "{n_reads}");
-                patience.waited();
+                patience.waited(CANCEL_INTERVAL);
             }
             if n_reads == 9 {
                 break;
             }
         }
-        patience.waited();
+        patience.waited(CANCEL_INTERVAL);
         assert!(patience.is_over(9), "11 waits of 5 ms");
         assert!(!patience.is_over(10), "a read has ended");
         assert!(Patience::new(Duration::ZERO, 0).is_over(0), "no patience at all");
+        let mut stopped = Patience::new(Duration::from_secs(1), 0);
+        stopped.waited(Duration::from_secs(3600));
+        assert!(!stopped.is_over(0), "the process was stopped for an hour");
         let mut longest = Patience::new(Duration::MAX, 0);
-        longest.waited();
+        longest.waited(CANCEL_INTERVAL);
         assert!(!longest.is_over(0));
     }
 }

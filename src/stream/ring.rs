@@ -178,9 +178,11 @@ impl Ring {
                 let offset = shared.extents[extent_idx].offset;
                 break Err(TakeError::Failed(ReadFailure::Stalled { offset, limit }));
             }
+            let began = Instant::now();
             if has_work {
                 drop(state);
                 has_work = work();
+                patience.waited(began.elapsed());
                 state = shared.lock();
                 continue;
             }
@@ -188,7 +190,7 @@ impl Ring {
             let is_over;
             (state, is_over) = waited.unwrap_or_else(PoisonError::into_inner);
             if is_over.timed_out() {
-                patience.waited();
+                patience.waited(began.elapsed());
             }
         };
         if result.is_err() {

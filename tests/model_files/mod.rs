@@ -21,8 +21,8 @@ pub const GOLDEN_EXPERTS: [&str; 3] = ["qwen3_moe", "gpt_oss", "lfm2_moe"];
 pub fn golden(architecture: &str) -> PathBuf {
     // The tests of `lab` use this module too.
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let above = manifest.join("../tests/golden").join(architecture);
-    let path = if above.is_dir() { above } else { manifest.join("tests/golden").join(architecture) };
+    let own = manifest.join("tests/golden").join(architecture);
+    let path = if own.is_dir() { own } else { manifest.join("../tests/golden").join(architecture) };
     assert!(path.is_dir(), "no golden model at {} (tools/make-goldens writes it)", path.display());
     path
 }

@@ -84,7 +84,7 @@ fn read_rows(session: &mut Session, run: &Run, step: &Step) {
             source.calibrate(first, lists);
         }
     });
-    drafting.calibrated = first + lists.len();
+    drafting.calibrated = drafting.calibrated.max(first + lists.len());
 }
 
 /// Counts the step's rows and decisions. Tokens are counted when the app takes them.

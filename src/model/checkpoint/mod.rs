@@ -212,6 +212,8 @@ pub struct Checkpoint {
     weights: HashMap<WeightId, TensorInfo>,
     /// The tokens of an EAGLE-3 head's vocabulary, `[n_logits]`; `None` if they are those of the target.
     draft_tokens: Option<Arc<[TokenId]>>,
+    /// The pre-tokenizer of a GGUF file that names none.
+    pre_tokenizer: Option<String>,
 }
 
 #[derive(Debug)]
@@ -282,13 +284,14 @@ impl Checkpoint {
     }
 
     /// Names the pre-tokenizer of a GGUF file that names none (`tokenizer.ggml.pre`), as `llama-bpe` or `qwen2`; a file
-    /// that is packed from it names it too. Other containers, and files that name one, keep their own. An
+    /// that is packed from it names it too, and one that was packed without a name takes it. Other containers, and files that name one, keep their own. An
     /// unknown name is an error of [`Checkpoint::tokenizer`].
     #[must_use]
     pub fn with_pre_tokenizer(mut self, name: &str) -> Self {
         if let Container::Gguf(file) = &mut self.container {
             file.set_default(PRE_TOKENIZER, GgufValue::String(name.to_owned()));
         }
+        self.pre_tokenizer = Some(name.to_owned());
         self
     }
 
@@ -466,8 +469,10 @@ impl Checkpoint {
                 let defaults = config.as_deref().map(GenerationDefaults::from_json).unwrap_or_default();
                 (Tokenizer::from_hf_folder(folder)?, defaults)
             }
-            Container::Packed(file) => file.tokenizer_and_defaults()?,
-            Container::Graphs(folder) => folder.ends().tokenizer_and_defaults()?,
+            Container::Packed(file) => file.tokenizer_and_defaults(self.pre_tokenizer.as_deref())?,
+            Container::Graphs(folder) => {
+                folder.ends().tokenizer_and_defaults(self.pre_tokenizer.as_deref())?
+            }
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
             return Err(TokenizerError::VocabTooLarge {

@@ -91,7 +91,7 @@ pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let stored = file.tensors().iter().filter(|tensor| of_model(&tensor.name));
     refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
     let (name, container, draft_tokens) = (gguf_name(&file), Container::Gguf(file), None);
-    Ok(Checkpoint { name, container, config, weights, draft_tokens })
+    Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
 fn gguf_config(file: &GgufFile) -> Result<ModelConfig, LoadError> {
@@ -149,7 +149,7 @@ pub(super) fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let stored = file.tensors().iter().filter(|tensor| block_of(&tensor.name).is_some_and(|i| i >= block));
     refuse_unexpected(&config, &weights, stored.map(|t| (file.file_of(t), t.name.as_str())))?;
     let (name, container, draft_tokens) = (gguf_name(&file), Container::Gguf(file), None);
-    Ok(Checkpoint { name, container, config, weights, draft_tokens })
+    Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
 /// The head for multi-token prediction of a model: one layer like the model's last one with attention.
@@ -180,6 +180,7 @@ pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
         container: Container::Packed(file),
         config,
         draft_tokens: None,
+        pre_tokenizer: None,
     })
 }
 
@@ -187,7 +188,14 @@ fn from_graphs(folder: GraphFolder) -> Result<Checkpoint, LoadError> {
     let (config, name) = (folder.config().clone(), folder.ends().name().to_owned());
     // Both graphs of a block have the same tensors.
     let weights = folder.files().flat_map(packed_tensors).collect();
-    Ok(Checkpoint { name, weights, container: Container::Graphs(folder), config, draft_tokens: None })
+    Ok(Checkpoint {
+        name,
+        weights,
+        container: Container::Graphs(folder),
+        config,
+        draft_tokens: None,
+        pre_tokenizer: None,
+    })
 }
 
 fn packed_tensors(file: &PackedFile) -> impl Iterator<Item = (WeightId, TensorInfo)> {
@@ -249,7 +257,7 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     }
     refuse_unexpected(&config, &weights, stored_in(&folder))?;
     let (name, container, draft_tokens) = (folder_name(path), Container::Hf(folder), None);
-    Ok(Checkpoint { name, container, config, weights, draft_tokens })
+    Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
 /// Opens the EAGLE-3 head in a folder, which may leave the embedding to the target.
@@ -271,6 +279,7 @@ fn eagle3_from_folder(folder: HfFolder, config: ModelConfig, path: &Path) -> Res
         config,
         weights,
         draft_tokens,
+        pre_tokenizer: None,
     })
 }
 
@@ -330,7 +339,7 @@ fn mtp_from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     let stored = stored_in(&folder).filter(|(_, name)| name.starts_with("mtp."));
     refuse_unexpected(&config, &weights, stored)?;
     let (name, container, draft_tokens) = (folder_name(path), Container::Hf(folder), None);
-    Ok(Checkpoint { name, container, config, weights, draft_tokens })
+    Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
 fn folder_config(folder: &HfFolder, path: &Path) -> Result<ModelConfig, LoadError> {

@@ -18,10 +18,10 @@ use crate::model::arch::tensors::standard_name;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
-use crate::model::gguf::GgufFile;
+use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::source::Source;
 use crate::stream::DirectFile;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 
 /// Bytes of a section that are read at a time during verification.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -222,19 +222,23 @@ impl PackedFile {
     /// # Errors
     /// [`TokenizerError`], as for the packed model; [`TokenizerError::Packed`] if the section is damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
+        self.tokenizer_and_defaults(None).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer, and the sampling options that the source recommends.
+    /// The tokenizer, and the sampling options that the source recommends. `pre_tokenizer` is that of a GGUF file that names none.
     pub(in crate::model) fn tokenizer_and_defaults(
         &self,
+        pre_tokenizer: Option<&str>,
     ) -> Result<(Tokenizer, GenerationDefaults), TokenizerError> {
         let files = self.tokenizer_files()?;
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         if tokenizer::is_gguf(&names) {
             let bytes = files.into_iter().next().map(|(_, bytes)| bytes).unwrap_or_default();
             let gguf = GgufFile::from_bytes(bytes.into(), self.file());
-            let gguf = gguf.map_err(|source| TokenizerError::PackedGguf { source })?;
+            let mut gguf = gguf.map_err(|source| TokenizerError::PackedGguf { source })?;
+            if let Some(name) = pre_tokenizer {
+                gguf.set_default(PRE_TOKENIZER, GgufValue::String(name.to_owned()));
+            }
             return Ok((Tokenizer::from_gguf(&gguf)?, GenerationDefaults::from_gguf(&gguf)));
         }
         let text_of = |name: &str| {
