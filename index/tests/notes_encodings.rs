@@ -91,7 +91,7 @@ fn damaged_units_are_replaced_and_other_encodings_named() {
         .iter()
         .map(|skipped| (skipped.path.file_name().unwrap(), skipped.reason.clone()))
         .collect();
-    skipped.sort_by(|(a, _), (b, _)| a.cmp(b));
+    skipped.sort_by_key(|(path, _)| *path);
     let not_text = |name: &'static str, offset| (std::ffi::OsStr::new(name), SkipReason::NotText { offset });
     let expected = [
         not_text("binary.txt", 4),

@@ -140,7 +140,7 @@ fn a_link_that_the_user_adds_is_followed() {
         symlink(out.join("secret.md"), &file).unwrap();
         symlink(out.join("deep"), &folder).unwrap();
         let mut writer = NotesWriter::open(&place.index(), options()).unwrap();
-        let mut names = vec![place.notes(), file.clone(), folder.clone()];
+        let mut names = [place.notes(), file.clone(), folder.clone()];
         if is_link_first {
             names.reverse();
         }

@@ -85,6 +85,7 @@ mod faults;
 /// The same tests with a key.
 #[cfg(test)]
 #[path = "faults.rs"]
+#[allow(clippy::duplicate_mod, reason = "its name tells whether the disk is encrypted")]
 mod faults_with_key;
 mod files;
 mod fleet;
