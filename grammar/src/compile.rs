@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use llguidance::TokenParser;
 use llguidance::api::{GrammarInit, TopLevelGrammar};
@@ -23,6 +24,7 @@ use crate::limits::{
 use crate::parser::{self, Start};
 use crate::schema::Numbers;
 use crate::vocabulary::Vocabulary;
+use crate::watch::TICK;
 
 /// Compilers that have not ended in their time.
 static OVERDUE: AtomicUsize = AtomicUsize::new(0);
@@ -30,18 +32,14 @@ static OVERDUE: AtomicUsize = AtomicUsize::new(0);
 /// Describes and compiles a grammar, and computes its first masks.
 ///
 /// # Errors
-/// Those of `describe`; [`GrammarError::Refused`].
+/// Those of `describe`; [`GrammarError::Refused`]; [`GrammarError::Busy`].
 pub(crate) fn compile(
     vocabulary: &Vocabulary,
     kind: GrammarKind,
     describe: impl FnOnce(&mut Numbers) -> Result<TopLevelGrammar, GrammarError> + Send + 'static,
 ) -> Result<Start, GrammarError> {
     let refused = move |reason: String| GrammarError::Refused { kind, reason };
-    if OVERDUE.load(Ordering::Relaxed) >= OVERDUE_MAX {
-        let reason =
-            format!("{OVERDUE_MAX} earlier grammars are still compiled after their time; try again later");
-        return Err(refused(reason));
-    }
+    check_overdue(OVERDUE.load(Ordering::Relaxed))?;
     let (sender, receiver) = sync_channel(1);
     let has_ended = Arc::new(AtomicBool::new(false));
     let (vocabulary, theirs) = (vocabulary.clone(), Arc::clone(&has_ended));
@@ -61,8 +59,9 @@ pub(crate) fn compile(
         }
     };
     let builder = thread::Builder::new().name("refrain-grammar".to_owned()).stack_size(COMPILE_STACK_BYTES);
-    builder.spawn(work).map_err(|error| refused(format!("no thread is free: {error}")))?;
-    match receiver.recv_timeout(COMPILE_TIME_MAX) {
+    let spawned = builder.spawn(work);
+    spawned.map_err(|error| GrammarError::Busy { reason: format!("no thread is free: {error}") })?;
+    match receive(COMPILE_TIME_MAX, |time| receiver.recv_timeout(time)) {
         Ok(compiled) => compiled,
         Err(RecvTimeoutError::Disconnected) => Err(refused("the compiler panicked".to_owned())),
         Err(RecvTimeoutError::Timeout) => {
@@ -72,6 +71,28 @@ pub(crate) fn compile(
             Err(refused(format!("it takes more than {} s to compile", COMPILE_TIME_MAX.as_secs())))
         }
     }
+}
+
+fn check_overdue(n: usize) -> Result<(), GrammarError> {
+    if n < OVERDUE_MAX {
+        return Ok(());
+    }
+    let reason = format!("{n} earlier grammars are still compiled after their time; try again later");
+    Err(GrammarError::Busy { reason })
+}
+
+/// Waits so long, in steps, so that the time of a process that is stopped does not count.
+fn receive<T>(
+    time: Duration,
+    mut wait: impl FnMut(Duration) -> Result<T, RecvTimeoutError>,
+) -> Result<T, RecvTimeoutError> {
+    for _ in 1..time.div_duration_f64(TICK).ceil() as u32 {
+        match wait(TICK) {
+            Err(RecvTimeoutError::Timeout) => {}
+            result => return result,
+        }
+    }
+    wait(TICK)
 }
 
 fn compile_here(
@@ -177,4 +198,26 @@ fn dead_end(parser: &mut TokenParser) -> Option<String> {
     dead_ends::find(parser.parser.grammar(), &|lexeme| {
         !possible.contains(llguidance::earley::lexerspec::LexemeIdx::new(lexeme))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_that_take_too_long_are_no_fault_of_a_grammar() {
+        assert_eq!(check_overdue(OVERDUE_MAX - 1), Ok(()));
+        assert!(matches!(check_overdue(OVERDUE_MAX), Err(GrammarError::Busy { .. })));
+    }
+
+    #[test]
+    fn a_time_is_waited_for_in_steps() {
+        let mut times = Vec::new();
+        let waited = receive(4 * TICK, |time| {
+            times.push(time);
+            Err::<(), _>(RecvTimeoutError::Timeout)
+        });
+        assert_eq!((waited, times), (Err(RecvTimeoutError::Timeout), vec![TICK; 4]));
+        assert_eq!(receive(4 * TICK, |_| Ok(1)), Ok(1));
+    }
 }

@@ -86,6 +86,12 @@ pub enum GrammarError {
         /// The reason, with the place if the parser knows it.
         reason: String,
     },
+    /// The grammar was not looked at: earlier ones take too long, or no thread is free.
+    #[error("no grammar can be compiled now: {reason}")]
+    Busy {
+        /// The reason.
+        reason: String,
+    },
     /// There are no choices, or too many.
     #[error("{given} choices are outside 1..={max}")]
     NumberOfChoices {

@@ -29,7 +29,10 @@ pub(crate) const COMPILE_STACK_BYTES: usize = 256 << 20;
 /// Maximum values of a schema without its annotations.
 pub(crate) const VALUES_MAX: usize = 100_000;
 
-/// Maximum names in all `properties` and `required`: the compiler recurses along the properties of an object.
+/// Maximum keywords of one schema, annotations included: some checks compare all pairs.
+pub(crate) const KEYWORDS_MAX: usize = 1_000;
+
+/// Maximum names in all `properties` and `required`, those in both once: the compiler recurses along the properties of an object.
 pub(crate) const PROPERTIES_MAX: usize = 4_000;
 
 /// Maximum names in all `patternProperties`: the compiler checks all pairs.
@@ -59,6 +62,9 @@ pub(crate) const FORCED_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum bytes of a schema times its alternatives that are combined with other keywords, for each of which the compiler copies the others.
 pub(crate) const COPIES_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum bytes of the parts of a schema that are copied before it is compiled.
+pub(crate) const COPIED_BYTES_MAX: usize = 8 << 20;
 
 /// Maximum of `minLength`, `maxItems` and the like, where 32 bits end.
 pub(crate) const COUNT_MAX: u64 = u32::MAX as u64 - 1;

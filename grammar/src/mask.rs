@@ -28,7 +28,8 @@ impl GrammarMask {
         Self { follower: Arc::new(Mutex::new(Follower::new(grammar))), start }
     }
 
-    pub(crate) fn ahead(&self) -> MaskAhead {
+    /// A handle that computes the masks of this generation between passes.
+    pub fn ahead(&self) -> MaskAhead {
         MaskAhead { follower: Arc::clone(&self.follower) }
     }
 
@@ -65,7 +66,7 @@ impl fmt::Debug for GrammarMask {
 }
 
 /// Computes the masks of one generation before they are asked for, so that a pass of the model does not wait for them; made by
-/// [`Grammar::constrain_ahead`](crate::Grammar::constrain_ahead). The output is the same.
+/// [`Grammar::constrain_ahead`](crate::Grammar::constrain_ahead) or [`GrammarMask::ahead`]. The output is the same.
 pub struct MaskAhead {
     follower: Arc<Mutex<Follower>>,
 }

@@ -4,6 +4,7 @@
 //! replaced by an exact one ([`Numbers`]). That works where no other schema is intersected with the set. Elsewhere ([`Place::Joined`]),
 //! numbers that floats hold exactly stay as they are, and others are refused.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -15,8 +16,9 @@ use crate::decimal::{DIGITS_MAX, Decimal};
 use crate::error::GrammarError;
 use crate::json::Json;
 use crate::limits::{
-    COPIES_BYTES_MAX, COUNT_MAX, FORCED_BYTES_MAX, HEIGHTS_MAX, NAME_BYTES_MAX, ONE_OF_MAX,
-    PATTERN_PROPERTIES_MAX, PATTERNS_MAX, PROPERTIES_MAX, REFS_MAX, STRING_BYTES_MAX, VALUES_MAX,
+    COPIED_BYTES_MAX, COPIES_BYTES_MAX, COUNT_MAX, FORCED_BYTES_MAX, HEIGHTS_MAX, KEYWORDS_MAX,
+    NAME_BYTES_MAX, ONE_OF_MAX, PATTERN_PROPERTIES_MAX, PATTERNS_MAX, PROPERTIES_MAX, REFS_MAX,
+    STRING_BYTES_MAX, VALUES_MAX,
 };
 use crate::numbers::{Bound, MULTIPLE_DIGITS_MAX, MULTIPLE_MAX, Range, is_empty, matcher, multiple};
 
@@ -54,8 +56,14 @@ const NEUTRAL: [&str; 7] = ["$anchor", "$defs", "definitions", "$schema", "$id",
 /// Keywords whose schemas are intersected with their neighbours.
 const APPLICATORS: [&str; 6] = ["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
+/// Keywords by which references find a schema, or schemas inside it.
+const NAMING: [&str; 5] = ["$anchor", "$id", "id", "$defs", "definitions"];
+
 /// Keywords of numbers.
 const NUMERIC: [&str; 5] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
+
+/// Keywords of bounds that are not allowed themselves; in draft 4 they say whether `minimum` and `maximum` are.
+const EXCLUSIVE: [&str; 2] = ["exclusiveMinimum", "exclusiveMaximum"];
 
 /// Keywords that constrain nothing and may be long.
 const ANNOTATIONS: [&str; 9] = [
@@ -123,8 +131,9 @@ pub(crate) fn rewrite(schema: &Json, numbers: &mut Numbers) -> Result<Value, Gra
     if pass.used.is_empty() {
         return Ok(value);
     }
+    // Draft 4 has no `const`.
     let sets: Map<String, Value> =
-        pass.used.iter().map(|&set| (set.to_string(), json!({ "const": pass.numbers.text(set) }))).collect();
+        pass.used.iter().map(|&set| (set.to_string(), json!({ "enum": [pass.numbers.text(set)] }))).collect();
     let definitions = value.as_object_mut().map(|value| value.entry("$defs").or_insert_with(|| json!({})));
     match definitions.and_then(Value::as_object_mut) {
         Some(definitions) => definitions.insert(pass.numbers.prefix.clone(), Value::Object(sets)),
@@ -218,6 +227,15 @@ struct Pass<'j, 'n> {
     multiples: u32,
     n_patterns: usize,
     path: Vec<String>,
+    /// With the parts that this pass copies.
+    sizes: Sizes,
+    /// References from joined places.
+    n_joined_references: usize,
+    /// Bytes of the parts that this pass copies, with their annotations.
+    n_copied: usize,
+    /// Whether joined places have a bound with a fraction, and one that is exclusive.
+    has_fraction: bool,
+    has_exclusive: bool,
 }
 
 type Checked<T> = Result<T, GrammarError>;
@@ -235,6 +253,11 @@ impl<'j, 'n> Pass<'j, 'n> {
             multiples: 1,
             n_patterns: 0,
             path: Vec::new(),
+            sizes: Sizes::default(),
+            n_joined_references: 0,
+            n_copied: 0,
+            has_fraction: false,
+            has_exclusive: false,
         }
     }
 
@@ -254,17 +277,13 @@ impl<'j, 'n> Pass<'j, 'n> {
 
     /// Checks the sizes that bound the work of the compiler, and finds what references name.
     fn check(&mut self) -> Checked<()> {
-        let mut sizes = Sizes::default();
-        sizes.count(self.root);
-        if let Some(reason) = sizes.excess() {
-            return Err(GrammarError::Schema { pointer: None, reason });
-        }
+        self.sizes.count(self.root);
+        self.check_sizes()?;
         // References with the place from which they are named; a target at a joined place names further ones from there.
         let mut found: HashMap<&str, Option<&Json>> = HashMap::new();
         let mut heights = height(self.root);
         let mut seen = HashSet::new();
         let mut waiting = vec![(self.root, Place::Alone)];
-        let mut joined_bytes = 0_usize;
         while let Some((schema, place)) = waiting.pop() {
             if !seen.insert((id(schema), place == Place::Joined)) {
                 continue;
@@ -272,17 +291,25 @@ impl<'j, 'n> Pass<'j, 'n> {
             let mut references = Vec::new();
             references_of(schema, place, &mut references);
             for (reference, place) in references {
-                joined_bytes += usize::from(place == Place::Joined);
-                let target = *found.entry(reference).or_insert_with(|| {
-                    let mut around = Vec::new();
-                    let target = resolve(self.root, reference, &mut around);
-                    if let Some(target) = target {
-                        self.targets.insert(id(target));
-                        self.around_targets.extend(around);
-                        heights += height(target);
+                self.n_joined_references += usize::from(place == Place::Joined);
+                let target = match found.entry(reference) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        let mut around = Vec::new();
+                        let target = *new.insert(resolve(self.root, reference, &mut around));
+                        if let Some(target) = target {
+                            self.targets.insert(id(target));
+                            self.around_targets.extend(around);
+                            // One below an annotation, a list of names or a value was not counted as a schema.
+                            if !self.sizes.schemas.contains(&id(target)) {
+                                self.sizes.count(target);
+                                self.check_sizes()?;
+                            }
+                            heights += height(target);
+                        }
+                        target
                     }
-                    target
-                });
+                };
                 match target {
                     Some(target) => {
                         if place == Place::Joined {
@@ -292,24 +319,32 @@ impl<'j, 'n> Pass<'j, 'n> {
                     }
                     None => self.is_all_joined |= place == Place::Joined,
                 }
-            }
-            if found.len() > REFS_MAX || heights > HEIGHTS_MAX {
-                let reason = format!(
-                    "{} references to schemas of {heights} levels together are more than {REFS_MAX} and {HEIGHTS_MAX}",
-                    found.len()
-                );
-                return Err(GrammarError::Schema { pointer: None, reason });
+                if found.len() > REFS_MAX || heights > HEIGHTS_MAX {
+                    let reason = format!(
+                        "{} references to schemas of {heights} levels together are more than {REFS_MAX} and {HEIGHTS_MAX}",
+                        found.len()
+                    );
+                    return Err(GrammarError::Schema { pointer: None, reason });
+                }
             }
         }
-        let n_copies = sizes.n_joined + joined_bytes;
-        if n_copies.saturating_mul(sizes.n_bytes) > COPIES_BYTES_MAX {
-            let reason = format!(
-                "{n_copies} alternatives with other keywords beside them, in a schema of {} bytes, are too many",
-                sizes.n_bytes
-            );
-            return Err(GrammarError::Schema { pointer: None, reason });
+        self.check_sizes()
+    }
+
+    fn check_sizes(&self) -> Checked<()> {
+        let Sizes { n_joined, n_bytes, .. } = self.sizes;
+        let n_copies = n_joined + self.n_joined_references;
+        let are_many = || {
+            (n_copies.saturating_mul(n_bytes) > COPIES_BYTES_MAX).then(|| {
+                format!(
+                    "{n_copies} alternatives with other keywords beside them, in a schema of {n_bytes} bytes, are too many"
+                )
+            })
+        };
+        match self.sizes.excess().or_else(are_many) {
+            Some(reason) => Err(GrammarError::Schema { pointer: None, reason }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn schema(&mut self, json: &Json, place: Place) -> Checked<Value> {
@@ -323,11 +358,13 @@ impl<'j, 'n> Pass<'j, 'n> {
     fn object(&mut self, json: &Json, entries: &[(String, Json)], place: Place) -> Checked<Value> {
         let types = types(json);
         let is_values = json.get("const").is_some() != json.get("enum").is_some();
-        let beside = |key: &str| key == "const" || key == "enum" || key == "type" || NUMERIC.contains(&key);
-        if is_values && constraints(entries).all(beside) && !self.around_targets.contains(&id(json)) {
+        // A reference may name it, or schemas inside, in another way than by their place.
+        let is_named = NAMING.iter().any(|key| json.get(key).is_some()) && id(json) != id(self.root);
+        let is_alone = !is_named && !self.around_targets.contains(&id(json));
+        if is_values && is_alone && constraints(entries).all(is_beside_values) {
             return self.values(json, types.as_deref(), place);
         }
-        if let Some(merged) = self.without_empty_patterns(json) {
+        if let Some(merged) = self.without_empty_patterns(json)? {
             // The new values have no identity that a reference could name.
             return self.object(
                 &merged,
@@ -382,6 +419,10 @@ impl<'j, 'n> Pass<'j, 'n> {
         }
         if others.is_empty() {
             match set {
+                // In the old drafts `$ref` would hide the name.
+                Some(set) if NAMING.iter().any(|key| outer.contains_key(*key)) => {
+                    outer.insert("allOf".to_owned(), json!([{ "$ref": self.reference(set) }]))
+                }
                 Some(set) => outer.insert("$ref".to_owned(), self.reference(set)),
                 None => outer.insert("anyOf".to_owned(), json!([false])),
             };
@@ -403,7 +444,21 @@ impl<'j, 'n> Pass<'j, 'n> {
         place: Place,
     ) -> Checked<Value> {
         let inner = child_place(entries, key, place);
+        let is_target = self.targets.contains(&id(value));
         match (key, value) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "const"
+                | "enum" | "pattern" | "format" | "multipleOf" | "minimum" | "maximum" | "exclusiveMinimum"
+                | "exclusiveMaximum",
+                _,
+            ) if is_target => self.refused("a reference names it, and it is no schema"),
+            (
+                "const" | "enum" | "pattern" | "format" | "multipleOf" | "minimum" | "maximum"
+                | "exclusiveMinimum" | "exclusiveMaximum",
+                _,
+            ) if self.around_targets.contains(&id(value)) => {
+                self.refused("a reference names a part of it, and it is no schema")
+            }
             (
                 "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
                 Json::Object(schemas),
@@ -442,7 +497,12 @@ impl<'j, 'n> Pass<'j, 'n> {
                 }
             },
             ("pattern" | "format", value) => {
-                self.n_patterns += 1;
+                let is_text = match value_of(entries, "type") {
+                    Some(Json::String(name)) => name == "string",
+                    Some(Json::Array(names)) => names.iter().any(|name| as_str(name) == Some("string")),
+                    _ => true,
+                };
+                self.n_patterns += usize::from(is_text);
                 if self.n_patterns > PATTERNS_MAX {
                     return self
                         .refused(format!("more than {PATTERNS_MAX} patterns and formats are too many"));
@@ -536,7 +596,7 @@ impl<'j, 'n> Pass<'j, 'n> {
     /// The schema of one list or object that has numbers which floats cannot hold.
     fn composite(&mut self, value: &Json) -> Checked<Value> {
         if let Some(value) = exact_value(value) {
-            return Ok(json!({ "const": value }));
+            return Ok(json!({ "enum": [value] }));
         }
         match value {
             Json::Array(items) => {
@@ -561,7 +621,7 @@ impl<'j, 'n> Pass<'j, 'n> {
                 }
                 None => self.too_many_digits("const", literal),
             },
-            other => Ok(json!({ "const": other.to_value() })),
+            other => Ok(json!({ "enum": [other.to_value()] })),
         }
     }
 
@@ -636,10 +696,23 @@ impl<'j, 'n> Pass<'j, 'n> {
     fn check_joined(&mut self, range: &Range, json: &Json) -> Checked<()> {
         for key in NUMERIC {
             let Some(Json::Number(literal)) = json.get(key) else { continue };
-            if Decimal::read(literal).to_integer(FLOAT_INTEGER_MAX - 1).is_none() {
+            let is_draft_4 = EXCLUSIVE.iter().any(|exclusive| json.get(exclusive) == Some(&Json::Bool(true)));
+            let is_fraction = ["minimum", "maximum"].contains(&key)
+                && !Decimal::read(literal).is_integer()
+                && inexact(&Json::Number(literal.clone())).is_none();
+            self.has_exclusive |= is_draft_4 || EXCLUSIVE.contains(&key);
+            self.has_fraction |= is_fraction;
+            if self.has_fraction && self.has_exclusive {
+                // llguidance allows zero between an exclusive zero and a fraction.
+                return self.refused(
+                    "bounds with fractions are not supported together with exclusive ones beside `allOf`, `anyOf`, `oneOf`, `$ref` or \
+                     `patternProperties`",
+                );
+            }
+            if !is_fraction && Decimal::read(literal).to_integer(FLOAT_INTEGER_MAX).is_none() {
                 return self.refused(format!(
                     "`{key}` {} is not supported beside `allOf`, `anyOf`, `oneOf`, `$ref` or `patternProperties`: only integers of at most \
-                     2^53 are",
+                     2^53 − 1 are, and fractions as `minimum` and `maximum`",
                     short(literal)
                 ));
             }
@@ -668,8 +741,15 @@ impl<'j, 'n> Pass<'j, 'n> {
     /// The reference to a set.
     fn reference(&mut self, set: usize) -> Value {
         self.used.insert(set);
-        let base =
-            ["$id", "id"].iter().find_map(|key| as_str(self.root.get(key)?)).unwrap_or("json-schema:///");
+        let draft = self.root.get("$schema").and_then(as_str).unwrap_or_default();
+        let is =
+            |version: &str| draft.trim_end_matches('#') == format!("http://json-schema.org/{version}/schema");
+        let is_old = ["draft-04", "draft-06", "draft-07"].into_iter().any(is);
+        let key = if is("draft-04") { "id" } else { "$id" };
+        // In the old drafts `$ref` hides its neighbours.
+        let is_hidden = is_old && self.root.get("$ref").is_some();
+        let named = self.root.get(key).and_then(as_str).filter(|_| !is_hidden);
+        let base = named.unwrap_or("json-schema:///");
         let base = base.split('#').next().unwrap_or_default();
         format!("{base}#/$defs/{}/{set}", self.numbers.prefix).into()
     }
@@ -697,17 +777,20 @@ impl<'j, 'n> Pass<'j, 'n> {
 
     /// The same object without the patterns that match no names but those of `properties` and `required`; `None` if there are none. llguidance
     /// would expect a further property of such a pattern, and find no name for it.
-    fn without_empty_patterns(&self, json: &Json) -> Option<Json> {
-        let Json::Object(entries) = json else { return None };
+    ///
+    /// # Errors
+    /// The copies are too large.
+    fn without_empty_patterns(&mut self, json: &Json) -> Checked<Option<Json>> {
+        let Json::Object(entries) = json else { return Ok(None) };
         if self.around_targets.contains(&id(json)) {
-            return None;
+            return Ok(None);
         }
-        let patterns = json.get("patternProperties")?;
-        let (Json::Object(patterns), list) = (patterns, json.get("required")) else { return None };
+        let Some(Json::Object(patterns)) = json.get("patternProperties") else { return Ok(None) };
+        let list = json.get("required");
         let own = match json.get("properties") {
             Some(Json::Object(own)) => own.as_slice(),
             None => &[],
-            Some(_) => return None,
+            Some(_) => return Ok(None),
         };
         let required = match list {
             Some(Json::Array(names)) => names.iter().filter_map(as_str).collect(),
@@ -716,7 +799,7 @@ impl<'j, 'n> Pass<'j, 'n> {
         let mut names: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
         names.extend(required.iter().copied().filter(|name| !own.iter().any(|(other, _)| other == name)));
         if patterns.len() > PATTERN_PROPERTIES_MAX || names.is_empty() {
-            return None;
+            return Ok(None);
         }
         let quoted = |name: &&str| RegexAst::Literal(Value::from(*name).to_string());
         let mut properties = own.to_vec();
@@ -732,6 +815,9 @@ impl<'j, 'n> Pass<'j, 'n> {
                 continue;
             };
             for name in names.iter().filter(|name| matcher.is_match(&Value::from(**name).to_string())) {
+                self.sizes.count(schema);
+                self.check_sizes()?;
+                self.count_copy(schema)?;
                 match properties.iter_mut().find(|(other, _)| other == name) {
                     Some((_, own)) if own == schema => {}
                     Some((_, own)) => {
@@ -743,8 +829,9 @@ impl<'j, 'n> Pass<'j, 'n> {
             }
         }
         if left.len() == patterns.len() {
-            return None;
+            return Ok(None);
         }
+        self.count_copy(json)?;
         let mut merged: Vec<(String, Json)> = entries
             .iter()
             .filter(|(key, _)| key != "properties" && key != "patternProperties")
@@ -754,7 +841,19 @@ impl<'j, 'n> Pass<'j, 'n> {
         if !left.is_empty() {
             merged.push(("patternProperties".to_owned(), Json::Object(left)));
         }
-        Some(Json::Object(merged))
+        Ok(Some(Json::Object(merged)))
+    }
+
+    fn count_copy(&mut self, json: &Json) -> Checked<()> {
+        let mut sizes = Sizes::default();
+        sizes.walk(json, Kind::Data);
+        self.n_copied += sizes.n_bytes;
+        if self.n_copied > COPIED_BYTES_MAX {
+            return self.refused(
+                "the `patternProperties` that only match names of `properties` and `required` are too large together",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -827,6 +926,11 @@ fn inexact(value: &Json) -> Option<&str> {
         Json::Object(entries) => entries.iter().find_map(|(_, value)| inexact(value)),
         _ => None,
     }
+}
+
+/// Keywords that `enum` and `const` are computed together with.
+fn is_beside_values(key: &str) -> bool {
+    key == "const" || key == "enum" || key == "type" || NUMERIC.contains(&key)
 }
 
 /// The keywords of an object that constrain a value, or are not known.
@@ -945,10 +1049,31 @@ struct Sizes {
     longest_name: usize,
     n_string_bytes: usize,
     n_forced_bytes: usize,
+    most_keywords: usize,
+    /// The objects that were counted as schemas.
+    schemas: HashSet<usize>,
+}
+
+/// Bytes of a number that are no more than it has in the text.
+const NUMBER_BYTES: usize = 20;
+
+/// What a value of the schema's text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Schema,
+    /// Schemas under names.
+    Names,
+    /// A value that the schema allows.
+    Data,
 }
 
 impl Sizes {
     fn count(&mut self, json: &Json) {
+        self.walk(json, Kind::Schema);
+    }
+
+    /// Visits each value once.
+    fn walk(&mut self, json: &Json, kind: Kind) {
         self.n_values += 1;
         self.n_bytes += 2;
         match json {
@@ -956,59 +1081,97 @@ impl Sizes {
                 self.n_bytes += text.len();
                 self.n_string_bytes += text.len();
             }
-            Json::Number(literal) => self.n_bytes += literal.len(),
-            Json::Array(items) => items.iter().for_each(|item| self.count(item)),
+            Json::Number(literal) => {
+                // `1e308` becomes 309 digits.
+                let len = Decimal::read(literal).text().map_or(literal.len(), |text| text.len());
+                self.n_bytes += len;
+                self.n_string_bytes += if len > NUMBER_BYTES { len } else { 0 };
+            }
+            Json::Array(items) => items.iter().for_each(|item| self.walk(item, kind)),
             Json::Object(entries) => {
+                if kind == Kind::Schema {
+                    self.schemas.insert(id(json));
+                    self.most_keywords = self.most_keywords.max(entries.len());
+                }
                 for (key, value) in entries {
-                    if is_annotation(key) {
+                    if kind == Kind::Schema && is_annotation(key) {
                         continue;
                     }
                     self.longest_name = self.longest_name.max(key.len());
                     self.n_bytes += key.len() + 3;
-                    self.keyword(key, value, entries);
-                    self.count(value);
+                    self.n_string_bytes += if kind == Kind::Data { key.len() } else { 0 };
+                    let inner = match (kind, key.as_str(), value) {
+                        (Kind::Data, ..) | (Kind::Schema, "const" | "enum", _) => Kind::Data,
+                        (
+                            Kind::Schema,
+                            "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+                            Json::Object(_),
+                        ) => Kind::Names,
+                        _ => Kind::Schema,
+                    };
+                    let (n_values, n_bytes) = (self.n_values, self.n_bytes);
+                    self.walk(value, inner);
+                    if kind == Kind::Schema {
+                        self.keyword(key, value, entries, self.n_values - n_values, self.n_bytes - n_bytes);
+                    }
                 }
             }
             _ => {}
         }
     }
 
-    fn keyword(&mut self, key: &str, value: &Json, entries: &[(String, Json)]) {
+    /// Counts what a keyword with `n_values` and `n_bytes` in its value costs.
+    fn keyword(
+        &mut self,
+        key: &str,
+        value: &Json,
+        entries: &[(String, Json)],
+        n_values: usize,
+        n_bytes: usize,
+    ) {
         let is_forced =
             key == "const" || (key == "enum" && matches!(value, Json::Array(values) if values.len() == 1));
         if is_forced {
-            let mut inside = Self::default();
-            inside.count(value);
-            self.n_forced_bytes += inside.n_bytes;
+            self.n_forced_bytes += n_bytes;
         }
         let len = match value {
             Json::Array(items) => items.len(),
             Json::Object(entries) => entries.len(),
             _ => return,
         };
-        match key {
-            "properties" | "required" => {
-                self.n_properties += len;
-                let bytes: usize = match value {
-                    Json::Object(names) => names.iter().map(|(name, _)| name.len()).sum(),
-                    Json::Array(names) => names.iter().filter_map(as_str).map(str::len).sum(),
-                    _ => 0,
+        let is_joined = || constraints(entries).count() > 1;
+        match (key, value) {
+            ("properties", Json::Object(names)) => names.iter().for_each(|(name, _)| self.property(name)),
+            ("required", Json::Array(names)) => {
+                // Most names are in both lists.
+                let own: HashSet<&str> = match value_of(entries, "properties") {
+                    Some(Json::Object(own)) => own.iter().map(|(name, _)| name.as_str()).collect(),
+                    _ => HashSet::new(),
                 };
-                self.n_string_bytes += bytes;
-                self.n_forced_bytes += bytes;
+                let others = names.iter().filter_map(as_str).filter(|name| !own.contains(name));
+                others.for_each(|name| self.property(name));
             }
-            "patternProperties" => self.n_pattern_properties += len,
-            "allOf" | "anyOf" | "enum" if constraints(entries).count() > 1 || key == "allOf" => {
-                self.n_joined += len
+            ("patternProperties", _) => self.n_pattern_properties += len,
+            ("allOf", _) => self.n_joined += len,
+            ("anyOf", _) if is_joined() => self.n_joined += len,
+            // Otherwise the values are compared with the other keywords here.
+            ("enum", _)
+                if value_of(entries, "const").is_some() || !constraints(entries).all(is_beside_values) =>
+            {
+                self.n_joined += len;
             }
-            "oneOf" => {
-                let mut inside = Self::default();
-                inside.count(value);
-                self.n_one_of += inside.n_values;
-                self.n_joined += if constraints(entries).count() > 1 { len } else { 0 };
+            ("oneOf", _) => {
+                self.n_one_of += n_values;
+                self.n_joined += if is_joined() { len } else { 0 };
             }
             _ => {}
         }
+    }
+
+    fn property(&mut self, name: &str) {
+        self.n_properties += 1;
+        self.n_string_bytes += name.len();
+        self.n_forced_bytes += name.len();
     }
 
     /// What is too large.
@@ -1019,6 +1182,7 @@ impl Sizes {
             (self.n_pattern_properties, PATTERN_PROPERTIES_MAX, "`patternProperties`"),
             (self.n_one_of, ONE_OF_MAX, "values in `oneOf`"),
             (self.longest_name, NAME_BYTES_MAX, "bytes of one name"),
+            (self.most_keywords, KEYWORDS_MAX, "keywords of one schema"),
             (
                 self.n_string_bytes,
                 STRING_BYTES_MAX,
@@ -1244,10 +1408,141 @@ mod tests {
             format!(r#"{{"{}":1}}"#, "x".repeat(NAME_BYTES_MAX + 1)),
             format!(r#"{{"type":"array","anyOf":[{}{{}}]}}"#, "{\"minItems\":1},".repeat(9000)),
             format!(r#"{{"items":[{}{{}}]}}"#, "{\"pattern\":\"a\"},".repeat(PATTERNS_MAX + 1)),
+            format!(
+                r#"{{{}}}"#,
+                (0..KEYWORDS_MAX + 1).map(|i| format!("\"k{i}\":0")).collect::<Vec<_>>().join(",")
+            ),
+            // Each becomes 309 digits.
+            format!(r#"{{"enum":[{}0]}}"#, "1.0001e308,".repeat(STRING_BYTES_MAX / 309 + 1)),
+            format!(r#"{{"required":[{}"a"]}}"#, "\"a\",".repeat(PROPERTIES_MAX)),
+            format!(r#"{{"type":["string"],"const":"a","enum":[{}0]}}"#, "\"a\",".repeat(20_000)),
         ] {
-            let refused = rewrite(&Json::read(&schema).unwrap(), &mut Numbers::new());
-            let short: String = schema.chars().take(60).collect();
-            assert!(matches!(refused, Err(GrammarError::Schema { .. })), "{short}");
+            let below = |name: &str| format!(r#"{{"properties":{{"{name}":{schema}}}}}"#);
+            let named = |place: &str| format!(r##"{{"$ref":"#/{place}","{place}":{schema}}}"##);
+            let is_chain = schema.contains("a0");
+            let all = [
+                schema.clone(),
+                below("title"),
+                below("default"),
+                below("x-a"),
+                named("x-a"),
+                named("const"),
+                format!(r##"{{"$ref":"#/$defs/0","$defs":[{schema}]}}"##),
+            ];
+            // Below others, the references of the chain name nothing.
+            for schema in all.into_iter().take(if is_chain { 1 } else { usize::MAX }) {
+                let refused = rewrite(&Json::read(&schema).unwrap(), &mut Numbers::new());
+                let short: String = schema.chars().take(80).collect();
+                assert!(matches!(refused, Err(GrammarError::Schema { .. })), "{short}");
+            }
         }
+        // What is no schema is not rewritten, so no reference names it or a part of it.
+        let names = "\"a\",".repeat(PROPERTIES_MAX + 1);
+        for schema in [
+            format!(r##"{{"$ref":"#/$defs","$defs":{{"required":[{names}"a"]}}}}"##),
+            r##"{"$ref":"#/$defs","$defs":{"type":"number","exclusiveMinimum":0,"maximum":0.5}}"##.to_owned(),
+            r##"{"$ref":"#/const","const":{"type":"number","exclusiveMinimum":0,"maximum":0.5}}"##.to_owned(),
+            r##"{"$ref":"#/$defs/a/enum/0","$defs":{"a":{"enum":[{"minimum":1}]}}}"##.to_owned(),
+            r##"{"$ref":"#/$defs/a/format","$defs":{"a":{"format":{"minimum":1}}}}"##.to_owned(),
+            r##"{"$ref":"#/$defs/a/minimum/b","$defs":{"a":{"type":"number","minimum":{"b":{}}}}}"##
+                .to_owned(),
+        ] {
+            assert!(rewrite(&Json::read(&schema).unwrap(), &mut Numbers::new()).is_err(), "{schema}");
+        }
+        // Many references of one schema end the search before all of them are followed.
+        let references: String =
+            (0..3 * REFS_MAX).map(|i| format!(r##"{{"$ref":"#/$defs/a{i}"}},"##)).collect();
+        let root =
+            Json::read(&format!(r#"{{"allOf":[{{}},{{"prefixItems":[{references}true]}}]}}"#)).unwrap();
+        let mut numbers = Numbers::new();
+        let mut pass = Pass::new(&root, &mut numbers);
+        assert!(pass.check().is_err());
+        assert_eq!(pass.n_joined_references, REFS_MAX + 1);
+    }
+
+    #[test]
+    fn each_value_is_counted_once() {
+        let nested = |open: &str, close: &str| [&open.repeat(30), "0", &close.repeat(30)].concat();
+        for schema in
+            [nested(r#"{"const":"#, "}"), nested(r#"{"enum":["#, "]}"), nested(r#"{"oneOf":["#, "]}")]
+        {
+            let mut sizes = Sizes::default();
+            sizes.count(&Json::read(&schema).unwrap());
+            assert_eq!(sizes.n_values, 1 + schema.matches(['{', '[']).count(), "{schema}");
+        }
+    }
+
+    #[test]
+    fn copies_are_bounded() {
+        let names: Vec<String> = (0..10).map(|i| format!("\"{i}\"")).collect();
+        let names = names.join(",");
+        let nested = (0..10).fold("{}".to_owned(), |schema, _| {
+            format!(r#"{{"type":"object","required":[{names}],"patternProperties":{{"^[0-9]$":{schema}}}}}"#)
+        });
+        let long = |schema: &str| {
+            let names: Vec<String> = (0..1000).map(|i| format!("\"{i:03}\"")).collect();
+            format!(
+                r#"{{"type":"object","required":[{}],"patternProperties":{{"^[0-9]{{3}}$":{schema}}}}}"#,
+                names.join(",")
+            )
+        };
+        let (values, text) = ("0,".repeat(50_000), "x".repeat(50_000));
+        for (schema, is_allowed) in [
+            (nested, false),
+            (long(&format!(r#"{{"enum":[{values}0]}}"#)), false),
+            (long(&format!(r#"{{"const":"{text}"}}"#)), false),
+            (long(&format!(r#"{{"description":"{text}"}}"#)), false),
+            (long(r#"{"type":"integer"}"#), true),
+        ] {
+            let mut numbers = Numbers::new();
+            let root = Json::read(&schema).unwrap();
+            let mut pass = Pass::new(&root, &mut numbers);
+            let done = pass.check().and_then(|()| pass.schema(&root, Place::Alone));
+            let short: String = schema.chars().take(80).collect();
+            assert_eq!(done.is_ok(), is_allowed, "{short}");
+            assert!(
+                pass.n_copied <= 2 * COPIED_BYTES_MAX && pass.sizes.n_values <= 2 * VALUES_MAX,
+                "{short}"
+            );
+        }
+    }
+
+    /// Schemas as libraries write them are allowed.
+    #[test]
+    fn usual_schemas_are_small_enough() {
+        let list = |n: usize| (0..n).map(|i| format!("\"code{i:04}\"")).collect::<Vec<_>>().join(",");
+        let properties = (0..3000).map(|i| format!("\"code{i:04}\":{{}}")).collect::<Vec<_>>().join(",");
+        let dates = (0..300).map(|i| format!("\"p{i}\":{{\"type\":\"integer\",\"format\":\"int64\"}}"));
+        for schema in [
+            format!(r#"{{"type":"string","enum":[{}]}}"#, list(4000)),
+            format!(r#"{{"type":"object","properties":{{{properties}}},"required":[{}]}}"#, list(3000)),
+            format!(r#"{{"properties":{{{}}}}}"#, dates.collect::<Vec<_>>().join(",")),
+            r#"{"allOf":[{"type":"integer"},{"minimum":-9007199254740991,"maximum":9007199254740991}]}"#
+                .to_owned(),
+            r##"{"oneOf":[{"$ref":"#/$defs/a"}],"discriminator":{},"$defs":{"a":{"minimum":0.5,"maximum":0.95,"type":"number"}}}"##
+                .to_owned(),
+        ] {
+            let done = rewrite(&Json::read(&schema).unwrap(), &mut Numbers::new());
+            let short: String = schema.chars().take(80).collect();
+            assert!(done.is_ok(), "{short}: {done:?}");
+        }
+        for refused in [
+            r#"{"allOf":[{"type":"number","minimum":0.5},{"exclusiveMaximum":3}]}"#,
+            r#"{"allOf":[{"type":"number","exclusiveMinimum":0},{"maximum":0.5}]}"#,
+            r#"{"allOf":[{"type":"number","minimum":0,"exclusiveMinimum":true},{"maximum":0.5}]}"#,
+            r#"{"allOf":[{"type":"number"},{"exclusiveMinimum":0.5}]}"#,
+            r#"{"allOf":[{"type":"number"},{"multipleOf":0.5}]}"#,
+            r#"{"allOf":[{"type":"integer"},{"maximum":9007199254740992}]}"#,
+            r#"{"allOf":[{"type":"number"},{"maximum":0.10000000000000000001}]}"#,
+        ] {
+            assert!(rewrite(&Json::read(refused).unwrap(), &mut Numbers::new()).is_err(), "{refused}");
+        }
+    }
+
+    /// What references may name stays beside values.
+    #[test]
+    fn names_beside_values_stay() {
+        let schema = r##"{"properties":{"a":{"$anchor":"b","enum":[1]},"c":{"$ref":"#b"}}}"##;
+        assert_eq!(rewritten(schema), schema);
     }
 }

@@ -333,6 +333,81 @@ fn masks_ahead_are_the_same() {
     }
 }
 
+/// Fractions as bounds that are intersected with others. A number may need zeros at its end.
+#[test]
+fn fractions_beside_other_bounds_are_exact() {
+    let vocabulary = vocabulary();
+    let bounds = [
+        "-10.01", "-1.5", "-1", "-0.55", "-0.5", "-0.05", "0", "0.05", "0.5", "0.54", "0.55", "1", "1.05",
+        "9.9", "10",
+    ];
+    let mut candidates = Vec::new();
+    for integer in ["0", "1", "2", "9", "10", "11", "100"] {
+        for fraction in
+            ["", ".01", ".05", ".049", ".051", ".4", ".5", ".501", ".54", ".545", ".55", ".6", ".9", ".99"]
+        {
+            candidates.push(format!("{integer}{fraction}"));
+            candidates.push(format!("-{integer}{fraction}"));
+        }
+    }
+    for (i, lower) in bounds.iter().enumerate() {
+        for upper in &bounds[i..] {
+            for schema in [
+                format!(r#"{{"allOf":[{{"type":"number","minimum":{lower}}},{{"maximum":{upper}}}]}}"#),
+                format!(
+                    r##"{{"oneOf":[{{"$ref":"#/$defs/a"}}],"title":"a","x":0,"$defs":{{"a":{{"type":"number","minimum":{lower}}}}}}}"##
+                ),
+                format!(r#"{{"allOf":[{{"type":"number"}},{{"maximum":{upper}}}]}}"#),
+            ] {
+                let grammar = json(&vocabulary, &schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+                for number in &candidates {
+                    let is_inside = (!schema.contains("minimum") || order(number, lower).is_ge())
+                        && (!schema.contains("maximum") || order(number, upper).is_le());
+                    let point = if number.contains('.') { "" } else { "." };
+                    let forms = [number.clone(), format!("{number}{point}0"), format!("{number}{point}00")];
+                    let is_written = forms.iter().any(|form| accepts(&grammar, form));
+                    assert!(is_inside || !is_written, "{number} in {schema}");
+                    // Zero is written without a sign.
+                    assert!(
+                        is_written || !is_inside || number.starts_with("-0") && order(number, "0").is_eq(),
+                        "{number} in {schema}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The texts of sets of numbers are found whatever the name of the schema.
+#[test]
+fn schemas_with_names_of_their_own() {
+    let vocabulary = vocabulary();
+    for schema in [
+        r#"{"id":"https://x/a","type":"integer","minimum":10}"#,
+        r#"{"$id":"https://x/a","type":"integer","minimum":10}"#,
+        r#"{"$schema":"http://json-schema.org/draft-04/schema#","id":"http://x/a","type":"integer","minimum":10}"#,
+        r#"{"$schema":"http://json-schema.org/draft-04/schema#","type":"integer","minimum":10}"#,
+        r#"{"$schema":"http://json-schema.org/draft-06/schema#","$id":"http://x/a","type":"integer","minimum":10}"#,
+        r#"{"$schema":"http://json-schema.org/draft-07/schema#","$id":"http://x/a","type":"integer","minimum":10}"#,
+        r#"{"$schema":"http://json-schema.org/draft-07/schema#","$id":"http://x/a","minimum":10}"#,
+        r##"{"$schema":"http://json-schema.org/draft-07/schema#","$id":"http://x/a","$ref":"#/definitions/b","definitions":{"b":{"type":"integer","minimum":10}}}"##,
+        r#"{"$schema":"http://json-schema.org/draft-07/schema#","$id":"http://x/a","allOf":[{"type":"integer","minimum":10}]}"#,
+        r#"{"$schema":"https://json-schema.org/draft/2020-12/schema","$id":"http://x/a","type":"integer","minimum":10}"#,
+    ] {
+        let grammar = json(&vocabulary, schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert!(accepts(&grammar, "10") && !accepts(&grammar, "9"), "{schema}");
+    }
+    // Draft 4 has no `const`.
+    let list = r#"{"$schema":"http://json-schema.org/draft-04/schema#","enum":[["a",9007199254740993]]}"#;
+    let grammar = json(&vocabulary, list).unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        accepts(&grammar, r#"["a",9007199254740993]"#) && !accepts(&grammar, r#"["b",9007199254740993]"#)
+    );
+    let anchored = r##"{"type":"object","properties":{"a":{"$anchor":"b","enum":["x"]},"c":{"$ref":"#b"}},"required":["a","c"],"additionalProperties":false}"##;
+    let grammar = json(&vocabulary, anchored).unwrap_or_else(|error| panic!("{error}"));
+    assert!(accepts(&grammar, r#"{"a":"x","c":"x"}"#));
+}
+
 /// Grammars with a state from which no text ends.
 #[test]
 fn dead_ends_are_refused_or_never_entered() {

@@ -337,6 +337,9 @@ impl ApiError {
 
     /// A schema or another grammar is refused. The reason names keywords of the schema, which are no text of a prompt.
     pub(crate) fn of_grammar(error: &GrammarError, param: &str) -> Self {
+        if let GrammarError::Busy { reason } = error {
+            return Self::busy(brief(reason), GRAMMAR_RETRY_SECONDS);
+        }
         match error {
             GrammarError::Schema { pointer: Some(pointer), reason } => {
                 Self::field(param, format!("the schema is refused at `{pointer}`: {}", brief(reason)))
@@ -349,6 +352,9 @@ impl ApiError {
         .with_code("unsupported_schema")
     }
 }
+
+/// When a client tries again whose grammar nobody had time for.
+const GRAMMAR_RETRY_SECONDS: u32 = 5;
 
 /// The first line of a parser's message, at most 200 characters.
 fn brief(reason: &str) -> String {
@@ -370,5 +376,17 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grammar_that_nobody_has_time_for_is_no_fault_of_the_client() {
+        let error = ApiError::of_grammar(&GrammarError::Busy { reason: "later".to_owned() }, "tools");
+        assert_eq!(error.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(error.retry_after, Some(GRAMMAR_RETRY_SECONDS));
     }
 }

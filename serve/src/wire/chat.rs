@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::common;
 use super::fields::Fields;
+use super::numbers;
 use super::tools::{self, Form};
 use crate::error::{ApiError, ApiResult};
 use crate::limits::Limits;
@@ -275,7 +276,8 @@ pub(crate) fn read_arguments(text: &str, _path: &str) -> ApiResult<Value> {
     }
     Ok(serde_json::from_str::<Value>(text)
         .ok()
-        .filter(Value::is_object)
+        // A number that a value would round stays as it was written.
+        .filter(|value| value.is_object() && numbers::rounded(text.as_bytes(), None).is_none())
         .unwrap_or_else(|| Value::String(text.to_owned())))
 }
 
@@ -347,4 +349,21 @@ pub(crate) fn documents(fields: &mut Fields<'_>) -> ApiResult<Vec<Document>> {
         Ok(Document { title, text, url })
     };
     items.map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_keep_their_numbers() {
+        for text in [r#"{"a": 9007199254740993}"#, r#"{"a": [0.1, 1e308]}"#] {
+            assert_eq!(read_arguments(text, ""), Ok(serde_json::from_str(text).unwrap()), "{text}");
+        }
+        for text in
+            [r#"{"a": 18446744073709551616}"#, r#"{"a": {"b": [0.10000000000000000001]}}"#, r#"{"a": "#]
+        {
+            assert_eq!(read_arguments(text, ""), Ok(Value::String(text.to_owned())), "{text}");
+        }
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) fn read(bytes: &[u8], max: usize) -> ApiResult<Value> {
         let (line, column) = (error.line(), error.column());
         ApiError::bad_request(format!("the body is not JSON (line {line}, column {column})"))
     })?;
-    match numbers::rounded(bytes, &SCHEMAS) {
+    match numbers::rounded(bytes, Some(&SCHEMAS)) {
         None => Ok(value),
         Some((path, literal)) => {
             let message = format!(
@@ -135,6 +135,8 @@ mod tests {
             assert_eq!(error.is_none(), is_kept, "{number}: {error:?}");
             assert!(error.is_none_or(|error| error.param.as_deref() == Some("tools[0].minimum")));
         }
+        let escaped = r#"{"\u0074ools": [{"minimum": 0.10000000000000000001}]}"#;
+        assert!(read(escaped.as_bytes(), 100).is_err());
         for not in ["", "{", "1 2", "[1,]", "{\"a\"}", &"[".repeat(200)] {
             assert_eq!(read(not.as_bytes(), 1000).unwrap_err().code, None, "{not}");
         }

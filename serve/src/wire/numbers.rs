@@ -6,9 +6,9 @@ enum Level<'t> {
     Array(usize),
 }
 
-/// The first number under one of the fields of the outermost object that serde_json's values round, with its path. `bytes` are JSON that
-/// serde_json has read.
-pub(crate) fn rounded<'t>(bytes: &'t [u8], fields: &[&str]) -> Option<(String, &'t str)> {
+/// The first number that serde_json's values round, with its path: of all numbers, or under `fields` of the outermost object. `bytes` are
+/// JSON that serde_json has read.
+pub(crate) fn rounded<'t>(bytes: &'t [u8], fields: Option<&[&str]>) -> Option<(String, &'t str)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut levels: Vec<Level<'t>> = Vec::new();
     // The newest string. Before a colon it is a key.
@@ -43,7 +43,10 @@ pub(crate) fn rounded<'t>(bytes: &'t [u8], fields: &[&str]) -> Option<(String, &
                     at += 1;
                 }
                 let literal = &text[start..at];
-                let is_meant = matches!(levels.first(), Some(Level::Object(field)) if fields.contains(field));
+                let is_meant = fields.is_none_or(|fields| {
+                    // A name with an escape may be any.
+                    matches!(levels.first(), Some(Level::Object(field)) if fields.contains(field) || field.contains('\\'))
+                });
                 if is_meant && !is_kept(literal) {
                     let end = literal.len().min(40);
                     return Some((path(&levels), &literal[..end]));

@@ -5,13 +5,19 @@
 //! The free text equals an output without tools, except that no token may have bytes behind the marker, so that the grammar begins with a token
 //! of its own.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{Engine, LogitsProcessor, ProcessorError, TextKind, TokenId};
 use refrain_grammar::{Grammar, GrammarMask};
 
 use super::calls::CallFormat;
 
-pub(crate) struct AutoMask {
+/// The mask of one generation. Clones share it: one is among the generation's processors, and one computes between the passes.
+#[derive(Clone)]
+pub(crate) struct AutoMask(Arc<Mutex<Auto>>);
+
+struct Auto {
     engine: Engine,
     format: CallFormat,
     grammar: Grammar,
@@ -33,6 +39,27 @@ pub(crate) struct AutoMask {
 impl AutoMask {
     /// A mask for an output after `prompt`. `grammar` begins behind the marker.
     pub(crate) fn new(engine: &Engine, format: CallFormat, grammar: &Grammar, prompt: &[TokenId]) -> Self {
+        Self(Arc::new(Mutex::new(Auto::new(engine, format, grammar, prompt))))
+    }
+
+    /// Computes the mask behind `output`, the tokens of the generation so far, before it is asked for. The output is the same.
+    pub(crate) fn compute_ahead(&self, output: &[TokenId]) {
+        self.lock().compute_ahead(output);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Auto> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LogitsProcessor for AutoMask {
+    fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
+        self.lock().process(tokens, logits)
+    }
+}
+
+impl Auto {
+    fn new(engine: &Engine, format: CallFormat, grammar: &Grammar, prompt: &[TokenId]) -> Self {
         let tokenizer = engine.tokenizer();
         let marker = format.marker().as_bytes();
         let has_surplus = |&token: &TokenId| {
@@ -97,9 +124,17 @@ impl AutoMask {
             }
         }
     }
-}
 
-impl LogitsProcessor for AutoMask {
+    fn compute_ahead(&mut self, output: &[TokenId]) {
+        while self.mask.is_none() && self.n_read < self.n_prompt + output.len() {
+            self.n_read += 1;
+            self.read(output[self.n_read - 1 - self.n_prompt]);
+        }
+        if let (Some(mask), Some(behind)) = (&self.mask, output.get(self.n_read - self.n_prompt..)) {
+            mask.ahead().compute(behind);
+        }
+    }
+
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError> {
         if tokens.len() < self.n_read {
             // A step is repeated, from an earlier place.
@@ -167,6 +202,30 @@ mod tests {
         let first = allowed(&tokens);
         let starts = |token: &TokenId| "xyz".as_bytes().starts_with(tokenizer.token_bytes(*token).unwrap());
         assert!(!first.is_empty() && first.iter().all(starts));
+    }
+
+    /// The copy of a grammar is made between the passes, and the masks are the same.
+    #[test]
+    fn masks_are_computed_ahead() {
+        let engine = engine();
+        let vocabulary = Vocabulary::of_engine(&engine).unwrap();
+        let grammar = Grammar::choices(&vocabulary, ["xyz"]).unwrap();
+        let encode = |text: &str| engine.tokenizer().encode(text, SpecialTokens::AsText).unwrap();
+        let (prompt, output) = (encode("A prompt"), encode("So: <tool_call>"));
+        let new = || AutoMask::new(&engine, CallFormat::Text, &grammar, &prompt);
+        let (mut plain, mut ahead) = (new(), new());
+        let call = [output.clone(), encode("xyz")].concat();
+        for n in 0..=call.len() {
+            ahead.compute_ahead(&call[..n]);
+            assert_eq!(ahead.lock().mask.is_some(), n >= output.len(), "{n}");
+            let tokens = [&prompt[..], &call[..n]].concat();
+            let logits = [&mut plain, &mut ahead].map(|mask| {
+                let mut logits = vec![0.0_f32; engine.config().vocab_size];
+                mask.process(&tokens, &mut logits).unwrap();
+                logits
+            });
+            assert_eq!(logits[0], logits[1], "{n}");
+        }
     }
 
     /// Forces the beginning of an output: a small model calls no tools on its own.

@@ -155,7 +155,12 @@ pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResul
         if !prepared.has_grammar() {
             return Ok((prepared, place));
         }
-        // Requests without a grammar do not wait for those with one.
+        let kept = move || Ok((prepared.constrain_kept(), place));
+        let (prepared, place) = match blocking(kept).await? {
+            (Ok(prepared), place) => return Ok((prepared, place)),
+            (Err(prepared), place) => (*prepared, place),
+        };
+        // Requests without a grammar, or with one that is kept, do not wait for others.
         let compiling = app.compiling().await;
         let compile = move || {
             let _compiling = compiling;

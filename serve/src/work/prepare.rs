@@ -47,7 +47,23 @@ pub(crate) struct Output {
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) reader: Option<OutputReader>,
     /// Computes the masks of a grammar between the passes.
-    pub(crate) ahead: Option<MaskAhead>,
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// Computes the masks of an output between the passes.
+pub(crate) enum Ahead {
+    Grammar(MaskAhead),
+    Auto(AutoMask),
+}
+
+impl Ahead {
+    /// Computes the mask behind `output`, the tokens so far.
+    pub(crate) fn compute(&self, output: &[TokenId]) {
+        match self {
+            Self::Grammar(ahead) => ahead.compute(output),
+            Self::Auto(mask) => mask.compute_ahead(output),
+        }
+    }
 }
 
 /// Prepares a request, all but its grammar.
@@ -343,6 +359,17 @@ impl Prepared {
         if cancel.is_cancelled() { Err(ApiError::stopped()) } else { Ok(Self { constraint, ..self }) }
     }
 
+    /// With its grammar, if that is kept.
+    pub(crate) fn constrain_kept(self) -> Result<Self, Box<Self>> {
+        // The kept ones are looked at first.
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        match constraint(&self, &cancelled) {
+            Ok(constraint) => Ok(Self { constraint, ..self }),
+            Err(_) => Err(Box::new(self)),
+        }
+    }
+
     /// Outputs in all.
     pub(crate) fn n_outputs(&self) -> usize {
         self.prompts.len() * self.request.n
@@ -374,11 +401,13 @@ impl Prepared {
             Constraint::None => {}
             Constraint::Grammar(grammar) => {
                 let (constrained, masks) = grammar.constrain_ahead(options);
-                (options, ahead) = (constrained, Some(masks));
+                (options, ahead) = (constrained, Some(Ahead::Grammar(masks)));
             }
             Constraint::Auto(grammar) => {
                 let (engine, format) = (&self.model.engine, self.model.call_format());
-                options.processors.push(Box::new(AutoMask::new(engine, format, grammar, prompt)));
+                let mask = AutoMask::new(engine, format, grammar, prompt);
+                options.processors.push(Box::new(mask.clone()));
+                ahead = Some(Ahead::Auto(mask));
             }
         }
         if !request.tools.callable().is_empty() {
