@@ -225,7 +225,8 @@ fn what_older_versions_left_open_is_closed_and_what_others_own_is_not_touched() 
     let home = Home::new("000");
     let (notes, store) = (home.path("mine"), home.path("data/store"));
     home.run(&["index", "add", arg(&notes)], "");
-    let summarize = ["summarize", arg(&notes), "--threads", "1", "--store", arg(&store)];
+    let car = notes.join("car.md");
+    let summarize = ["summarize", arg(&car), "--threads", "1", "--store", arg(&store)];
     home.run(&summarize, "");
     home.run(&["run", "--max-tokens", "4", "--prefixes", "--threads", "1", "Hello."], "");
     let open = |path: &Path| {
@@ -294,7 +295,7 @@ fn folders_of_other_users_are_refused() {
         for args in [
             &["index", "add", arg(&mine), "--index", arg(&trap)][..],
             &["run", "--max-tokens", "4", "--history", arg(&trap), "Hello."],
-            &["summarize", arg(&mine), "--store", arg(&trap)],
+            &["summarize", arg(&mine.join("car.md")), "--store", arg(&trap)],
             &["run", "--max-tokens", "4", "--no-history", &format!("--prefixes={}/", arg(&trap)), "Hello."],
         ] {
             let output = home.command(args).uid(OWN).gid(OWN).output().unwrap();

@@ -83,7 +83,10 @@ pub(super) fn enter(
 }
 
 fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
-    disk.create_dir(folder).map_err(io_error("create", folder))?;
+    // The named folder too: in one of another user, everything could be exchanged.
+    for folder in folder.parent().into_iter().chain([folder]) {
+        disk.create_dir(folder).map_err(io_error("create", folder))?;
+    }
     let path = folder.join(LOCK);
     disk.lock(&path).map_err(io_error("lock", &path))
 }
