@@ -173,7 +173,10 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
     }
     assert_eq!(found(&shown, "taps"), ["notes/tap.md"]);
     let (second, other) = with(&[]);
-    assert_ne!(other.split_once("/?token=").expect("a token").1, token, "each start has a new one");
+    let (address_of_other, other) = other.split_once("/?token=").expect("a token");
+    assert_ne!(other, token, "each start has a new one");
+    // A server that answers has its handlers of signals.
+    assert!(request(address_of_other, "GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200"));
     assert!(!ended(first).contains(token));
     ended(second);
     // A given token is not shown.
@@ -199,6 +202,11 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
     assert!(line.starts_with("unix:") && !line.contains("token"), "{line}");
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+    write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
     ended(child);
 }
 
