@@ -582,8 +582,9 @@ fn a_file_that_was_not_pulled_is_never_replaced() {
     assert!(place.run(&["models", "rm", "owner/other"]).refused(3).contains("no model"));
     let foreign = place.models().join("own").join("work");
     fs::create_dir_all(&foreign).unwrap();
+    fs::write(foreign.join("own.gguf"), "mine").unwrap();
     assert!(place.run(&["models", "rm", "own/work"]).refused(3).contains("was not pulled"));
-    assert!(foreign.exists());
+    assert_eq!(fs::read(foreign.join("own.gguf")).unwrap(), b"mine");
     place.run(&["models", "rm", "../own"]).refused(2);
     // The same content is adopted.
     fs::write(&mine, bytes(300_000)).unwrap();

@@ -375,6 +375,21 @@ impl Store {
             rest.files.remove(path);
             rest.unfinished.remove(path);
         }
+        // Folders that are empty now, before the record that names them. One with other files stays.
+        let mut folders: Vec<PathBuf> = record
+            .files
+            .keys()
+            .chain(record.unfinished.keys())
+            .filter_map(|path| self.path_of(repo, path).ok())
+            .flat_map(|path| path.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>())
+            .filter(|path| path.starts_with(&self.folder) && *path != self.folder)
+            .collect();
+        folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+        folders.dedup();
+        let remove_empty = || {
+            folders.iter().filter(|folder| fs::remove_dir(folder).is_ok()).try_for_each(|_| stop::point())
+        };
+        remove_empty()?;
         let folder = self.folder_of(repo);
         if rest.files.is_empty() && rest.unfinished.is_empty() {
             for name in ["refrain.profile.json", "refrain.profile.svg", "refrain.learned", NEW_RECORD] {
@@ -386,23 +401,8 @@ impl Store {
         } else {
             self.write_record(repo, &rest)?;
         }
+        remove_empty()?;
         removed.left = left;
-        // Folders that are empty now. One with other files stays.
-        let mut folders: Vec<PathBuf> = record
-            .files
-            .keys()
-            .chain(record.unfinished.keys())
-            .filter_map(|path| self.path_of(repo, path).ok())
-            .flat_map(|path| path.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>())
-            .filter(|path| path.starts_with(&self.folder) && *path != self.folder)
-            .collect();
-        folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
-        folders.dedup();
-        for folder in folders {
-            if fs::remove_dir(folder).is_ok() {
-                stop::point()?;
-            }
-        }
         Ok(removed)
     }
 
