@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use refrain::internals::room::has_room;
 use tantivy::IndexWriter;
 use tantivy::index::SegmentId;
 use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
@@ -26,6 +27,9 @@ use crate::history::disk::{Disk, RealDisk};
 
 /// Memory of tantivy for words that are not written yet, in bytes. Its minimum is 15 MB.
 const ARENA_BYTES: usize = 16 << 20;
+
+/// Address space that tantivy's threads take for an update; where the system refuses it to them, the process ends.
+const WRITER_BYTES: usize = 6 * ARENA_BYTES;
 
 /// The file whose lock the writer holds.
 pub(super) const LOCK: &str = ".lock";
@@ -105,6 +109,9 @@ impl NotesWriter {
         };
         if catalogue.languages != sources.settings.languages {
             catalogue.entries.values_mut().for_each(Entry::outdate);
+        }
+        if !has_room(WRITER_BYTES) {
+            return Err(io_error("index", &folder)(std::io::ErrorKind::OutOfMemory.into()));
         }
         let options_of_writer = IndexWriterOptions::builder()
             // One thread: passages keep their order, and memory has a bound.
