@@ -47,8 +47,9 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 
     let mut out = AnswerStream::stdout();
     prefixes.restore(&mut session)?;
-    note_demonstration(&args.common.model);
     let answer = answer(&mut session, options, &mut out, interrupt)?;
+    // A request that is refused has no answer to explain.
+    note_demonstration(&args.common.model);
     history.keep(&answer.tokens);
     let turns = session.turns();
     let n_turns = turns.iter().rposition(|turn| turn.role == Role::User).map_or(0, |at| at + 1);
