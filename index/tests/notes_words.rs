@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use notes_support::{Place, found, options, search, update};
 use proptest::prelude::*;
-use refrain_index::notes::{Embedder, NotesWriter, Notice, Search};
+use refrain_index::notes::{Embedder, NotesWriter, Search};
 
 /// A note, a request, and the title and text of the passage that it finds.
 fn check(name: &str, note: &str, request: &str, title: &str, text: &str) {
@@ -222,22 +222,6 @@ fn an_empty_note_is_updated_embedded_and_forgotten() {
     writer.forget(&[&path]).unwrap();
     assert!(search(&place.reader(), "K4471").is_empty() && place.files_with("k4471").is_empty());
     assert!(place.files_with("K4471").is_empty());
-}
-
-#[test]
-fn an_index_of_an_earlier_version_is_built_again() {
-    let place = Place::new();
-    place.write("a.md", "## xyzzy\n");
-    drop(place.indexed());
-    // The schema of an earlier version lacks a field.
-    let meta = place.index().join("words/meta.json");
-    let text = fs::read_to_string(&meta).unwrap();
-    assert!(text.contains("\"name_words\""));
-    fs::write(&meta, text.replace("\"name_words\"", "\"other_words\"")).unwrap();
-    let mut writer = NotesWriter::open(&place.index(), options()).unwrap();
-    assert!(matches!(writer.notices(), [Notice::Rebuilt { .. }]), "{:?}", writer.notices());
-    update(&mut writer);
-    assert_eq!(found(&place.reader(), "xyzzy"), ["a.md"]);
 }
 
 /// A note of constructs with words of their own.

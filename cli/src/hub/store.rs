@@ -386,9 +386,8 @@ impl Store {
             .collect();
         folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
         folders.dedup();
-        let remove_empty = || {
-            folders.iter().filter(|folder| fs::remove_dir(folder).is_ok()).try_for_each(|_| stop::point())
-        };
+        let remove_empty =
+            || folders.iter().filter(|folder| fs::remove_dir(folder).is_ok()).try_for_each(|_| stop::point());
         remove_empty()?;
         let folder = self.folder_of(repo);
         if rest.files.is_empty() && rest.unfinished.is_empty() {

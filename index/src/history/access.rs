@@ -94,13 +94,16 @@ fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + 
 /// Compares the key with the folder. Returns whether the history is new, and its writer is to note the key.
 fn check_store_key(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
     // Before the key is read: it is written first.
+    // What is no folder is reported by the lock.
+    let is_none =
+        |error: &std::io::Error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
     let has_files = match disk.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) if is_none(&error) => false,
         names => names.map_err(io_error("read", folder))?.iter().any(|name| !is_before_key(name)),
     };
     let path = folder.join(KEY_FILE);
     let found = match disk.open(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) if is_none(&error) => None,
         file => Some(read_all(&*file.map_err(io_error("open", &path))?, &path, KEY_BYTES_MAX)?),
     };
     check_key(disk.seal(), found, has_files)

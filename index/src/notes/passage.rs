@@ -74,7 +74,12 @@ pub(super) fn chunks(unit: &Unit, bytes: &[u8], n_overlap: usize) -> Vec<Chunk> 
             .collect(),
     };
     let title = short_title(&unit.title);
-    if chunks.is_empty() || title.len() < unit.title.len() {
+    // A reader of mail or calendars puts a long subject into the text.
+    let is_in_text = match &unit.body {
+        Body::Decoded(pieces) => pieces.iter().any(|piece| piece.text.contains(&unit.title)),
+        Body::Verbatim(_) => false,
+    };
+    if chunks.is_empty() || title.len() < unit.title.len() && !is_in_text {
         let place = match &unit.body {
             Body::Decoded(pieces) if !pieces.is_empty() => {
                 pieces[0].place.start..pieces[pieces.len() - 1].place.end
