@@ -113,7 +113,7 @@ def test_bad_notes(place: Place, tmp_path: Path) -> None:
     unknown: Any = ["letter"]
     with pytest.raises(errors.OptionError):
         Notes(place.index).search("x", kinds=unknown)
-    (place.notes / "broken.md").write_bytes(b"\xff\xfe\x00")
+    (place.notes / "broken.md").write_bytes(b"\xff\xfb\x00")
     ((path, reason),) = Notes(place.index).update().skipped
     assert path == place.notes / "broken.md" and "UTF-8" in reason
 
