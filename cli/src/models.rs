@@ -149,11 +149,12 @@ fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
         // Nothing of a store is touched before there is something to remove.
         if store.record(&name.repo)?.is_none() {
             let folder = store.folder_of(&name.repo);
-            if folder.exists()
-                && let Some(_lock) = store.lock(&name.repo)?
-            {
+            // Without a folder there is nobody to wait for.
+            let lock = if folder.exists() { store.lock(&name.repo)? } else { None };
+            if lock.is_some() || !folder.exists() {
                 store.sweep(&name.repo);
             }
+            drop(lock);
             if folder.exists() {
                 return Err(HubError::NotPulled { path: folder }.into());
             }

@@ -411,7 +411,8 @@ impl Store {
         let folder = self.folder_of(repo);
         // Nothing is lost if one of them stays.
         let _ = fs::remove_file(folder.join(NEW_RECORD));
-        let _ = fs::remove_dir(&folder).and_then(|()| fs::remove_dir(self.folder.join(repo.owner())));
+        let _ = fs::remove_dir(&folder);
+        let _ = fs::remove_dir(self.folder.join(repo.owner()));
     }
 
     /// Checks that the disk has room for `needed` further bytes. Systems other than Unix are not asked: their write fails.
