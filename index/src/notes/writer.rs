@@ -28,8 +28,10 @@ use crate::history::disk::{Disk, RealDisk};
 /// Memory of tantivy for words that are not written yet, in bytes. Its minimum is 15 MB.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Address space that tantivy's threads take for an update; where the system refuses it to them, the process ends.
-const WRITER_BYTES: usize = 6 * ARENA_BYTES;
+/// Address space that the threads of an update take: arenas of 64 MiB of the C library where addresses are plenty. Where the system
+/// refuses it to them, the process ends.
+const WRITER_BYTES: usize =
+    if cfg!(target_pointer_width = "64") { 20 * ARENA_BYTES } else { 6 * ARENA_BYTES };
 
 /// The file whose lock the writer holds.
 pub(super) const LOCK: &str = ".lock";
