@@ -286,7 +286,12 @@ fn folders_of_other_users_are_refused() {
         let trap = shared.join(name);
         match name {
             "folder" => fs::create_dir(&trap).unwrap(),
-            _ => symlink(&mine, &trap).unwrap(),
+            _ => {
+                let empty = home.path("empty");
+                fs::create_dir(&empty).unwrap();
+                chown(&empty, Some(OWN), None).unwrap();
+                symlink(&empty, &trap).unwrap();
+            }
         }
         std::os::unix::fs::lchown(&trap, Some(OTHER), None).unwrap();
         if name == "folder" {
