@@ -56,8 +56,9 @@ pub(crate) fn command(args: &[&str]) -> Command {
             command.env_remove(variable);
         }
     }
-    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLORTERM"].into_iter().chain(of_user)
-    {
+    // (`CI`: there, terminals are taken to have colours.)
+    let of_colors = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLORTERM", "CI"];
+    for variable in of_colors.into_iter().chain(of_user) {
         command.env_remove(variable);
     }
     command
