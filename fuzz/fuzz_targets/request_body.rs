@@ -2,7 +2,7 @@
 //! endpoint and a model, which calls in marked text or in channels. Every body is accepted or refused with a status of the client's.
 #![no_main]
 
-#[path = "../../serve/tests/support/bigram.rs"]
+#[path = "../../crates/serve/tests/support/bigram.rs"]
 #[allow(dead_code)]
 mod bigram;
 

@@ -2,7 +2,7 @@
 //! Lark, or a regular expression; the second one the tokens. It is refused with a typed error, or each mask has a token.
 #![no_main]
 
-#[path = "../../serve/tests/support/bigram.rs"]
+#[path = "../../crates/serve/tests/support/bigram.rs"]
 #[allow(dead_code)]
 mod bigram;
 

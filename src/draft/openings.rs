@@ -1,7 +1,7 @@
 //! The beginnings of the newest responses, for drafts where a response begins.
 //!
 //! A history holds no prompts, so nothing of it matches before the first token of a response. But the responses of a task
-//! often begin alike (`lab/RESULTS.md`, *Jumps*).
+//! often begin alike (`crates/lab/RESULTS.md`, *Jumps*).
 
 use super::source::{Candidate, Cursor};
 use crate::token::TokenId;

@@ -1,0 +1,72 @@
+//! The tasks of an assistant app on the engine [`refrain`]: answers from notes, summaries, commands for screens, replies, edits and
+//! conversations.
+//!
+//! An [`Assistant`] is built from an engine; notes, a store and prompts are optional. A task searches, lays out its prompt and returns a
+//! [`Job`], an iterator of [`JobEvent`]s that computes when it is driven:
+//!
+//! ```
+//! use refrain::{Engine, EngineOptions};
+//! use refrain_assistant::{AnswerRequest, Assistant, JobEvent, JobOptions, Passage};
+//!
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
+//! let engine = Engine::open(model, EngineOptions::default())?;
+//! let assistant = Assistant::builder(engine).build()?;
+//!
+//! // An app with an index of notes searches in it instead: `Assistant::builder(engine).notes("index")`.
+//! let note = Passage::new("Car repair", "Qulittus Works takes care of the repair of the car.");
+//! let request = AnswerRequest::new("Who takes care of the repair of the car?").with_passages(vec![note]);
+//! for event in assistant.answer(request, JobOptions::default())? {
+//!     match event? {
+//!         JobEvent::Text(text) => print!("{}", text.text),
+//!         JobEvent::Done(answer) => assert!(answer.text.contains("Qulittus Works")),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Guarantees
+//!
+//! - The text of a job equals plain decoding of its prompt, bit for bit, whatever else runs (with the same mask, for
+//!   [`ui_command`](Assistant::ui_command)). A seed repeats a sampled text.
+//! - Jobs take turns ([`Priority`]). A job that is dropped, cancelled, failed or panicked keeps no answer, and other jobs go on.
+//! - Text of notes, messages and screens cannot forge control tokens.
+//! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
+//! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
+//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of what it found (`docs/privacy.md` names what it does
+//!   not find); an interrupted deletion is finished at the next start.
+//!
+//! The guides are `docs/assistant.md` and `docs/privacy.md`.
+
+pub mod edit;
+pub mod provenance;
+
+mod assistant;
+mod error;
+mod fit;
+mod forget;
+mod gate;
+mod job;
+mod layout;
+mod options;
+mod passage;
+mod pieces;
+mod store;
+mod tasks;
+mod template;
+
+pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
+pub use error::{BuildError, TaskError};
+pub use fit::{CountTokens, Fitted, fit};
+pub use forget::{Forget, ForgetError, Forgotten, forget, forget_all, forget_all_with_key};
+pub use gate::{Gate, GateTurn};
+pub use job::{Job, JobEvent, Report, TextEvent};
+pub use options::{AssistantOptions, JobOptions, Priority};
+pub use passage::{LeftOut, LeftOutReason, Passage, Source};
+pub use store::{EditCopies, EditCopy, StoreError};
+pub use tasks::{
+    Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
+    EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
+    ScreenError, SummarizeRequest, Summary, Turn, UiCommand, UiRequest,
+};
+pub use template::{Prompts, Template, TemplateError};

@@ -1,0 +1,91 @@
+//! Prompts that are computed before they are asked.
+
+mod support;
+
+use std::path::Path;
+
+use refrain::{Engine, EngineOptions};
+use refrain_assistant::{
+    AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, SummarizeRequest, TaskError,
+};
+use support::Place;
+
+#[test]
+fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let passages =
+        vec![Passage::new("Trip", "The trip to Aniarda begins on Saturday. Ada comes along. ".repeat(12))];
+    let request = |question: &str| AnswerRequest::new(question).with_passages(passages.clone());
+    let mut progress = Vec::new();
+    let job = assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default()).unwrap();
+    let fetched = job.run_with(|event| {
+        if let JobEvent::Prefill { done, total } = event {
+            progress.push((*done, *total));
+        }
+    });
+    let fetched = fetched.unwrap();
+    assert!(
+        fetched.n_kept > 100 && progress.last().is_some_and(|(done, total)| done == total),
+        "{fetched:?}"
+    );
+    let question = "When does the trip begin?";
+    let answer = assistant.answer(request(question), JobOptions::default()).unwrap().run().unwrap();
+    let stats = &answer.report.stats[0];
+    assert!(stats.cached_tokens > 100 && stats.prefilled_tokens < 30, "{stats:?}");
+    let plain = Place::with_samples().assistant();
+    assert_eq!(
+        answer.text,
+        plain.answer(request(question), JobOptions::default()).unwrap().run().unwrap().text
+    );
+}
+
+/// The state of recurrent layers is kept where the question begins.
+#[test]
+fn a_prompt_of_a_recurrent_model_is_prefetched_up_to_the_question() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/lfm2");
+    let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).expect("the golden model");
+    let place = Place::new();
+    let builder = || Assistant::builder(engine.clone()).options(support::options());
+    let assistant = builder().store(place.path("store")).build().expect("builds");
+    let plain = builder().build().expect("builds");
+    let passages = vec![Passage::new("Trip", "The trip begins on Saturday. ".repeat(12))];
+    let request = |question: &str| AnswerRequest::new(question).with_passages(passages.clone());
+    assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default()).unwrap().run().unwrap();
+    for (question, again) in
+        [("When does it begin?", false), ("Who comes along?", false), ("Who comes along?", true)]
+    {
+        let answer =
+            |of: &Assistant| of.answer(request(question), JobOptions::default()).unwrap().run().unwrap();
+        let answered = answer(&assistant);
+        assert_eq!(answered.text, answer(&plain).text);
+        let stats = &answered.report.stats[0];
+        let (min, max) = if again { (0, 1) } else { (question.len() / 2, 120) };
+        assert!(
+            stats.cached_tokens > 200 && (min..max).contains(&stats.prefilled_tokens),
+            "{question}: {stats:?}"
+        );
+    }
+}
+
+#[test]
+fn a_cancelled_prefetch_keeps_nothing_and_a_summary_can_be_prefetched() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let request = || SummarizeRequest::notes([place.notes()]);
+    let mut job = assistant.prefetch(Prefetch::Summarize(request()), JobOptions::default()).unwrap();
+    assert!(matches!(job.next(), Some(Ok(JobEvent::Prefill { .. }))));
+    job.cancel_token().cancel();
+    assert!(matches!(job.last(), Some(Err(TaskError::Cancelled))));
+    let first = |assistant: &refrain_assistant::Assistant| {
+        assistant.summarize(request(), JobOptions::default().with_keep(false)).unwrap().run().unwrap()
+    };
+    let before = first(&assistant);
+    assert_eq!(before.report.stats[0].cached_tokens, 0);
+    assistant.prefetch(Prefetch::Summarize(request()), JobOptions::default()).unwrap().run().unwrap();
+    let after = first(&assistant);
+    assert!(after.report.stats[0].prefilled_tokens < 2, "{:?}", after.report.stats[0]);
+    assert_eq!(after.text, before.text);
+    let without = place.assistant().prefetch(Prefetch::Summarize(request()), JobOptions::default());
+    assert!(matches!(without, Err(TaskError::NoStore)));
+}

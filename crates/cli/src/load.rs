@@ -1,0 +1,216 @@
+//! Opens the models given by the user, or those inside the program.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use refrain::internals::model::hf::JSON_BYTES_MAX;
+use refrain::internals::open::open_regular;
+use refrain::{
+    Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
+};
+
+use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};
+use crate::failure::Failure;
+use crate::models;
+use crate::progress::Progress;
+use crate::terminal::note_once;
+
+/// The small model inside the program.
+#[cfg(feature = "embedded-model")]
+pub(crate) static EMBEDDED_MODEL: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf"));
+
+/// Its draft model.
+#[cfg(feature = "embedded-model")]
+static EMBEDDED_DRAFT_MODEL: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/draft.gguf"));
+
+/// Its predictor.
+#[cfg(feature = "embedded-model")]
+static EMBEDDED_PREDICTOR: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.predictor"));
+
+/// The pre-tokenizer that `--pre-tokenizer` names.
+static PRE_TOKENIZER: OnceLock<Option<String>> = OnceLock::new();
+
+/// Sets the pre-tokenizer of GGUF files that name none, once.
+pub(crate) fn set_pre_tokenizer(name: Option<String>) {
+    let _ = PRE_TOKENIZER.set(name);
+}
+
+/// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
+pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
+    match path {
+        Some(path) => open(&models::located(path)?).map_err(|error| refrain::EngineError::from(error).into()),
+        None => embedded(),
+    }
+}
+
+/// Opens the checkpoint at `path`.
+pub(crate) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+    let checkpoint = Checkpoint::open(path)?;
+    Ok(match PRE_TOKENIZER.get() {
+        Some(Some(name)) => checkpoint.with_pre_tokenizer(name),
+        _ => checkpoint,
+    })
+}
+
+/// Loads a checkpoint, with progress.
+pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
+    let progress = Progress::bytes("loading");
+    let engine = Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?;
+    drop(progress);
+    note_kernels(&engine);
+    Ok(engine)
+}
+
+/// Says, once, that the model inside the program answers, if it does.
+pub(crate) fn note_demonstration(model: &ModelArgs) {
+    if model.model.is_none() {
+        note_once(
+            "the small model inside this program answers: it is a demonstration and knows nothing; `refrain` alone helps to choose another",
+        );
+    }
+}
+
+/// Says if this machine computes with the slow scalar kernels.
+pub(crate) fn note_kernels(engine: &Engine) {
+    if let Some(notice) = engine.kernels_notice() {
+        note_once(&notice.to_string());
+    }
+}
+
+/// What drafts beside texts.
+pub(crate) enum Drafts {
+    Model(Box<Checkpoint>),
+    /// The first layers of the streamed model, with this exit behind them.
+    OwnLayers(Box<Predictor>),
+}
+
+impl Drafts {
+    /// Opens the draft model of a target at `target`; without a path, of the embedded one.
+    pub(crate) fn open(model: &DraftModelArg, target: Option<&Path>) -> Result<Self, Failure> {
+        Ok(match model {
+            DraftModelArg::Fixture => Self::Model(Box::new(embedded_draft_model()?)),
+            DraftModelArg::Path(path) => Self::Model(Box::new(checkpoint(Some(path))?)),
+            DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
+                Some(path) => {
+                    let opened = Checkpoint::open_mtp(&models::located(path)?);
+                    Self::Model(Box::new(opened.map_err(refrain::EngineError::from)?))
+                }
+                None => {
+                    let problem = "the model inside this program has no head for multi-token prediction";
+                    return Err(Failure::usage(problem, "name a file with --draft mtp:PATH"));
+                }
+            },
+            DraftModelArg::OwnLayers(exit) => Self::OwnLayers(Box::new(predictor(exit)?)),
+        })
+    }
+
+    /// Pins the layers of a streamed target that draft.
+    pub(crate) fn pin(&self, streaming: &mut StreamOptions) {
+        if let Self::OwnLayers(predictor) = self {
+            streaming.pinned_first = predictor.layer_idx();
+        }
+    }
+
+    /// Gives the drafts to the engine, with progress.
+    pub(crate) fn load(self, engine: &Engine, options: DraftModelOptions) -> Result<(), Failure> {
+        match self {
+            Self::Model(checkpoint) => draft_model(engine, &checkpoint, options),
+            Self::OwnLayers(predictor) => Ok(engine.set_self_draft(*predictor)?),
+        }
+    }
+}
+
+/// Loads the draft model of the engine, with progress.
+pub(crate) fn draft_model(
+    engine: &Engine,
+    checkpoint: &Checkpoint,
+    options: DraftModelOptions,
+) -> Result<(), Failure> {
+    let progress = Progress::bytes("loading the draft model");
+    let report = |done, total| progress.set(done, total);
+    Ok(engine.set_draft_model(checkpoint, options, Some(&report))?)
+}
+
+/// Reads a predictor.
+pub(crate) fn predictor(predictor: &PruningArg) -> Result<Predictor, Failure> {
+    match predictor {
+        PruningArg::Fixture => embedded_predictor(),
+        PruningArg::Path(path) => Ok(Predictor::read(path)?),
+    }
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_predictor() -> Result<Predictor, Failure> {
+    Ok(Predictor::from_bytes(EMBEDDED_PREDICTOR, "embedded predictor")?)
+}
+
+#[cfg(not(feature = "embedded-model"))]
+fn embedded_predictor() -> Result<Predictor, Failure> {
+    Err(Failure::usage("this program was built without an embedded model", "name a predictor by its path"))
+}
+
+/// The options of a draft model, from those of its target.
+pub(crate) fn draft_model_options(compute: &ComputeArgs) -> DraftModelOptions {
+    let EngineOptions { quantize, packed_access, .. } = compute.engine_options();
+    DraftModelOptions { quantize, packed_access, cost_profile: None }
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded() -> Result<Checkpoint, Failure> {
+    embedded_checkpoint(EMBEDDED_MODEL, "embedded model")
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_draft_model() -> Result<Checkpoint, Failure> {
+    embedded_checkpoint(EMBEDDED_DRAFT_MODEL, "embedded draft model")
+}
+
+#[cfg(feature = "embedded-model")]
+fn embedded_checkpoint(bytes: &'static [u8], name: &str) -> Result<Checkpoint, Failure> {
+    Checkpoint::from_gguf_bytes(std::borrow::Cow::Borrowed(bytes), name)
+        .map_err(|error| refrain::EngineError::from(error).into())
+}
+
+#[cfg(not(feature = "embedded-model"))]
+fn embedded_draft_model() -> Result<Checkpoint, Failure> {
+    Err(Failure::usage("this program was built without an embedded model", "name a draft model by its path"))
+}
+
+#[cfg(not(feature = "embedded-model"))]
+fn embedded() -> Result<Checkpoint, Failure> {
+    Err(Failure::usage("this program was built without an embedded model", "name one with --model"))
+}
+
+/// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
+pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
+    if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        let name = path.display().to_string();
+        let advice = "name a tokenizer.json, a GGUF file or a folder";
+        let mut text = String::new();
+        open_regular(path)
+            .and_then(|file| file.take(JSON_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| Failure::input(format!("{name}: {error}"), advice))?;
+        let tokenizer = Tokenizer::from_json(&text, &name).map_err(|error| Failure::input(error, advice))?;
+        return Ok((tokenizer, name));
+    }
+    let checkpoint = checkpoint(path)?;
+    let tokenizer = checkpoint.tokenizer().map_err(refrain::EngineError::from)?;
+    Ok((tokenizer, checkpoint.name().to_owned()))
+}
+
+pub(crate) fn n_threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
+}
+
+/// Checks that the model has every id of the tokenizer.
+pub(crate) fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
+    if given <= limit {
+        return Ok(());
+    }
+    let advice = "name a tokenizer with no more tokens than the model, or omit --tokenizer";
+    Err(Failure::usage(format!("{name}: {given} tokens, the model has {limit}"), advice))
+}

@@ -1,0 +1,142 @@
+// A server with sample notes, and a browser.
+import { spawn, execFileSync } from "node:child_process";
+import { accessSync, constants, cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../../..");
+const axe = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+
+const isExecutable = (file) => {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+const inPath = (name) => (process.env.PATH ?? "").split(":").map((folder) => path.join(folder, name));
+
+/** The browser: $CHROMIUM, or the first one of the usual names. */
+export const browserFile = [process.env.CHROMIUM, ...["chromium", "chromium-browser", "google-chrome"].flatMap(inPath)].find(
+  (file) => file && isExecutable(file),
+);
+/** The program: $REFRAIN, or the one that `cargo build` has made. */
+const program = process.env.REFRAIN ?? path.join(root, "target/debug/refrain");
+
+/** A note that tries to be markup. */
+export const HOSTILE = {
+  title: "<b>Shed</b> <img src=x onerror=alert(1)>",
+  text:
+    "The key of the shed </script><script>window.hacked = 1</script> was given to Eladus Works " +
+    '<img src=x onerror="window.hacked = 2"> and hangs <svg onload="window.hacked = 3"> there.',
+};
+
+/** A server with an index of the sample notes, in a folder of its own. */
+export class Server {
+  static async start({ token, notes = true } = {}) {
+    if (!isExecutable(program)) throw new Error(`no program at ${program}: build it with \`cargo build\`, or set REFRAIN`);
+    const server = new Server();
+    server.folder = mkdtempSync(path.join(os.tmpdir(), "refrain-page-"));
+    const env = { ...process.env, HOME: server.folder, XDG_DATA_HOME: server.folder, XDG_CONFIG_HOME: server.folder, XDG_CACHE_HOME: server.folder };
+    if (token) env.REFRAIN_TOKEN = token;
+    const args = ["serve", "--port", "0"];
+    if (notes) {
+      const samples = path.join(server.folder, "notes");
+      const index = path.join(server.folder, "index");
+      cpSync(path.join(root, "fixtures/notes"), samples, { recursive: true });
+      writeFileSync(path.join(samples, "hostile.md"), `# ${HOSTILE.title}\n\n${HOSTILE.text}\n`);
+      execFileSync(program, ["index", "add", samples, "--index", index], { env, stdio: "pipe" });
+      args.push(`--notes=${index}`);
+    }
+    server.process = spawn(program, args, { env, stdio: ["ignore", "pipe", "pipe"] });
+    server.output = "";
+    server.process.stderr.on("data", (data) => (server.output += data));
+    server.url = await new Promise((resolve, reject) => {
+      let shown = "";
+      server.process.stdout.on("data", (data) => {
+        shown += data;
+        const address = /(http:\/\/\S+)\n/.exec(shown);
+        if (address) resolve(address[1]);
+      });
+      server.process.once("exit", () => reject(new Error(`the server has ended: ${server.output}`)));
+    });
+    // A token that the server has made is in the address that it prints.
+    server.query = new URL(server.url).search;
+    server.url = new URL(server.url).origin;
+    return server;
+  }
+
+  async stop() {
+    const ended = new Promise((resolve) => this.process.once("exit", resolve));
+    this.process.kill("SIGTERM");
+    await ended;
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+let browser;
+
+export async function openBrowser() {
+  browser = await chromium.launch({ executablePath: browserFile, args: ["--no-sandbox"] });
+}
+
+export async function closeBrowser() {
+  await browser?.close();
+}
+
+/** Runs `test` with a new page, and fails on any message of the browser: errors of scripts, refused by the policy, missing files. */
+export async function withPage(server, test, { width = 1200, height = 800, scheme = "light", hash = "", allow = [] } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce" });
+  context.setDefaultTimeout(20_000);
+  await context.addInitScript({ path: axe });
+  const page = await context.newPage();
+  const problems = [];
+  page.on("console", (message) => {
+    if (message.type() !== "log" && !allow.some((allowed) => message.text().includes(allowed))) problems.push(message.text());
+  });
+  page.on("pageerror", (error) => problems.push(error.message));
+  page.on("dialog", (dialog) => {
+    problems.push(`a dialog: ${dialog.message()}`);
+    void dialog.dismiss();
+  });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(server.url)) problems.push(`a request to ${request.url()}`);
+  });
+  try {
+    await page.goto(`${server.url}/${server.query}${hash}`);
+    await test(page);
+    if (problems.length > 0) throw new Error(problems.join("\n"));
+  } finally {
+    await context.close();
+  }
+}
+
+/** Fails if axe-core finds something. */
+export async function checkAccessible(page, where) {
+  const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+  if (violations.length > 0) {
+    const found = violations.map(({ id, help, nodes }) => `${id}: ${help}\n    ${nodes.map(({ target, failureSummary }) => `${target} ${failureSummary}`).join("\n    ")}`);
+    throw new Error(`${where}:\n  ${found.join("\n  ")}`);
+  }
+}
+
+/** Fails if the page scrolls sideways. */
+export async function checkWidth(page, where) {
+  const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  if (excess > 0) throw new Error(`${where}: the page is ${excess} pixels too wide`);
+}
+
+/** Asks a question, and waits for the end of the answer. */
+export async function ask(page, question) {
+  const turns = await page.locator(".turn").count();
+  await page.getByLabel("Question about your notes").fill(question);
+  await page.keyboard.press("Enter");
+  const turn = page.locator(".turn").nth(turns);
+  await turn.locator(".passages").waitFor();
+  return turn;
+}
