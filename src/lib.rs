@@ -37,15 +37,12 @@ mod draft_model;
 mod energy;
 mod engine;
 mod face;
-mod kernels;
-mod mapping;
 mod model;
 mod open;
 mod profile;
 mod pruning;
 mod quiet;
 mod replace;
-mod room;
 mod sam;
 mod schedule;
 mod stream;
@@ -53,6 +50,9 @@ mod task;
 mod token;
 mod tokenizer;
 mod verify;
+
+/// The arithmetic, a crate of its own.
+pub(crate) use refrain_kernels as kernels;
 
 pub use cancel::CancelToken;
 pub use draft::{
@@ -141,7 +141,6 @@ pub mod internals {
         pruning,
         quiet,
         replace,
-        room,
         sam,
         schedule,
         stream,

@@ -30,7 +30,7 @@ use crate::profile::{
     self, MachineProfile, ProfileError, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name,
 };
 use crate::pruning::{Predictor, PredictorError};
-use crate::room::{MEMORY_MARGIN, has_room};
+use crate::kernels::{MEMORY_MARGIN, has_room};
 use crate::schedule::SwitchTimes;
 use crate::token::TokenId;
 use crate::tokenizer::Tokenizer;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use crate::kernels::FloatEnv;
-use crate::room::has_room;
+use crate::kernels::has_room;
 
 /// Threads, and one `S` of scratch for each.
 pub(in crate::model) struct LoadWorkers<S> {

@@ -10,7 +10,7 @@ use crate::kernels::{
     AllocError, BlockType, FloatEnv, HUGE_PAGE_BYTES, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing,
     PackingPart, convert, dequantize,
 };
-use crate::mapping::Mapping;
+use crate::kernels::Mapping;
 use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, is_expert_matrix, layer_slots};
 use crate::model::checkpoint::{Checkpoint, LoadError, TensorInfo};
 use crate::model::config::{FeedForward, ModelConfig};
@@ -666,7 +666,7 @@ impl FileRows<'_> {
 /// Resizes a buffer; the values are unspecified.
 fn resize<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> Result<(), AllocError> {
     let more = len.saturating_sub(buffer.len());
-    let failed = |_| AllocError { bytes: len.saturating_mul(size_of::<T>()) };
+    let failed = |_| AllocError::new(len.saturating_mul(size_of::<T>()));
     buffer.try_reserve_exact(more).map_err(failed)?;
     buffer.resize(len, T::default());
     Ok(())

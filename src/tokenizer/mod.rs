@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use crate::face::internals;
 use crate::model::gguf::GgufFile;
 use crate::model::hf::HfFolder;
-use crate::room::has_room;
+use crate::kernels::has_room;
 use crate::token::TokenId;
 use pipeline::{Pipeline, PipelineParts};
 use vocab::{Scheme, TokenKind, Vocab};

@@ -58,7 +58,7 @@ use std::process::ExitCode;
 use args::Command;
 use failure::{Exit, Failure};
 use interrupt::Interrupt;
-use refrain::internals::room::{MEMORY_MARGIN, has_room};
+use refrain::internals::kernels::{MEMORY_MARGIN, has_room};
 
 fn main() -> ExitCode {
     match run_program() {

@@ -22,7 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use refrain::CancelToken;
 use refrain::internals::quiet::{catch_quietly, is_caught};
-use refrain::internals::room::has_room;
+use refrain::internals::kernels::has_room;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;

@@ -136,7 +136,7 @@ impl Session {
             Some(known) if !known.contains(&end) => Err(SessionError::StateEnd { end, known }),
             Some(_) => {
                 let written = self.target.kv.write_recurrent_state(self.shared.compute(), end, out);
-                written.map_err(|AllocError { bytes }| SessionError::StateMemory { bytes })
+                written.map_err(|AllocError { bytes, .. }| SessionError::StateMemory { bytes })
             }
             None => Ok(()),
         };

@@ -103,7 +103,7 @@ impl<'a> Probe<'a> {
         let context = CONTEXT.min(config.context_len.saturating_sub(rows));
         let mut kv = KvCache::new(config, KvType::F16, context + rows).map_err(|_| {
             let bytes = KvCache::bytes_per_slot(config, KvType::F16).saturating_mul((context + rows) as u64);
-            crate::kernels::AllocError { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
+            crate::kernels::AllocError::new(usize::try_from(bytes).unwrap_or(usize::MAX))
         })?;
         // Memory that was never written is read faster.
         kv.fill(compute.kernels, 0.5);

@@ -13,7 +13,7 @@ use super::piece::{self, Piece};
 use super::plan::{Part, PlannedSection, PlannedTensor, Scope, parts, plan};
 use super::{PAGE_BYTES, PackedFileError, tokenizer};
 use crate::kernels::{BlockType, PackError, PackedMatrix};
-use crate::mapping::Mapping;
+use crate::kernels::Mapping;
 use crate::model::arch::tensors::standard_name;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;

@@ -198,7 +198,7 @@ impl RecurrentLayer {
             panic!("{err}");
         }
         assert!(n_rows_max > 0, "a batch has a row");
-        let record_len = shape.record_len().ok_or(AllocError { bytes: usize::MAX })?;
+        let record_len = shape.record_len().ok_or(AllocError::new(usize::MAX))?;
         Ok(Self {
             shape,
             n_rows_max,

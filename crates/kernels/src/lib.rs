@@ -1,7 +1,7 @@
 //! Arithmetic over slices: weight matrices, attention and row-wise functions, and the threads that compute
 //! them.
 //!
-//! The module guarantees that **an output value depends on its own inputs only**, not on the number of rows
+//! The crate guarantees that **an output value depends on its own inputs only**, not on the number of rows
 //! in the call, the tile of a row, the thread, or the instruction set. Speculative decoding is therefore
 //! bitwise equal to plain decoding. Three rules give the guarantee:
 //!
@@ -20,8 +20,10 @@
 //! The guarantee covers numbers. If a result is NaN, it is NaN on every instruction set, but payloads may
 //! differ.
 //!
-//! `unsafe` is allowed only here, in file mapping, and in io_uring. The module handles slices and depends on
-//! no other part of the crate.
+//! `unsafe` is allowed only here and in the reads through io_uring. The crate handles slices and knows nothing of
+//! models or files.
+//!
+//! It is a part of Refrain, outside semantic versioning: its names change with any release.
 #![allow(unsafe_code)]
 // Indices are lanes, rows of a tile and columns, each used with several arrays.
 #![allow(clippy::needless_range_loop)]
@@ -39,6 +41,7 @@ mod float_env;
 mod gather;
 mod kv;
 mod layout;
+mod mapping;
 mod math;
 mod matmul;
 #[cfg(target_arch = "aarch64")]
@@ -51,6 +54,7 @@ mod panels;
 mod pool;
 mod quantize;
 mod recurrent;
+mod room;
 mod rows;
 mod scalar;
 mod simd;
@@ -58,33 +62,38 @@ mod speeds;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use activations::resize_exact;
+pub use activations::resize_exact;
 pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionRule, AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
-pub(crate) use cores::performance_cores;
+pub use cores::performance_cores;
 pub use float_env::FloatEnv;
 pub use kv::{KvLayer, KvType};
 pub use layout::PANEL_LAYOUT_VERSION;
-pub(crate) use layout::PANEL_ROWS;
+pub use layout::PANEL_ROWS;
+pub use mapping::Mapping;
 pub use math::exp;
 pub use matmul::{GroupedMatMul, MatMul, RowGroup, matmul, matmul_groups};
 pub use packed::{PackError, PackedMatrix, PackedRows};
 pub use packing::{Packing, PackingPart};
-pub(crate) use page_buf::{PageBlock, PageBuf};
-pub(crate) use pages::HUGE_PAGE_BYTES;
+pub use page_buf::{PageBlock, PageBuf};
+pub use pages::HUGE_PAGE_BYTES;
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
 pub use recurrent::{
     CONV_LEN_MAX, ConvRows, KeySharing, NO_PARENT, RowPart, RowRing, StateBuf, StateInputs, StatePlace,
     StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
 };
+pub use room::{MEMORY_MARGIN, has_room};
 pub use rows::{
     Likeliest, add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, likeliest, log_sum_exp, mul,
     rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by,
     softcap, softmax, swiglu_clamped_mul,
 };
+
+#[cfg(any(test, feature = "testing"))]
+pub use float_env::testing;
 
 use simd::Work;
 

@@ -131,12 +131,13 @@ mod control {
     pub(super) fn write(_value: Register) {}
 }
 
-#[cfg(test)]
-pub(super) mod testing {
+/// Foreign floating-point environments, for tests.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
     use super::control;
 
     /// The current bits of the controls that `FloatEnv` sets.
-    pub(in crate::kernels) fn current() -> u64 {
+    pub fn current() -> u64 {
         u64::from(control::read() & control::MASK)
     }
 
@@ -144,7 +145,7 @@ pub(super) mod testing {
     /// it, and checks afterwards that the thread still does so. `None` if the environment cannot be changed.
     ///
     /// `f` must not compute with floats outside a `FloatEnv`.
-    pub(in crate::kernels) fn on_odd_thread<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
+    pub fn on_odd_thread<T: Send>(f: impl FnOnce() -> T + Send) -> Option<T> {
         #[cfg(all(target_arch = "aarch64", not(miri)))]
         let odd: control::Register = 0b11 << 22 | 1 << 24;
         #[cfg(not(all(target_arch = "aarch64", not(miri))))]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Random, assert_bits};
-use crate::kernels::*;
+use crate::*;
 
 /// One head's state, `[key_dim][value_dim]`, and its step as the formula has it.
 fn plain_step(

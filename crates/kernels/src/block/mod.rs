@@ -90,11 +90,11 @@ macro_rules! formats {
         macro_rules! with_format {
             ($d ty:expr, $d F:ident => $d of_block:expr, _ => $d of_float:expr) => {
                 match $d ty {
-                    $($crate::kernels::BlockType::$block => {
-                        type $d F = $crate::kernels::block::$block;
+                    $($crate::BlockType::$block => {
+                        type $d F = $crate::block::$block;
                         $d of_block
                     })*
-                    $($crate::kernels::BlockType::$float)|* => $d of_float,
+                    $($crate::BlockType::$float)|* => $d of_float,
                 }
             };
         }

@@ -365,11 +365,13 @@ impl KvLayer {
         }
     }
 
-    pub(crate) fn n_kv_heads(&self) -> usize {
+    /// Key and value heads.
+    pub fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
     }
 
-    pub(crate) fn head_dim(&self) -> usize {
+    /// Values of a head.
+    pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 

@@ -9,8 +9,8 @@ use super::simd::{LANES, Simd};
 /// above 88.73; results below the smallest normal number are rounded to subnormal ones. NaN gives NaN.
 ///
 /// ```
-/// assert_eq!(refrain::internals::kernels::exp(0.0), 1.0);
-/// assert_eq!(refrain::internals::kernels::exp(f32::NEG_INFINITY), 0.0);
+/// assert_eq!(refrain_kernels::exp(0.0), 1.0);
+/// assert_eq!(refrain_kernels::exp(f32::NEG_INFINITY), 0.0);
 /// ```
 pub fn exp(x: f32) -> f32 {
     exp_lanes(Scalar, [x; LANES])[0]

@@ -9,11 +9,10 @@
 //! So only packed model files are mapped. By contract they are never changed: Refrain writes a new file under
 //! another name and renames it, and the old file stays unchanged while it is mapped. An app that cannot keep
 //! other programs from changing its model files in place must read them into memory
-//! ([`PackedAccess::Read`](crate::model::weights::PackedAccess::Read)).
+//! (`PackedAccess::Read` of `refrain`).
 //!
 //! **Disk errors.** If the disk cannot read a page when it is first used, the process ends with SIGBUS too. A
 //! process that must survive disk errors should read the file into memory; disk errors are then typed errors.
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
@@ -22,22 +21,20 @@ use memmap2::Mmap;
 
 /// A whole file, read only.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     map: Mmap,
 }
 
 impl Mapping {
     /// Maps the whole of `file`.
     ///
-    /// The function is sound only under the contract of packed files, which the user of [`PackedAccess::Map`]
+    /// The function is sound only under the contract of packed files, which the user of `PackedAccess::Map`
     /// accepts: no program writes to the file or shortens it while the mapping lives. Otherwise the behaviour
     /// is undefined (see the module).
     ///
     /// # Errors
     /// The system refuses the mapping.
-    ///
-    /// [`PackedAccess::Map`]: crate::model::weights::PackedAccess::Map
-    pub(crate) fn new(file: &File) -> io::Result<Self> {
+    pub fn new(file: &File) -> io::Result<Self> {
         // SAFETY: the file does not change while it is mapped, by the contract of packed files; Rust cannot
         // check it. The code that reads the bytes accepts all values, and uses none as a length or offset.
         let map = unsafe { Mmap::map(file)? };
@@ -49,7 +46,7 @@ impl Mapping {
     }
 
     /// The file's bytes, page-aligned.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 }

@@ -2,7 +2,7 @@
 
 use super::matmul::{multiply, random_weights};
 use super::{Random, assert_bits};
-use crate::kernels::*;
+use crate::*;
 
 const N_ROWS: usize = 70;
 /// Rows within a panel and across panels, the same row twice, and the last row of a partial panel.

@@ -82,6 +82,13 @@ pub struct AllocError {
     pub bytes: usize,
 }
 
+impl AllocError {
+    /// The failure of an allocation of so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes }
+    }
+}
+
 /// A fixed number of zero-initialised lines.
 pub(super) struct AlignedBuf {
     ptr: NonNull<Line>,

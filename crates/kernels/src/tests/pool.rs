@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use crate::kernels::Pool;
+use crate::Pool;
 
 #[test]
 fn every_item_once() {

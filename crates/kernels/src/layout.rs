@@ -42,7 +42,7 @@ use super::simd::ScaleLanes;
 pub const PANEL_LAYOUT_VERSION: u32 = 1;
 
 /// Rows of a panel: the lanes of a vector.
-pub(crate) const PANEL_ROWS: usize = 16;
+pub const PANEL_ROWS: usize = 16;
 
 /// Scale factors of a block or of its half, one lane per row.
 pub(super) struct Scales<S: ScaleLanes> {

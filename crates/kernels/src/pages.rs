@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use memmap2::MmapMut;
 
 /// The size of a huge page on x86-64, and on ARM with 4 KiB pages. Smaller buffers use small pages.
-pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed memory in a mapping of its own, aligned to a huge page.
 pub(super) struct HugePages {

@@ -4,9 +4,9 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::{Random, assert_bits};
-use crate::kernels::block::{BlockFormat, Unpacked, with_format};
-use crate::kernels::layout::IntLayout;
-use crate::kernels::*;
+use crate::block::{BlockFormat, Unpacked, with_format};
+use crate::layout::IntLayout;
+use crate::*;
 
 /// Random bytes of `ty`, with finite scales of both signs.
 pub(super) fn random_weights(random: &mut Random, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {

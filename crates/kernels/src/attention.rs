@@ -157,7 +157,7 @@ impl AttentionScratch {
     }
 
     /// Maximum bytes for batches of `n_rows` rows over `n_slots` slots with `n_threads` threads.
-    pub(crate) fn bytes(shape: AttentionShape, n_threads: usize, n_slots: usize, n_rows: usize) -> u64 {
+    pub fn bytes(shape: AttentionShape, n_threads: usize, n_slots: usize, n_rows: usize) -> u64 {
         let n_queries = n_rows.saturating_mul(shape.n_heads / shape.n_kv_heads.max(1));
         let chunk_len = n_queries.min(CHUNK_QUERIES);
         let own = WorkerLines::new(shape.head_dim, chunk_len, n_rows.div_ceil(PANEL_ROWS) + 1);

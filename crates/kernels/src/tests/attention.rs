@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::matmul::quantize_activations;
 use super::{Random, assert_bits, tree};
-use crate::kernels::math::tanh_lanes;
-use crate::kernels::scalar::Scalar;
-use crate::kernels::*;
+use crate::math::tanh_lanes;
+use crate::scalar::Scalar;
+use crate::*;
 
 /// A layer filled with random keys and values, and the written numbers `[n_slots, n_kv_heads, head_dim]`,
 /// rounded to f16 if the layer rounds to f16.

@@ -7,7 +7,7 @@ use super::aligned::{AlignedBuf, AllocError, Line};
 use super::pages::HUGE_PAGE_BYTES;
 
 /// Zeroed, page-aligned bytes: filled by direct reads, and viewed by packed matrices.
-pub(crate) struct PageBuf {
+pub struct PageBuf {
     buf: AlignedBuf,
     /// Lines before the first page.
     skipped: usize,
@@ -19,7 +19,7 @@ const PAGE_BYTES: usize = 4096;
 
 impl PageBuf {
     /// `len` zeroed bytes.
-    pub(crate) fn zeroed(len: usize) -> Result<Self, AllocError> {
+    pub fn zeroed(len: usize) -> Result<Self, AllocError> {
         // One page more than requested, to leave room for alignment.
         let buf = AlignedBuf::zeroed_huge(len.div_ceil(64).saturating_add(PAGE_BYTES / 64))?;
         let skipped = buf.lines().as_ptr().cast::<u8>().align_offset(PAGE_BYTES) / 64;
@@ -27,26 +27,29 @@ impl PageBuf {
     }
 
     /// Bytes of memory held by a buffer of `len` bytes.
-    pub(crate) fn size_bytes(len: u64) -> u64 {
+    pub fn size_bytes(len: u64) -> u64 {
         len.next_multiple_of(64) + PAGE_BYTES as u64
     }
 
     /// `len` rounded up to whole huge pages; `len` itself if it is less than one. Bytes after the last whole
     /// huge page are in small pages, which the kernel fills in pieces of 4 KiB.
-    pub(crate) fn huge_len(len: u64) -> u64 {
+    pub fn huge_len(len: u64) -> u64 {
         let huge_page = HUGE_PAGE_BYTES as u64;
         if len < huge_page { len } else { len.next_multiple_of(huge_page) }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
         &Line::bytes_of(&self.buf.lines()[self.skipped..])[..self.len]
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Its bytes, to write into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut Line::bytes_of_mut(&mut self.buf.lines_mut()[self.skipped..])[..self.len]
     }
 
@@ -55,7 +58,7 @@ impl PageBuf {
     ///
     /// # Panics
     /// If the buffer is shorter, or `block_len` is 0.
-    pub(crate) fn split(mut self, len: usize, block_len: usize) -> Vec<PageBlock> {
+    pub fn split(mut self, len: usize, block_len: usize) -> Vec<PageBlock> {
         let base = NonNull::from(&mut self.bytes_mut()[..len]).cast::<u8>();
         let pages = Arc::new(self);
         let block = |start: usize| PageBlock {
@@ -75,7 +78,7 @@ impl PageBuf {
 /// - The blocks of a buffer do not overlap. While a block exists, the buffer is accessed through its blocks
 ///   only.
 /// - `ptr..ptr + len` is inside the buffer that `pages` keeps alive.
-pub(crate) struct PageBlock {
+pub struct PageBlock {
     pages: Arc<PageBuf>,
     ptr: NonNull<u8>,
     start: usize,
@@ -87,11 +90,12 @@ unsafe impl Send for PageBlock {}
 
 impl PageBlock {
     /// The offset of the block in its buffer.
-    pub(crate) fn start(&self) -> usize {
+    pub fn start(&self) -> usize {
         self.start
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// Its bytes, to write into.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: initialised bytes of a live buffer, which no other block overlaps; the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
@@ -100,7 +104,7 @@ impl PageBlock {
     ///
     /// # Panics
     /// If a block is missing.
-    pub(crate) fn join(blocks: Vec<PageBlock>) -> PageBuf {
+    pub fn join(blocks: Vec<PageBlock>) -> PageBuf {
         let pages = blocks.first().map(|block| Arc::clone(&block.pages)).expect("a buffer has a block");
         drop(blocks);
         Arc::into_inner(pages).expect("no block is left out")

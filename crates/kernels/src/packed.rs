@@ -145,7 +145,7 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If `start` is not a multiple of 64, or the file ends before the panels end.
-    pub(crate) fn from_mapping(
+    pub fn from_mapping(
         ty: BlockType,
         n_rows: usize,
         n_cols: usize,
@@ -163,7 +163,7 @@ impl PackedMatrix {
     ///
     /// # Panics
     /// If `start` is not a multiple of 64, or the bytes end before the panels end.
-    pub(crate) fn from_pages(
+    pub fn from_pages(
         ty: BlockType,
         n_rows: usize,
         n_cols: usize,

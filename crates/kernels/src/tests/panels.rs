@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::matmul::{multiply, random_weights};
 use super::{Random, assert_bits};
-use crate::kernels::*;
+use crate::*;
 use crate::mapping::Mapping;
 
 const N_ROWS: usize = 37;

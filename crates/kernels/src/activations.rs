@@ -528,7 +528,7 @@ pub(super) fn quantize_block<S: Simd>(s: S, x: &[f32; 32]) -> Block {
 }
 
 /// Resizes `buffer` to `len` without spare capacity. If it grows, its values are lost.
-pub(crate) fn resize_exact<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
+pub fn resize_exact<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
     if buffer.capacity() < len {
         // Freed first, so that both buffers never exist at once.
         *buffer = Vec::new();

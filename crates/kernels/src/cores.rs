@@ -6,7 +6,7 @@
 #![cfg_attr(not(any(target_vendor = "apple", windows)), allow(dead_code))]
 
 /// The number of performance cores by the system; `None` on other systems, or if the system gives none.
-pub(crate) fn performance_cores() -> Option<usize> {
+pub fn performance_cores() -> Option<usize> {
     system::performance_cores().filter(|&n_cores| n_cores > 0)
 }
 

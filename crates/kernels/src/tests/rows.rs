@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::{Random, assert_bits, tree};
-use crate::kernels::math::{exp_lanes, tanh_lanes};
-use crate::kernels::scalar::Scalar;
-use crate::kernels::simd::{Simd, Work};
-use crate::kernels::*;
+use crate::math::{exp_lanes, tanh_lanes};
+use crate::scalar::Scalar;
+use crate::simd::{Simd, Work};
+use crate::*;
 
 fn scalar() -> Kernels {
     Kernels::with_isa(IsaKind::Scalar).unwrap()
