@@ -15,7 +15,7 @@ use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, CostProfile, ResumeSource, ReuseSource, SUCCESSORS_MAX,
     StepLimits, TreeBuilder,
 };
-use refrain::internals::sam::SuffixAutomaton;
+use refrain_trees::sam::SuffixAutomaton;
 use refrain::{
     DraftSource, DraftTree, HistoryStore, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
     TokenId,

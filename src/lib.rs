@@ -38,16 +38,11 @@ mod energy;
 mod engine;
 mod face;
 mod model;
-mod open;
 mod profile;
 mod pruning;
-mod quiet;
-mod replace;
-mod sam;
 mod schedule;
 mod stream;
 mod task;
-mod token;
 mod tokenizer;
 mod verify;
 
@@ -86,7 +81,7 @@ pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions,
 pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};
-pub use token::TokenId;
+pub use refrain_trees::TokenId;
 pub use tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
@@ -136,16 +131,11 @@ pub mod internals {
         engine,
         kernels,
         model,
-        open,
         profile,
         pruning,
-        quiet,
-        replace,
-        sam,
         schedule,
         stream,
         task,
-        token,
         tokenizer,
         verify
     );

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use refrain::internals::quiet::catch_quietly;
+use refrain_files::catch_quietly;
 
 #[test]
 fn a_caught_panic_prints_nothing_and_others_do() {

@@ -66,7 +66,7 @@ pub use search::{Hit, IndexError, PassageIndex};
 /// Encryption of files, and private folders, for this project's own crates. Anything here may change in any release.
 #[doc(hidden)]
 pub mod internals {
-    pub use refrain::internals::replace::create_private_folder;
+    pub use refrain_files::replace::create_private_folder;
 
     #[cfg(feature = "internals")]
     pub use crate::check::check_note;

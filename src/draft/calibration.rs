@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
 use super::successors::{Successor, SuccessorLists};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum occurrences of a token that are compared, newest first.
 const OCCURRENCES_MAX: usize = 16;

@@ -4,8 +4,8 @@ use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use crate::sam::SuffixAutomaton;
-use crate::token::TokenId;
+use refrain_trees::sam::SuffixAutomaton;
+use refrain_trees::TokenId;
 
 /// Drafts from the session's own text, prompt and output, with a suffix automaton over it.
 ///

@@ -26,8 +26,8 @@ use super::draft_times::{DraftTimes, Mean};
 use super::name::SourceName;
 use super::reliability::{ReliabilityTable, StoredRecord};
 use crate::face::internals;
-use crate::open::open_regular;
-use crate::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::open_regular;
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 
 /// The format version of this program.
 const VERSION: u32 = 1;

@@ -2,9 +2,6 @@
 
 use super::fitted;
 
-/// Rows of the longest verification batch, the root included.
-pub const VERIFY_ROWS_MAX: usize = 64;
-
 /// Maximum draft sources of a tree.
 pub const SOURCES_MAX: usize = u8::MAX as usize - 1;
 

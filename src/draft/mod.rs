@@ -35,7 +35,6 @@ mod history;
 mod learned;
 mod limits;
 mod name;
-mod node_set;
 mod openings;
 mod orders;
 mod passages;
@@ -46,7 +45,6 @@ mod reuse;
 mod source;
 mod successors;
 pub mod testing;
-mod tree;
 
 #[cfg(test)]
 mod source_tests;
@@ -64,9 +62,8 @@ pub use echo::{EchoConfig, EchoList, EchoSource, EchoStore};
 pub use evidence::{Agreement, Evidence, EvidenceClass};
 pub use history::{HistorySource, HistoryStore};
 pub use learned::{Learned, LearnedError, LearnedKey, Loaded};
-pub use limits::{BuilderConfig, SOURCES_MAX, StepLimits, VERIFY_ROWS_MAX, Weighing};
+pub use limits::{BuilderConfig, SOURCES_MAX, StepLimits, Weighing};
 pub use name::SourceName;
-pub use node_set::NodeSet;
 pub use openings::{OpeningPlace, OpeningToken, Openings};
 pub use orders::{AutomatonOrders, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders, propose_orders};
 pub use passages::PassagesSource;
@@ -79,4 +76,4 @@ pub use source::{
     TargetListener, most_frequent,
 };
 pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};
-pub use tree::{DraftTree, NodeIdx};
+pub use refrain_trees::{DraftTree, NodeIdx, NodeSet, VERIFY_ROWS_MAX};

@@ -4,7 +4,7 @@
 //! often begin alike (`crates/lab/RESULTS.md`, *Jumps*).
 
 use super::source::{Candidate, Cursor};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The beginnings of some responses. Holds at most [`MAX`](Self::MAX) of [`LEN_MAX`](Self::LEN_MAX) tokens.
 #[derive(Clone, Debug, Default)]

@@ -20,8 +20,8 @@
 use super::constants::OrderConfig;
 use super::fitted;
 use super::source::{Candidate, Candidates, Cursor};
-use crate::sam::{Match, SuffixAutomaton, Transition};
-use crate::token::TokenId;
+use refrain_trees::sam::{Match, SuffixAutomaton, Transition};
+use refrain_trees::TokenId;
 
 impl Default for OrderConfig {
     fn default() -> Self {

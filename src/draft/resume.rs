@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use super::alignment::{Alignment, REDUNDANT_MAX};
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Number of tokens that must agree before a text counts as copied.
 const GRAM: usize = 3;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {
     ids.iter().copied().map(TokenId).collect()

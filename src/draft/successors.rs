@@ -1,6 +1,6 @@
 //! The target's likely successors of a position: a few tokens with their probabilities, stored compactly.
 
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// A likely next token, and the natural logarithm of its target probability.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -5,7 +5,7 @@
 
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Implements the common methods of these sources: no text of their own, and a fork that is a clone.
 macro_rules! stateless_source {

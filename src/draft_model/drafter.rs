@@ -9,7 +9,7 @@ use crate::draft::{Computed, DraftTree, HiddenStates};
 use crate::kernels::KvType;
 use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::ForwardError;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum unread text tokens before a draft, while drafts are requested. A longer text is prefilled
 /// beforehand in one pass, which costs little more than a few rows. The cost of the next draft is therefore

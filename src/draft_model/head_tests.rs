@@ -16,7 +16,7 @@ use crate::draft::{Candidates, ComputingSource, DraftSource, HiddenStates};
 use crate::kernels::KvType;
 use crate::model::Checkpoint;
 use crate::model::weights::{LoadOptions, Quantize};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 const N_LIKELY: usize = 4;
 const N_NODES_MAX: usize = 12;

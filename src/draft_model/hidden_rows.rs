@@ -14,7 +14,7 @@
 //! Below the text, a node reads the head's own hidden state of its parent.
 
 use crate::model::ModelConfig;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 use super::kv_tree::CHUNK;
 

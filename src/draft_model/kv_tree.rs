@@ -39,7 +39,7 @@ use crate::model::kv_cache::{CacheSize, KvCacheError};
 use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, KvCache, ModelConfig, Workspace};
 use crate::pruning::PredictorScratch;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum text tokens of one pass.
 pub(super) const CHUNK: usize = 256;

@@ -38,7 +38,7 @@ use crate::model::config::DraftHead;
 use crate::model::transformer::{Compute, ForwardError, Part, PassEnd};
 use crate::model::{Hooks, Model, ModelConfig, Workspace};
 use crate::pruning::{Predictor, PredictorScratch};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 pub use drafter::Drafter;
 pub use kv_tree::{KvTree, Likely, ROOT};

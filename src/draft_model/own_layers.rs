@@ -25,7 +25,7 @@ use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::{Compute, ForwardError, Part};
 use crate::model::{KeptRows, Model, ModelConfig, VariedTokens, Workspace};
 use crate::pruning::{ExitHead, Predictor, PredictorError, PredictorScratch};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The target cannot draft with its own first layers.
 #[derive(Debug, Error)]

@@ -14,7 +14,7 @@ use crate::draft::{
 use crate::kernels::KvType;
 use crate::model::ModelConfig;
 use crate::model::kv_cache::KvCacheError;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Number of proposed successors of a node. It is fixed at any distribution (Lever); the reliability table
 /// weighs each successor.

@@ -12,7 +12,7 @@ use crate::draft::{Candidates, ComputingSource, Cursor, DraftSource};
 use crate::kernels::KvType;
 use crate::model::Checkpoint;
 use crate::model::weights::LoadOptions;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 const N_LIKELY: usize = 4;
 const N_NODES_MAX: usize = 12;

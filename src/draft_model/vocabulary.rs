@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::Tokenizer;
 
 /// The first difference between a target's vocabulary and a draft model's.

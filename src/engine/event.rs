@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::draft::SourceName;
 use crate::engine::stats::Stats;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::TextKind;
 
 /// An event of a generation.

@@ -32,7 +32,7 @@ use crate::profile::{
 use crate::pruning::{Predictor, PredictorError};
 use crate::kernels::{MEMORY_MARGIN, has_room};
 use crate::schedule::SwitchTimes;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::Tokenizer;
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Clones share all of them.
@@ -588,7 +588,7 @@ mod tests {
     use super::*;
     use crate::engine::measure::ContextCosts;
     use crate::engine::options::{Drafting, GenerateOptions};
-    use crate::token::TokenId;
+    use refrain_trees::TokenId;
     use std::ops::ControlFlow;
 
     /// With a context that makes eight rows dearer by the length of the context and one row not at all.

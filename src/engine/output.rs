@@ -5,7 +5,7 @@
 //! by that copy.
 
 use crate::engine::event::FinishReason;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::{Tokenizer, Utf8Stream};
 
 /// The limits of one output.

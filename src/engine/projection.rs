@@ -174,7 +174,7 @@ impl Projection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::TokenId;
+    use refrain_trees::TokenId;
 
     /// A root with the path 1, 2, 3 and the leaf 4, with the given reach probabilities.
     fn tree() -> DraftTree {

@@ -19,7 +19,7 @@ use crate::engine::shared::Shared;
 use crate::kernels::{self, BlockType, PackError};
 use crate::model::transformer::{ForwardError, PassEnd};
 use crate::model::{Model, ModelConfig, Shortlist, Workspace};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Number of lowest token ids that every shortlist contains. A byte-level vocabulary lists the bytes first,
 /// then its merges from the most frequent on.

@@ -9,7 +9,7 @@ use crate::engine::output::Output;
 use crate::engine::projection::Projection;
 use crate::engine::stats::Stats;
 use crate::stream::Flow;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::{ReasoningSplitter, TextKind, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
 

@@ -5,7 +5,7 @@
 //! `i` is written to cache slot `base + i`.
 
 use crate::kernels::Visible;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum length of a prefill chunk, in tokens, so that its activations stay small beside the weights.
 pub const PREFILL_CHUNK_MAX: usize = 8192;

@@ -257,7 +257,7 @@ impl<'a> ActiveRows<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::TokenId;
+    use refrain_trees::TokenId;
 
     /// A root with the children 1 and 2, the leaf 3 under 1, 4 under 2, and a padding row.
     fn batch() -> Batch {

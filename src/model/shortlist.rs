@@ -7,7 +7,7 @@
 //! 1.5 B model in Q4_0.
 
 use crate::kernels::{PackError, PackedMatrix};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Some tokens and their rows of the output matrix.
 ///

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::open::open_regular;
+use refrain_files::open_regular;
 use crate::stream::{DirectFile, read_exact_at};
 
 /// One readable, immutable range of bytes with a name for messages.

@@ -59,7 +59,7 @@ use crate::model::state::TreeRows;
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
 use crate::stream::StreamOptions;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 use experts::ExpertBuffers;
 pub use head::ProjectedPart;

@@ -8,7 +8,7 @@ use crate::energy::EnergyMeter;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
 use crate::model::{Batch, KvCache, Model, Workspace};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The energy of plain decoding with a number of threads.
 #[derive(Debug, Clone, Copy, PartialEq)]

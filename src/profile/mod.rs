@@ -20,8 +20,8 @@ use crate::kernels::KvType;
 use crate::model::config::{FeedForward, Widths};
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
-use crate::open::open_regular;
-use crate::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::open_regular;
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 
 pub use cpu::cpu_name;
 pub use energy::ThreadEnergy;

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::kernels::PackError;
 use crate::model::packed::ModelIdentity;
-use crate::replace::ReplaceError;
+use refrain_files::replace::ReplaceError;
 
 /// A predictor could not be read, written or used. An existing file is unchanged.
 #[derive(Debug, Error)]

@@ -22,9 +22,9 @@ use xxhash_rust::xxh3::Xxh3;
 use super::error::PredictorError;
 use super::predictor::{Predictor, PredictorParts, SHADOW_POOL_MAX};
 use crate::model::packed::ModelIdentity;
-use crate::open::open_regular;
-use crate::replace::{Manner, replace_file};
-use crate::token::TokenId;
+use refrain_files::open_regular;
+use refrain_files::replace::{Manner, replace_file};
+use refrain_trees::TokenId;
 
 /// The first bytes of a predictor file.
 pub const MAGIC: [u8; 8] = *b"RFRNPRED";

@@ -105,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::token::TokenId;
+    use refrain_trees::TokenId;
 
     /// The same with sets and sorted lists.
     fn obvious(tree: &DraftTree, chances: &[f32], rules: &KeepRules<'_>) -> BTreeSet<usize> {

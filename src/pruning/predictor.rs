@@ -17,7 +17,7 @@ use crate::kernels::{self, ActivationForm, Activations, BlockType, MatMul, PackE
 use crate::model::Model;
 use crate::model::packed::ModelIdentity;
 use crate::model::transformer::Compute;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum tokens of the shadow pool: scoring them for a row then takes a hundredth of a row's time in the
 /// smallest models.

@@ -9,7 +9,7 @@ use super::{PruningConfig, keep::select};
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
 use crate::model::Interlude;
 use crate::model::transformer::Compute;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Prunes the trees of one session.
 pub(crate) struct Pruner {

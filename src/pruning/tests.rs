@@ -8,7 +8,7 @@ use crate::kernels::{Kernels, KvType, Pool};
 use crate::model::transformer::{Compute, Part, PassEnd};
 use crate::model::weights::LoadOptions;
 use crate::model::{Batch, Checkpoint, Hooks, Interlude, KvCache, Model, Workspace};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 struct Keeps<'a> {
     layer_idx: usize,

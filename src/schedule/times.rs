@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::open::open_regular;
+use refrain_files::open_regular;
 
 /// The format version that this program writes and reads.
 const VERSION: u32 = 1;

@@ -10,7 +10,7 @@ use super::file::{DIRECT_ALIGN, DirectFile};
 use super::options::StreamOptions;
 use super::{Extent, Meter, ReadFailure, Ring, RingOptions, TakeError};
 use crate::kernels::PageBuf;
-use crate::open::open_regular;
+use refrain_files::open_regular;
 
 /// Number of buffers: one is filled while another is returned, and the third keeps the disk busy meanwhile.
 const N_BUFFERS: usize = 3;

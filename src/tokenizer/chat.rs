@@ -16,7 +16,7 @@ use thiserror::Error;
 use super::date::ChatDate;
 use super::pipeline::Piece;
 use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The author of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -9,7 +9,7 @@ use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
 use crate::model::config::VOCAB_SIZE_MAX;
 use crate::model::gguf::{GgufArray, GgufFile, GgufValue};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// `tokenizer.ggml.token_type`.
 const UNKNOWN: u64 = 2;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::json::{self, ParsedJson};
 use super::{Spec, Tokenizer, TokenizerError, ids_of};
 use crate::model::hf::HfFolder;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// All files that this module reads.
 pub(crate) const FOLDER_FILES: [&str; 5] = [

@@ -26,7 +26,7 @@ use crate::face::internals;
 use crate::model::gguf::GgufFile;
 use crate::model::hf::HfFolder;
 use crate::kernels::has_room;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use pipeline::{Pipeline, PipelineParts};
 use vocab::{Scheme, TokenKind, Vocab};
 

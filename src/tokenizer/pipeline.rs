@@ -19,8 +19,8 @@ use super::regexp::Budget;
 use super::steps::{CountedNormalizer, NormalizerStep, PreTokenizerStep, pre_tokenize};
 use super::unigram::{Unigram, UnigramParts};
 use super::vocab::{self, Scheme, Vocab};
-use crate::quiet::catch_quietly;
-use crate::token::TokenId;
+use refrain_files::catch_quietly;
+use refrain_trees::TokenId;
 
 /// Maximum number of merges (published: about 500 000).
 pub const MERGES_MAX: usize = 1 << 22;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Tokenizer;
 use crate::face::internals;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Whether a text is the model's reasoning or its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]

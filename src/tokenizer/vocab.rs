@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::TokenizerError;
 use crate::model::config::VOCAB_SIZE_MAX;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Maximum length of a token's text, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 64 << 10;

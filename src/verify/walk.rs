@@ -1,7 +1,7 @@
 //! The walk: follows the target's own choices through the draft tree.
 
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The visited nodes and chosen tokens of a walk. The buffers are reused between steps.
 #[derive(Debug, Default)]

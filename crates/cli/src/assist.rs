@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::internals::replace::replace_contents;
+use refrain_files::replace::replace_contents;
 use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};

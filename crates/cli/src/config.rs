@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
-use refrain::internals::replace::{Manner, ReplaceError, replace_contents, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, replace_contents, replace_file};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

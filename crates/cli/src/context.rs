@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use refrain_index::{
     Document, NoteHit, NotesIndex, Passage, PassageIndex, ReadLimits, Search, SkipReason, read_documents,
     split, split_sections,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use refrain::internals::model::hf::JSON_BYTES_MAX;
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use refrain::{
     Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
 };

@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use refrain::EngineError;
 use refrain::internals::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
 use refrain::internals::model::weights::LoadOptions;
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use serde::Serialize;
 
 use crate::args::PackArgs;

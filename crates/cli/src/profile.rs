@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 use refrain::internals::draft::CostProfile;
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use refrain::internals::profile::PassCost;
 use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, Session, ThreadEnergy};
 

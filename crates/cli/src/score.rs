@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use refrain::internals::replace::{Manner, replace_file};
+use refrain_files::replace::{Manner, replace_file};
 use refrain::{
     CancelToken, Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens,
     TokenId,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use refrain::internals::draft::CostProfile;
-use refrain::internals::replace::{ReplaceError, create_private_folder};
+use refrain_files::replace::{ReplaceError, create_private_folder};
 use refrain::{DraftModelOptions, EngineOptions};
 use refrain_bench::trace::{RecordError, RecordOptions, record};
 use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};

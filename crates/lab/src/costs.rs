@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use refrain::internals::draft::CostProfile;
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use refrain::{MachineProfile, ProfileError, SessionOptions};
 use thiserror::Error;
 

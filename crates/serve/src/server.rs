@@ -21,7 +21,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use refrain::CancelToken;
-use refrain::internals::quiet::{catch_quietly, is_caught};
+use refrain_files::{catch_quietly, is_caught};
 use refrain::internals::kernels::has_room;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Semaphore, watch};

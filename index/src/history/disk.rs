@@ -8,12 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 
 use super::HistoryError;
 use super::error::io_error;
 use crate::seal::{self, Seal};
-use refrain::internals::replace;
+use refrain_files::replace;
 
 /// A file system.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {

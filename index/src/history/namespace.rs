@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use refrain::TokenId;
-use refrain::internals::sam::SuffixAutomaton;
+use refrain_trees::sam::SuffixAutomaton;
 
 use super::HistoryError;
 use super::cache::PageCache;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use refrain::internals::draft::{
     AutomatonOrders, OpeningPlace, Openings, OrderConfig, most_frequent, propose_orders,
 };
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TokenId};
 
 use super::cache::PageCache;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::SystemTime;
 
 use refrain::internals::draft::OrderConfig;
-use refrain::internals::replace::tighten;
+use refrain_files::replace::tighten;
 use refrain::{EchoStore, TokenId};
 
 use super::access::{Access, Role, enter};

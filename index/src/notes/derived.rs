@@ -16,8 +16,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use refrain::internals::open::open_regular;
-use refrain::internals::replace::private_options;
+use refrain_files::open_regular;
+use refrain_files::replace::private_options;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec::{Decoder, Encoder};

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use refrain::internals::replace::{Manner, ReplaceError, private_options, remove_leftovers, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, private_options, remove_leftovers, replace_file};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{NotesError, io_error};

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use refrain::internals::quiet::catch_quietly;
+use refrain_files::catch_quietly;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::catalogue::Entry;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use refrain::internals::replace;
+use refrain_files::replace;
 use tantivy::directory::error::OpenReadError;
 use tantivy::index::SegmentMeta;
 use tantivy::{Index, TantivyError};

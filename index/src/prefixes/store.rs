@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use refrain::internals::replace::tighten;
+use refrain_files::replace::tighten;
 use refrain::{Session, StateKey, TokenId};
 
 use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};

@@ -2,7 +2,7 @@
 
 use crate::draft::evidence::Evidence;
 use crate::draft::source::Cursor;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// A source's claim about a token under an expanded node.
 #[derive(Clone, Copy, Debug)]

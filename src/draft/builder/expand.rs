@@ -7,7 +7,7 @@ use super::frontier::{Found, Ranked};
 use super::{CURSORS_MAX, Scratch, TreeBuilder};
 use crate::draft::cost::CostProfile;
 use crate::draft::source::{ComputingSource, DraftSource};
-use crate::draft::tree::NodeIdx;
+use refrain_trees::NodeIdx;
 
 /// Maximum nodes that a source computes in one pass.
 const GROUP_MAX: usize = 8;

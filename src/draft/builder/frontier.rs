@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::draft::tree::NodeIdx;
-use crate::token::TokenId;
+use refrain_trees::NodeIdx;
+use refrain_trees::TokenId;
 
 /// A proposed node.
 #[derive(Clone, Copy, Debug)]

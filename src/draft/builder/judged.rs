@@ -4,8 +4,8 @@ use super::TreeBuilder;
 use super::claim::Claim;
 use crate::draft::evidence::Evidence;
 use crate::draft::source::StepOutcome;
-use crate::draft::tree::NodeIdx;
-use crate::token::TokenId;
+use refrain_trees::NodeIdx;
+use refrain_trees::TokenId;
 
 impl TreeBuilder {
     /// Calls `sink` with the evidence on claims that [`observe`](Self::observe) learns from after a step of the

@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::draft::limits::VERIFY_ROWS_MAX;
+use refrain_trees::VERIFY_ROWS_MAX;
 
 /// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
 pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;

@@ -12,7 +12,7 @@ use self::hidden::HiddenTime;
 use self::leaves::{LeafCosts, N_CLASSES, place};
 use self::plain::PlainSteps;
 use super::draft_times::DRAFT_US_PER_NODE;
-use super::limits::VERIFY_ROWS_MAX;
+use refrain_trees::VERIFY_ROWS_MAX;
 
 /// The time of a verification step by the rows and leaves of its tree, and the time of drafting.
 ///

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::hidden::HiddenTime;
 use super::leaves::{LeafCosts, StoredLeaves};
 use super::{CostCorrection, CostProfile, Knot, LOG_CORRECTION_MAX, LOG_ERROR_MAX, US_MAX, US_MIN};
-use crate::draft::limits::VERIFY_ROWS_MAX;
+use refrain_trees::VERIFY_ROWS_MAX;
 
 /// A [`CostProfile`] as stored: without the batch lengths, which belong to the backend.
 #[derive(Clone, Debug, Serialize, Deserialize)]

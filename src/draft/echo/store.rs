@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::successors::{LIST_BYTES, SUCCESSORS_MAX, Successor, SuccessorLists};
 use super::{EchoConfig, Pair};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The target's newest successors after one or two tokens, for the source echo. Clones share the lists.
 ///

@@ -21,7 +21,7 @@ use crate::model::weights::{PackedAccess, Quantize};
 use crate::profile::{MachineProfile, kv_type_name};
 use crate::pruning::PruningConfig;
 use crate::stream::StreamOptions;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
 
 pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};

@@ -2,7 +2,7 @@
 
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
 
 /// Turns or plain text, as tokens.

@@ -9,7 +9,7 @@ use crate::draft::{
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
 use crate::engine::policy::Policy;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// State of drafting for one session.
 pub(in crate::engine) struct DraftingState {

@@ -20,7 +20,7 @@ use crate::engine::error::SessionError;
 use crate::kernels::AllocError;
 use crate::model::rope::depends_on_context;
 use crate::model::state::Purpose;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The version of the arithmetic and of the layout of a state. Every change to the bits of keys and values, or to the
 /// order of their bytes, must increase it. (A test detects changes.)

@@ -11,7 +11,7 @@ use crate::model::kv_cache::CacheSize;
 use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, Hooks, Interlude, KvCache, Meanwhile, Workspace};
 use crate::pruning::{Pruned, Pruner};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// State of the target model for one session.
 pub(in crate::engine) struct TargetState {

@@ -9,7 +9,7 @@ use crate::engine::error::{GenerateError, SessionError};
 use crate::face::internals;
 use crate::kernels::{self, FloatEnv};
 use crate::model::transformer::{ForwardError, PassEnd};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Receives the logits of one position, `[vocab_size]`.
 pub type LogitsReceiver<'a> = &'a mut dyn FnMut(&[f32]);

@@ -20,7 +20,7 @@ use crate::model::gguf::{GgufError, GgufFile, GgufValue};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.

@@ -14,8 +14,8 @@ use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
 use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
-use crate::open::open_regular;
-use crate::token::TokenId;
+use refrain_files::open_regular;
+use refrain_trees::TokenId;
 
 pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     match kind(path)? {

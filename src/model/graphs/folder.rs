@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::GraphsError;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{ModelIdentity, PackedFile, Piece};
-use crate::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use crate::schedule::{GraphKind, SwitchTimes, TimesError};
 
 /// The file with everything except the layers. A folder with such a file is a folder of graphs.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::{HfError, SafetensorsFile, StoredTensor};
-use crate::open::open_regular;
+use refrain_files::open_regular;
 
 /// Longest text file read (`tokenizer.json` of the largest published vocabularies: about 35 MB).
 pub const JSON_BYTES_MAX: u64 = 256 << 20;

@@ -16,7 +16,7 @@ use super::write::{
 use crate::kernels::BlockType;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::weights::{LoadOptions, Loader};
-use crate::replace::ReplaceError;
+use refrain_files::replace::ReplaceError;
 
 /// A piece to be written, and its file's name. The identity in it is not read.
 pub(in crate::model) struct PieceFile {

@@ -14,7 +14,7 @@ use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
 use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
-use crate::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 
 /// A model could not be packed. An existing file at the path is unchanged, and no partial file remains.
 #[derive(Debug, Error)]

@@ -41,7 +41,7 @@ use crate::model::weights::{Layer, Weights};
 use crate::stream::{
     Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, TurnError, Turns,
 };
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 pub use error::StreamedError;
 pub(in crate::model) use experts::{ExpertCache, LoadedExperts};

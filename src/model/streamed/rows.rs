@@ -7,7 +7,7 @@ use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix,
 use crate::model::packed::PackedTensor;
 use crate::model::shortlist::Shortlist;
 use crate::stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Reads rows by panels of 16, since the rows of a panel are interleaved.
 pub(super) struct RowReader {

@@ -7,7 +7,7 @@ use super::{Buffers, Compute, ForwardError, Model, Workspace, for_rows, project}
 use crate::kernels::{self, FloatEnv, MatMul, PackError, PackedMatrix, resize_exact};
 use crate::model::shortlist::Shortlist;
 use crate::model::streamed::Streamed;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Logits that a thread scales at a time.
 const LOGITS_PART: usize = 4096;

@@ -18,7 +18,7 @@ use crate::model::kv_cache::KvCache;
 use crate::model::rows::{ActiveRows, Hooks, KeptRows, Meanwhile};
 use crate::model::state::{RecurrentError, RecurrentLayer, TreeRows};
 use crate::model::streamed::PassLayer;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// One of the sequences of a pass: a batch behind the committed prefix of its own KV cache.
 pub struct Part<'a> {

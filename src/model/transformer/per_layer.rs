@@ -13,7 +13,7 @@ use crate::kernels::{self, MatMul, resize_exact};
 use crate::model::arch::tensors::LayerWeight;
 use crate::model::config::PerLayerInputs;
 use crate::model::layers::LayersError;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 impl Model {
     /// Computes the layers' own inputs from the scaled embeddings in `x`.

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::options::Sampling;
 use crate::kernels::{self, Kernels};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The candidates of one choice, most likely first. The memory is reused between choices.
 #[derive(Default)]

@@ -23,7 +23,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::SamplingError;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::tokenizer::{SpecialTokens, Tokenizer};
 
 /// Maximum number of breaker strings. Published lists have 4 to 20.

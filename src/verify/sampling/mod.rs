@@ -11,7 +11,7 @@ mod options;
 mod penalties;
 
 use crate::kernels::{self, FloatEnv, Kernels};
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 use crate::verify::random::uniform;
 use candidates::{Candidates, draw};
 use dry::Dry;

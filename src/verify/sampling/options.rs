@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::dry::DryOptions;
 use super::error::SamplingError;
 use crate::model::GenerationDefaults;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// The method to choose the next token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

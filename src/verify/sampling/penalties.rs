@@ -1,7 +1,7 @@
 //! Penalties on the tokens of a window: repetition, frequency and presence.
 
 use super::options::Sampling;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// Applies the penalties. Keeps its buffer of the window's tokens between calls, to avoid allocations.
 #[derive(Default)]

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 /// A run of the text that occurs in another text, and in none of them with one more number on either side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use refrain::internals::replace::{create_private_folder, private_options};
+use refrain_files::replace::{create_private_folder, private_options};
 use refrain_index::internals::{Seal, place};
 use refrain_index::notes::absolute;
 use serde::{Deserialize, Serialize};

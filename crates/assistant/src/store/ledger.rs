@@ -17,8 +17,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use refrain::internals::open::open_regular;
-use refrain::internals::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::open_regular;
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use refrain_index::KeyProblem;
 use refrain_index::internals::{PART_BYTES, Seal, place};
 use serde::{Deserialize, Serialize};

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use refrain::internals::replace::{create_private_folder, private_options, tighten};
+use refrain_files::replace::{create_private_folder, private_options, tighten};
 use refrain::{Session, TokenId};
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::internals::Seal;

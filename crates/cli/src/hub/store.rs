@@ -8,8 +8,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use refrain::internals::open::open_regular;
-use refrain::internals::replace;
+use refrain_files::open_regular;
+use refrain_files::replace;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{Hash, Listed, is_hex};

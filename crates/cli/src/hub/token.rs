@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 
 use super::HubError;
 use crate::history::{folder_of, home};

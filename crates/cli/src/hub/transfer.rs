@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use refrain::internals::open::open_regular;
-use refrain::internals::replace;
+use refrain_files::open_regular;
+use refrain_files::replace;
 use ring::digest::Context;
 use serde::{Deserialize, Serialize};
 use ureq::http::{HeaderMap, StatusCode, header};

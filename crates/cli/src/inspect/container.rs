@@ -7,7 +7,7 @@ use refrain::internals::kernels::PANEL_LAYOUT_VERSION;
 use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
-use refrain::internals::open::open_regular;
+use refrain_files::open_regular;
 use refrain::internals::schedule::GraphKind;
 use refrain::{Checkpoint, LoadError, MachineProfile, Tokenizer};
 

@@ -1,7 +1,7 @@
 //! Text with an automaton, shared by several rules.
 
 use refrain::TokenId;
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 /// Maximum tokens of a corpus: about 70 MB.
 const TOKENS_MAX: u32 = 1 << 20;

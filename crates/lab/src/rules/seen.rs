@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use refrain::TokenId;
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::corpus::Corpus;
 

@@ -16,8 +16,8 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
-use refrain::internals::open::open_regular;
-use refrain::internals::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::open_regular;
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use refrain::internals::quiet::catch_quietly;
+use refrain_files::catch_quietly;
 
 use super::limits::UNITS_MAX;
 use super::mime::{self, Message, field_name, is_fold};

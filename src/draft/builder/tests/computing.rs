@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::{build, builder};
 use crate::draft::testing::AlwaysRight;
 use crate::draft::*;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 /// A source that computes: at each node the same tokens with the same probabilities. A pass takes `pass_us`,
 /// plus `row_us` for each node, and is recorded with its number of nodes.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use crate::draft::*;
-use crate::token::TokenId;
+use refrain_trees::TokenId;
 
 const VOCAB_SIZE: u32 = 64;
 

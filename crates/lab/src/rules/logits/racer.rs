@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use refrain::TokenId;
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::SharedRows;
 use crate::rules::corpus::Texts;

@@ -3,7 +3,7 @@
 use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
-use refrain::internals::sam::Match;
+use refrain_trees::sam::Match;
 
 /// The minimum match length for drafts, as published.
 pub(super) const THRESHOLD: usize = 5;

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
 use refrain::TokenId;
-use refrain::internals::sam::{Match, SuffixAutomaton};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 /// Number of drafted tokens per matched token.
 const FACTOR: usize = 1;

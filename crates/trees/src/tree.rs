@@ -165,11 +165,12 @@ impl DraftTree {
     }
 
     /// Number of the build that made this tree, 0 if none: identifies the builder's own tree.
-    pub(super) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn set_id(&mut self, id: u64) {
+    /// Sets the number of the build.
+    pub fn set_id(&mut self, id: u64) {
         self.id = id;
     }
 

@@ -1,7 +1,7 @@
 //! A set of nodes of one draft tree, as a bit mask.
 
-use super::limits::VERIFY_ROWS_MAX;
-use super::tree::NodeIdx;
+use crate::VERIFY_ROWS_MAX;
+use crate::tree::NodeIdx;
 
 /// Some nodes of a draft tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

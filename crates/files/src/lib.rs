@@ -1,0 +1,13 @@
+//! Files whose names or contents come from outside, and files of the user.
+//!
+//! Every file of Refrain is opened, created and replaced here: models, stores, traces, an app's notes. The crate knows nothing
+//! of their contents.
+//!
+//! It is a part of Refrain, outside semantic versioning: its names change with any release.
+
+mod open;
+mod quiet;
+pub mod replace;
+
+pub use open::open_regular;
+pub use quiet::{catch_quietly, is_caught};
