@@ -6,7 +6,6 @@ mod date;
 mod error;
 mod gguf;
 mod hf;
-mod jinja;
 mod json;
 mod json_steps;
 mod pipeline;

@@ -1,14 +1,14 @@
 //! Chat templates: Jinja programs from checkpoints, run with bounded work, memory and output.
 //!
 //! A template comes with a model file, so it is untrusted input. It sees the conversation and its options only: no
-//! files and no environment. From the clock it sees one date, which can be set. [`jinja`](super::jinja) limits its
+//! files and no environment. From the clock it sees one date, which can be set. The crate `refrain-jinja` limits its
 //! steps and the total bytes of its values.
 
 use thiserror::Error as ThisError;
 
 use super::chat::{ChatOptions, Message, Role};
 use super::date::ChatDate;
-use super::jinja::{self, Bounds, ErrorKind, Value};
+use refrain_jinja::{self as jinja, Bounds, ErrorKind, Value};
 
 /// Maximum length of a template's source, in bytes (published: about 30 kB).
 pub const TEMPLATE_BYTES_MAX: usize = 256 << 10;

@@ -14,7 +14,7 @@ const BLOCK_DEPTH_MAX: u32 = 32;
 
 /// A parsed template.
 #[derive(Debug)]
-pub(in crate::tokenizer) struct Template {
+pub struct Template {
     pub(super) body: Vec<Stmt>,
     pub(super) macros: Vec<Macro>,
 }
@@ -135,7 +135,7 @@ pub(super) enum Kind {
 }
 
 /// Parses a source.
-pub(in crate::tokenizer) fn parse(source: &str) -> Result<Template> {
+pub fn parse(source: &str) -> Result<Template> {
     let mut parser = Parser {
         tokens: tokens(source)?,
         at: 0,

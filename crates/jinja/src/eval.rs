@@ -13,17 +13,17 @@ use super::{Error, ErrorKind, Result, filters, methods};
 const EVAL_DEPTH_MAX: u32 = 220;
 
 /// The limits of an evaluation.
-pub(in crate::tokenizer) struct Bounds {
+pub struct Bounds {
     /// Steps: a part of an expression, a statement, 64 bytes read or written.
-    pub(in crate::tokenizer) fuel: u64,
+    pub fuel: u64,
     /// Bytes of all values together.
-    pub(in crate::tokenizer) bytes: u64,
+    pub bytes: u64,
     /// Bytes of the output.
-    pub(in crate::tokenizer) output: usize,
+    pub output: usize,
 }
 
 /// Evaluates a template. `variables` are the template's inputs; `strftime_now` formats `date`.
-pub(in crate::tokenizer) fn render(
+pub fn render(
     template: &Template,
     variables: Vec<(&str, Value)>,
     date: &dyn Fn(&str) -> String,

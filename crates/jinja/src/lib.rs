@@ -7,10 +7,12 @@
 //! Hugging Face's sandbox. Only a `namespace` can be assigned to, and it cannot contain itself. Nesting is limited in
 //! the source, in values and in the evaluation, so a thread with a small stack is enough.
 //!
-//! [`lexer`] splits the source into tokens, [`parser`] builds a tree from them, and [`eval`] evaluates the tree to
-//! [`value`]s. The output equals that of Jinja 3.1 with Hugging Face's options: `trim_blocks`, `lstrip_blocks`,
+//! `lexer` splits the source into tokens, `parser` builds a tree from them, and `eval` evaluates the tree to
+//! `value`s. The output equals that of Jinja 3.1 with Hugging Face's options: `trim_blocks`, `lstrip_blocks`,
 //! `loop_controls`, `{% generation %}`, and `tojson` without escapes. These features are not supported and give an
 //! error with their name: `include`, `import`, `extends`, `block`, recursive loops, `**kwargs`.
+//!
+//! The crate is a part of Refrain, outside semantic versioning.
 
 mod eval;
 mod filters;
@@ -22,20 +24,22 @@ mod parser;
 mod tests;
 mod value;
 
-pub(super) use eval::{Bounds, render};
-pub(super) use parser::{Template, parse};
-pub(super) use value::Value;
+pub use eval::{Bounds, render};
+pub use parser::{Template, parse};
+pub use value::Value;
 
 /// An error of parsing or evaluation, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Error {
+pub struct Error {
     /// The line, from 1.
-    pub(super) line: u32,
-    pub(super) kind: ErrorKind,
+    pub line: u32,
+    /// What failed.
+    pub kind: ErrorKind,
 }
 
+/// The kinds of errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ErrorKind {
+pub enum ErrorKind {
     /// The source is not a valid template.
     Syntax(String),
     /// A value does not support an operation of the template.

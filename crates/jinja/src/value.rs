@@ -21,27 +21,40 @@ const BYTES_PER_STEP: usize = 64;
 /// Slots that a step may use without paying for them.
 const FREE_SLOTS: usize = 16;
 
+/// A value of a template. Lists, mappings and strings are shared and never change.
 #[derive(Debug, Clone)]
-pub(in crate::tokenizer) enum Value {
+pub enum Value {
+    /// A name without a value.
     Undefined,
+    /// `none`.
     None,
+    /// A boolean.
     Bool(bool),
+    /// An integer. Those beyond 64 bits are errors.
     Int(i64),
+    /// A float.
     Float(f64),
+    /// A text.
     Str(Arc<String>),
     /// A text of the filters `safe` and `escape`: `+` escapes what it joins to it. Otherwise a text.
     Safe(Arc<String>),
+    /// A list or tuple.
     List(Rc<List>),
+    /// A mapping.
     Dict(Rc<Dict>),
+    /// The result of `range`, without its items.
     Range(Rc<Range>),
+    /// The result of `namespace`, whose fields a template may set.
     Namespace(Rc<Namespace>),
+    /// `loop`.
     Loop(Rc<Loop>),
+    /// A function.
     Builtin(Builtin),
 }
 
 /// Built-in functions of every template, and the functions of `macro` and `call`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::tokenizer) enum Builtin {
+pub enum Builtin {
     Range,
     Namespace,
     Dict,
@@ -52,14 +65,14 @@ pub(in crate::tokenizer) enum Builtin {
 }
 
 #[derive(Debug)]
-pub(in crate::tokenizer) struct List {
+pub struct List {
     pub(super) items: Vec<Value>,
     nesting: Nesting,
 }
 
 /// A mapping in order of insertion.
 #[derive(Debug)]
-pub(in crate::tokenizer) struct Dict {
+pub struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
     nesting: Nesting,
 }
@@ -74,7 +87,7 @@ struct Nesting {
 }
 
 #[derive(Debug, PartialEq)]
-pub(in crate::tokenizer) struct Range {
+pub struct Range {
     pub(super) start: i64,
     pub(super) step: i64,
     pub(super) len: usize,
@@ -82,13 +95,13 @@ pub(in crate::tokenizer) struct Range {
 
 /// The only mutable object of a template.
 #[derive(Debug, Default)]
-pub(in crate::tokenizer) struct Namespace {
+pub struct Namespace {
     pub(super) entries: RefCell<Vec<(String, Value)>>,
 }
 
 /// The variable `loop`.
 #[derive(Debug)]
-pub(in crate::tokenizer) struct Loop {
+pub struct Loop {
     pub(super) over: Value,
     pub(super) len: usize,
     pub(super) index: Cell<usize>,
@@ -169,18 +182,19 @@ fn bounded_nesting<'v>(values: impl Iterator<Item = &'v Value>) -> Outcome<Nesti
 }
 
 impl Value {
-    pub(in crate::tokenizer) fn text(text: impl Into<String>) -> Self {
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Self {
         Self::Str(Arc::new(text.into()))
     }
 
     /// A list. The caller charges it first.
-    pub(in crate::tokenizer) fn list(items: Vec<Self>) -> Outcome<Self> {
+    pub fn list(items: Vec<Self>) -> Outcome<Self> {
         let nesting = bounded_nesting(items.iter())?;
         Ok(Self::List(Rc::new(List { items, nesting })))
     }
 
     /// A mapping with distinct keys. The caller charges it first.
-    pub(in crate::tokenizer) fn dict(entries: Vec<(Self, Self)>) -> Outcome<Self> {
+    pub fn dict(entries: Vec<(Self, Self)>) -> Outcome<Self> {
         let nesting = bounded_nesting(entries.iter().map(|(_, value)| value))?;
         Ok(Self::Dict(Rc::new(Dict { entries, nesting })))
     }
@@ -202,7 +216,7 @@ impl Value {
     }
 
     /// Converts a JSON value.
-    pub(in crate::tokenizer) fn from_json(json: &serde_json::Value) -> Outcome<Self> {
+    pub fn from_json(json: &serde_json::Value) -> Outcome<Self> {
         use serde_json::Value as Json;
         Ok(match json {
             Json::Null => Self::None,
