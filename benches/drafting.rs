@@ -15,11 +15,11 @@ use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, CostProfile, ResumeSource, ReuseSource, SUCCESSORS_MAX,
     StepLimits, TreeBuilder,
 };
-use refrain_trees::sam::SuffixAutomaton;
 use refrain::{
     DraftSource, DraftTree, HistoryStore, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
     TokenId,
 };
+use refrain_trees::sam::SuffixAutomaton;
 use rustix::time::{ClockId, clock_gettime};
 
 const VOCAB_SIZE: u32 = 50_000;

@@ -41,13 +41,14 @@ mod model;
 mod profile;
 mod pruning;
 mod schedule;
-mod stream;
 mod task;
 mod tokenizer;
 mod verify;
 
 /// The arithmetic, a crate of its own.
 pub(crate) use refrain_kernels as kernels;
+/// Reads of models larger than memory, a crate of their own.
+pub(crate) use refrain_stream as stream;
 
 pub use cancel::CancelToken;
 pub use draft::{
@@ -79,9 +80,9 @@ pub use model::weights::{PackedAccess, Quantize};
 pub use model::{GenerationDefaults, PREFILL_CHUNK_MAX};
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
 pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
+pub use refrain_trees::TokenId;
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};
-pub use refrain_trees::TokenId;
 pub use tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
@@ -102,17 +103,17 @@ pub mod error {
     pub use crate::kernels::{AllocError, BlockType, PackError};
     pub use crate::model::checkpoint::{LayerWeight, WeightId};
     pub use crate::model::config::ConfigError;
-    pub use crate::model::gguf::GgufError;
     pub use crate::model::graphs::GraphsError;
-    pub use crate::model::hf::{HfError, SafetensorsError};
     pub use crate::model::kv_cache::KvCacheError;
     pub use crate::model::layers::{LayersError, LayersProblem};
     pub use crate::model::packed::PackedFileError;
     pub use crate::model::streamed::StreamedError;
     pub use crate::model::weights::WeightsError;
     pub use crate::pruning::PredictorField;
-    pub use crate::stream::StreamOptionError;
     pub use crate::tokenizer::{ReservedVariable, TemplateError};
+    pub use refrain_containers::gguf::GgufError;
+    pub use refrain_containers::hf::{HfError, SafetensorsError};
+    pub use refrain_stream::StreamOptionError;
 }
 
 /// Internal modules, for this project's own crates: the search index, the benchmarks, training and the

@@ -7,11 +7,11 @@ use std::path::Path;
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
 use refrain::internals::kernels::BlockType;
+use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
 use refrain::internals::model::config::{
     ConfigError, FeedForward, KvSource, Mixer, RopeScaling, Routing, Streams,
 };
-use refrain::internals::model::hf::parse_config;
 use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
 

@@ -18,10 +18,7 @@ fn an_engine_on_an_odd_thread_gives_the_same_bits() {
         let text = "The harbour office moves to Quay 7. The harbour office moves to";
         session.append_text(text, SpecialTokens::AsText).unwrap();
         session
-            .score(
-                &CancelToken::new(),
-                Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))),
-            )
+            .score(&CancelToken::new(), Some(&mut |row: &[f32]| bits.extend(row.iter().map(|x| x.to_bits()))))
             .unwrap();
         let sampling = Sampling {
             seed: Some(5),

@@ -2,7 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::internals::model::hf::{SafetensorsFile, ShardIndex, parse_config};
+use refrain::internals::model::arch::parse_config;
+use refrain::internals::model::hf::{SafetensorsFile, ShardIndex};
 use refrain::internals::model::source::Source;
 
 fuzz_target!(|bytes: &[u8]| {

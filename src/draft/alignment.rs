@@ -13,8 +13,8 @@
 use serde::Serialize;
 
 use super::source::StepOutcome;
-use refrain_trees::{DraftTree, NodeIdx};
 use refrain_trees::TokenId;
+use refrain_trees::{DraftTree, NodeIdx};
 
 /// Maximum tokens that the target may skip.
 pub(super) const REDUNDANT_MAX: usize = 6;

@@ -4,8 +4,8 @@ use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use refrain_trees::sam::SuffixAutomaton;
 use refrain_trees::TokenId;
+use refrain_trees::sam::SuffixAutomaton;
 
 /// Drafts from the session's own text, prompt and output, with a suffix automaton over it.
 ///

@@ -11,8 +11,8 @@ use super::openings::{OpeningPlace, Openings};
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
 use crate::face::internals;
-use refrain_trees::sam::{Match, SuffixAutomaton};
 use refrain_trees::TokenId;
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 /// Earlier responses by namespace (an account, an app, a task), shared by the threads of a process.
 ///

@@ -68,6 +68,7 @@ pub use openings::{OpeningPlace, OpeningToken, Openings};
 pub use orders::{AutomatonOrders, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders, propose_orders};
 pub use passages::PassagesSource;
 pub use prior::{Prior, PriorFit};
+pub use refrain_trees::{DraftTree, NodeIdx, NodeSet, VERIFY_ROWS_MAX};
 pub use reliability::{ReliabilityTable, SourceSlot};
 pub use resume::ResumeSource;
 pub use reuse::{ReuseConfig, ReuseSource};
@@ -76,4 +77,3 @@ pub use source::{
     TargetListener, most_frequent,
 };
 pub use successors::{SUCCESSORS_MAX, Successor, SuccessorLists};
-pub use refrain_trees::{DraftTree, NodeIdx, NodeSet, VERIFY_ROWS_MAX};

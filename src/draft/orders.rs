@@ -20,8 +20,8 @@
 use super::constants::OrderConfig;
 use super::fitted;
 use super::source::{Candidate, Candidates, Cursor};
-use refrain_trees::sam::{Match, SuffixAutomaton, Transition};
 use refrain_trees::TokenId;
+use refrain_trees::sam::{Match, SuffixAutomaton, Transition};
 
 impl Default for OrderConfig {
     fn default() -> Self {

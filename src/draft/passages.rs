@@ -6,8 +6,8 @@ use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
-use refrain_trees::sam::{Match, SuffixAutomaton};
 use refrain_trees::TokenId;
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 /// Drafts from passages. No draft crosses from one passage into another, and the source has its own
 /// reliability record.

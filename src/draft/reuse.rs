@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use super::alignment::Alignment;
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
-use refrain_trees::{DraftTree, NodeIdx};
 use refrain_trees::TokenId;
+use refrain_trees::{DraftTree, NodeIdx};
 
 /// The segments of rejected drafts that are kept, and their lifetime.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::evidence::EvidenceClass;
 use super::successors::SuccessorLists;
-use refrain_trees::{DraftTree, NodeIdx};
 use refrain_trees::TokenId;
+use refrain_trees::{DraftTree, NodeIdx};
 
 /// The state of a source at one tree node, in the source's own encoding. Valid until the source's next
 /// `anchors`, `observe`, `prime` or `reset`.

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use refrain_trees::TokenId;
 use crate::tokenizer::Tokenizer;
+use refrain_trees::TokenId;
 
 /// The first difference between a target's vocabulary and a draft model's.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::draft::SourceName;
 use crate::engine::stats::Stats;
-use refrain_trees::TokenId;
 use crate::tokenizer::TextKind;
+use refrain_trees::TokenId;
 
 /// An event of a generation.
 #[derive(Debug, Clone, PartialEq)]

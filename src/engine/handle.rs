@@ -19,6 +19,7 @@ use crate::engine::session::Session;
 use crate::engine::shared::Shared;
 use crate::face::internals;
 use crate::kernels::{IsaKind, Kernels, KernelsNotice, Pool};
+use crate::kernels::{MEMORY_MARGIN, has_room};
 use crate::model::config::Eagle3;
 use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
@@ -30,10 +31,9 @@ use crate::profile::{
     self, MachineProfile, ProfileError, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name,
 };
 use crate::pruning::{Predictor, PredictorError};
-use crate::kernels::{MEMORY_MARGIN, has_room};
 use crate::schedule::SwitchTimes;
-use refrain_trees::TokenId;
 use crate::tokenizer::Tokenizer;
+use refrain_trees::TokenId;
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Clones share all of them.
 #[derive(Clone)]

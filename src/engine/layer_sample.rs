@@ -165,7 +165,7 @@ fn cost_plan(plan: &LayerPlan) -> LayerPlan {
 mod tests {
     use super::*;
     use crate::model::ModelConfig;
-    use crate::model::hf::parse_config;
+    use crate::model::arch::parse_config;
     use serde_json::{Value, json};
 
     fn config(fields: Value) -> ModelConfig {

@@ -5,8 +5,8 @@
 //! by that copy.
 
 use crate::engine::event::FinishReason;
-use refrain_trees::TokenId;
 use crate::tokenizer::{Tokenizer, Utf8Stream};
+use refrain_trees::TokenId;
 
 /// The limits of one output.
 #[derive(Debug)]

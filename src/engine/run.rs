@@ -8,10 +8,10 @@ use crate::engine::event::TokenEvent;
 use crate::engine::output::Output;
 use crate::engine::projection::Projection;
 use crate::engine::stats::Stats;
-use crate::stream::Flow;
-use refrain_trees::TokenId;
 use crate::tokenizer::{ReasoningSplitter, TextKind, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
+use refrain_stream::Flow;
+use refrain_trees::TokenId;
 
 /// A generation without its session.
 pub(super) struct Run {

@@ -8,7 +8,7 @@ use crate::draft::{Computed, EvidenceClass, Rejections, SourceName};
 use crate::energy::EnergyStats;
 use crate::model::streamed::{StreamMemory, Streamed};
 use crate::pruning::Pruned;
-use crate::stream::{Flow, ReadMode};
+use refrain_stream::{Flow, ReadMode};
 
 /// Statistics of one generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

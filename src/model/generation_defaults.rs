@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::face::internals;
-use crate::model::gguf::GgufFile;
+use refrain_containers::gguf::GgufFile;
 
 /// The recommended sampling options of a checkpoint; `None` if it does not state one. The values are within
 /// the ranges that [`Sampling`](crate::verify::Sampling) accepts.
@@ -115,8 +115,8 @@ impl GenerationDefaults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::gguf::{GgufValue, GgufWriter};
     use proptest::prelude::*;
+    use refrain_containers::gguf::{GgufValue, GgufWriter};
 
     #[test]
     fn a_generation_config_is_read() {

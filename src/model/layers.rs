@@ -11,7 +11,7 @@ use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{PackedSection, PackedTensor};
 use crate::model::weights::{Layer, TensorSource};
-use crate::stream::ReadFailure;
+use refrain_stream::ReadFailure;
 
 /// Weights could not be read for a pass. The next pass reads again.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

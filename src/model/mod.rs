@@ -2,7 +2,7 @@
 //!
 //! Reading order:
 //! - hyper-parameters: [`config`], and how containers state them: [`arch`];
-//! - the containers: [`source`], [`gguf`], [`hf`], [`packed`], and one interface to all of them,
+//! - the containers: [`gguf`], [`hf`], [`packed`], and one interface to all of them,
 //!   [`checkpoint`];
 //! - weights in memory, packed for the kernels: [`weights`];
 //! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
@@ -17,9 +17,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod config;
 mod generation_defaults;
-pub mod gguf;
 pub mod graphs;
-pub mod hf;
 pub mod kv_cache;
 pub mod layers;
 mod load_workers;
@@ -27,19 +25,19 @@ pub mod packed;
 pub mod rope;
 mod rows;
 pub mod shortlist;
-pub mod source;
 pub mod state;
 pub mod streamed;
 pub mod transformer;
 pub mod weights;
 
-pub use crate::stream::ReadMode;
 pub(crate) use batch::VariedTokens;
 pub use batch::{Batch, PREFILL_CHUNK_MAX};
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use generation_defaults::GenerationDefaults;
 pub use kv_cache::KvCache;
+pub use refrain_containers::{Source, gguf, hf};
+pub use refrain_stream::ReadMode;
 pub use rows::{Hooks, Interlude, KeptRows, Meanwhile};
 pub use shortlist::Shortlist;
 pub(crate) use transformer::LayerTime;

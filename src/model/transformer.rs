@@ -58,7 +58,7 @@ use crate::model::rows::{ActiveRows, Hooks, Rows};
 use crate::model::state::TreeRows;
 use crate::model::streamed::{Streamed, StreamedError};
 use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
-use crate::stream::StreamOptions;
+use refrain_stream::StreamOptions;
 use refrain_trees::TokenId;
 
 use experts::ExpertBuffers;

@@ -6,18 +6,18 @@ use std::thread::available_parallelism;
 use thiserror::Error;
 
 use crate::face::internals;
+use crate::kernels::Mapping;
 use crate::kernels::{
     AllocError, BlockType, FloatEnv, HUGE_PAGE_BYTES, Kernels, PANEL_ROWS, PackError, PackedMatrix, Packing,
     PackingPart, convert, dequantize,
 };
-use crate::kernels::Mapping;
 use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, is_expert_matrix, layer_slots};
 use crate::model::checkpoint::{Checkpoint, LoadError, TensorInfo};
 use crate::model::config::{FeedForward, ModelConfig};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::load_workers::LoadWorkers;
 use crate::model::streamed::StreamedError;
-use crate::stream::StreamOptions;
+use refrain_stream::StreamOptions;
 
 /// The element types of matrices in memory. Norms and biases are always f32.
 ///

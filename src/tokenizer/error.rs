@@ -3,9 +3,9 @@
 use thiserror::Error;
 
 use super::TemplateError;
-use crate::model::gguf::GgufError;
-use crate::model::hf::HfError;
 use crate::model::packed::PackedFileError;
+use refrain_containers::gguf::GgufError;
+use refrain_containers::hf::HfError;
 
 /// A tokenizer could not be built, or a text could not be encoded.
 #[derive(Debug, Error)]

@@ -8,7 +8,7 @@ use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
 use crate::model::config::VOCAB_SIZE_MAX;
-use crate::model::gguf::{GgufArray, GgufFile, GgufValue};
+use refrain_containers::gguf::{GgufArray, GgufFile, GgufValue};
 use refrain_trees::TokenId;
 
 /// `tokenizer.ggml.token_type`.

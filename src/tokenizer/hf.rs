@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::json::{self, ParsedJson};
 use super::{Spec, Tokenizer, TokenizerError, ids_of};
-use crate::model::hf::HfFolder;
+use refrain_containers::hf::HfFolder;
 use refrain_trees::TokenId;
 
 /// All files that this module reads.

@@ -22,11 +22,11 @@ mod vocab;
 use std::collections::HashMap;
 
 use crate::face::internals;
-use crate::model::gguf::GgufFile;
-use crate::model::hf::HfFolder;
 use crate::kernels::has_room;
-use refrain_trees::TokenId;
 use pipeline::{Pipeline, PipelineParts};
+use refrain_containers::gguf::GgufFile;
+use refrain_containers::hf::HfFolder;
+use refrain_trees::TokenId;
 use vocab::{Scheme, TokenKind, Vocab};
 
 pub use chat::{ChatOptions, Message, ReservedVariable, Role};

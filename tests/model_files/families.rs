@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use refrain::internals::model::hf::parse_config;
+use refrain::internals::model::arch::parse_config;
 use serde_json::{Map, Value, json};
 
 /// The configurations by name: those of all golden models and of the golden EAGLE-3 head, and one for each further model type that is read.

@@ -6,7 +6,6 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain_files::replace::replace_contents;
 use refrain::{FinishReason, Origin, Stats, Task, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
@@ -15,6 +14,7 @@ use refrain_assistant::{
     EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
     ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
+use refrain_files::replace::replace_contents;
 use refrain_index::NotesError;
 use serde_json::{Value, json};
 

@@ -10,11 +10,11 @@ use refrain::error::SelfDraftError;
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
-use refrain_files::replace::ReplaceError;
 use refrain::{
     EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
     SessionError, TokenizerError,
 };
+use refrain_files::replace::ReplaceError;
 use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};
 

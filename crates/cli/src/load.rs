@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use refrain::internals::model::hf::JSON_BYTES_MAX;
-use refrain_files::open_regular;
 use refrain::{
     Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
 };
+use refrain_files::open_regular;
 
 use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};
 use crate::failure::Failure;

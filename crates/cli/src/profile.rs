@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 use refrain::internals::draft::CostProfile;
-use refrain_files::open_regular;
 use refrain::internals::profile::PassCost;
 use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, Session, ThreadEnergy};
+use refrain_files::open_regular;
 
 use crate::args::ProfileArgs;
 use crate::failure::{Exit, Failure};

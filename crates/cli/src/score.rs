@@ -3,11 +3,11 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use refrain_files::replace::{Manner, replace_file};
 use refrain::{
     CancelToken, Engine, EngineOptions, KvType, Quantize, Score, Session, SessionOptions, SpecialTokens,
     TokenId,
 };
+use refrain_files::replace::{Manner, replace_file};
 use serde::Serialize;
 
 use crate::args::{ScoreArgs, ScoreInput, WeightsArg};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use refrain::internals::draft::CostProfile;
-use refrain_files::replace::{ReplaceError, create_private_folder};
 use refrain::{DraftModelOptions, EngineOptions};
 use refrain_bench::trace::{RecordError, RecordOptions, record};
 use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
+use refrain_files::replace::{ReplaceError, create_private_folder};
 
 use crate::args::TraceArgs;
 use crate::bench::{check_rows, trace_failure};

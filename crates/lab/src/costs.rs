@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use refrain::internals::draft::CostProfile;
-use refrain_files::open_regular;
 use refrain::{MachineProfile, ProfileError, SessionOptions};
+use refrain_files::open_regular;
 use thiserror::Error;
 
 /// Maximum length of a list of pairs, in bytes.

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use refrain::internals::draft::{
     AutomatonOrders, OpeningPlace, Openings, OrderConfig, most_frequent, propose_orders,
 };
-use refrain_trees::sam::{Match, SuffixAutomaton};
 use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TokenId};
+use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::cache::PageCache;
 use super::namespace::Namespace;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::SystemTime;
 
 use refrain::internals::draft::OrderConfig;
-use refrain_files::replace::tighten;
 use refrain::{EchoStore, TokenId};
+use refrain_files::replace::tighten;
 
 use super::access::{Access, Role, enter};
 use super::cache::PageCache;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use refrain_files::replace::tighten;
 use refrain::{Session, StateKey, TokenId};
+use refrain_files::replace::tighten;
 
 use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
 use super::error::io_error;

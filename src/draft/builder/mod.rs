@@ -49,8 +49,8 @@ use super::evidence::EvidenceClass;
 use super::limits::{BuilderConfig, SOURCES_MAX, StepLimits, Weighing};
 use super::reliability::{Caps, ReliabilityTable, SourceSlot};
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
-use refrain_trees::{DraftTree, NodeIdx};
 use refrain_trees::TokenId;
+use refrain_trees::{DraftTree, NodeIdx};
 
 #[cfg(doc)]
 use super::source::ComputingSource;

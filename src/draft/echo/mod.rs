@@ -23,11 +23,11 @@ mod store;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::EvidenceClass;
-use refrain_trees::VERIFY_ROWS_MAX;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
 use super::successors::{LIST_BYTES, Successor, SuccessorLists};
-use refrain_trees::{DraftTree, NodeIdx};
 use refrain_trees::TokenId;
+use refrain_trees::VERIFY_ROWS_MAX;
+use refrain_trees::{DraftTree, NodeIdx};
 use store::Store;
 
 pub use store::{EchoList, EchoStore};

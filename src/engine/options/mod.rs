@@ -20,9 +20,9 @@ use crate::model::kv_cache::WindowCache;
 use crate::model::weights::{PackedAccess, Quantize};
 use crate::profile::{MachineProfile, kv_type_name};
 use crate::pruning::PruningConfig;
-use crate::stream::StreamOptions;
-use refrain_trees::TokenId;
 use crate::verify::{LogitsProcessor, Sampling};
+use refrain_stream::StreamOptions;
+use refrain_trees::TokenId;
 
 pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
 

@@ -167,7 +167,7 @@ pub struct SkipRules {
     /// Skips generations that sample at a higher temperature than this, 0..=100.
     pub temperature_max: Option<f32>,
     /// Skips drafting while the system has less available memory than this, in bytes
-    /// ([`available_bytes`](crate::stream::available_bytes)). Checked at the start and every 32 steps, so
+    /// ([`available_bytes`](refrain_stream::available_bytes)). Checked at the start and every 32 steps, so
     /// drafting can also resume. Ignored if the system does not report its available memory.
     pub available_bytes_min: u64,
 }

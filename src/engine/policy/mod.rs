@@ -20,9 +20,9 @@ pub use device::{MemoryPressure, PowerState, ThermalState};
 
 use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};
 use crate::engine::stats::{DraftingOffStats, PolicyStats};
-use crate::stream::available_bytes;
 use floor::Floor;
 use pid::Pid;
+use refrain_stream::available_bytes;
 
 /// Steps between two queries of available memory; a query of the system takes about 20 µs.
 const AVAILABLE_STEPS: usize = 32;

@@ -2,8 +2,8 @@
 
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
-use refrain_trees::TokenId;
 use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
+use refrain_trees::TokenId;
 
 /// Turns or plain text, as tokens.
 #[derive(Debug, Clone)]

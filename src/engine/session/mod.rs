@@ -21,8 +21,8 @@ use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::profile::{MachineProfile, ProfileMismatch};
-use refrain_trees::TokenId;
 use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
+use refrain_trees::TokenId;
 
 /// Tokens that a generation adds before its costs follow the longer context: moving them takes some µs.
 const CONTEXT_STEP: usize = 32;
@@ -303,7 +303,7 @@ mod tests {
     use crate::model::packed::pack;
     use crate::model::weights::LoadOptions;
     use crate::pruning::Predictor;
-    use crate::stream::{Pinned, StreamOptions};
+    use refrain_stream::{Pinned, StreamOptions};
 
     /// Otherwise every step would copy keys and values for nobody.
     #[test]

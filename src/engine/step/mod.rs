@@ -31,12 +31,12 @@ use crate::engine::run::Run;
 use crate::engine::session::Session;
 use crate::engine::session::Verified;
 use crate::engine::stats::Stopwatch;
-use crate::stream::Flow;
 use decide::{Decision, decide};
 use draft::{Drafted, draft};
 pub use joint::SharedPasses;
 pub(super) use joint::{Member, step_together};
 use overlap::StepFlows;
+use refrain_stream::Flow;
 use verify::verify;
 use walk::{Walked, walk};
 

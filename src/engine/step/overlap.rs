@@ -1,6 +1,6 @@
 //! Overlap of drafting and flash reads in one step of a streamed model.
 
-use crate::stream::Flow;
+use refrain_stream::Flow;
 
 /// Flash traffic at the start of drafting, at the end of drafting, and at the end of the batch. Zero if the
 /// model is not streamed.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::rope::StoredFactors;
 use crate::model::config::ConfigError;
-use crate::model::gguf::{GgufFile, GgufValue};
+use refrain_containers::gguf::{GgufFile, GgufValue};
 
 /// The names of a field in both containers; an empty name if a container does not have it.
 #[derive(Clone, Copy)]

@@ -36,8 +36,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
 
 use crate::model::config::{ConfigError, ModelConfig};
-use crate::model::gguf::{GgufFile, GgufValue};
 use keys::{Keys, Object};
+use refrain_containers::gguf::{GgufFile, GgufValue};
 pub(in crate::model) use rope::StoredFactors;
 use tensors::{Container, Place, Slot};
 

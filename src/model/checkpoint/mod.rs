@@ -16,12 +16,12 @@ use crate::kernels::{BlockType, FloatEnv};
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
-use crate::model::gguf::{GgufError, GgufFile, GgufValue};
 use crate::model::graphs::{GraphFolder, GraphsError};
-use crate::model::hf::{HfError, HfFolder, SafetensorsError};
 use crate::model::packed::{PackedFile, PackedFileError};
-use refrain_trees::TokenId;
 use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
+use refrain_containers::gguf::{GgufError, GgufFile, GgufValue};
+use refrain_containers::hf::{HfError, HfFolder, SafetensorsError};
+use refrain_trees::TokenId;
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.
 #[derive(Clone, PartialEq, Eq, Debug)]

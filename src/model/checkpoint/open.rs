@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
 use crate::kernels::BlockType;
+use crate::model::arch::parse_config;
 use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, mtp_place, place, slots};
 use crate::model::arch::{StoredFactors, config_from_gguf, eagle3, n_mtp_blocks};
 use crate::model::config::{DraftHead, LayerPlan, Mixer, ModelConfig};
-use crate::model::gguf::{GgufFile, GgufValue};
 use crate::model::graphs::{ENDS, GraphFolder};
-use crate::model::hf::{HfError, HfFolder, parse_config};
 use crate::model::packed::{MAGIC, PackedFile};
+use refrain_containers::gguf::{GgufFile, GgufValue};
+use refrain_containers::hf::{HfError, HfFolder};
 use refrain_files::open_regular;
 use refrain_trees::TokenId;
 

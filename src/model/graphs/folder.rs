@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::GraphsError;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{ModelIdentity, PackedFile, Piece};
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use crate::schedule::{GraphKind, SwitchTimes, TimesError};
+use refrain_files::replace::{Manner, ReplaceError, replace_file};
 
 /// The file with everything except the layers. A folder with such a file is a folder of graphs.
 pub(in crate::model) const ENDS: &str = "graphs.refrain";

@@ -15,7 +15,7 @@ use crate::model::transformer::PassEnd;
 use crate::schedule::{
     GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
 };
-use crate::stream::ReadMode;
+use refrain_stream::ReadMode;
 
 /// The layers of a model as static graphs. Each block holds one graph at a time.
 ///

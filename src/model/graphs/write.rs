@@ -7,8 +7,8 @@ use super::folder::{ENDS, graph_name};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::packed::{ModelIdentity, Piece, PieceFile, WritePackedError, write_pieces};
 use crate::model::weights::LoadOptions;
-use refrain_files::replace::create_folder;
 use crate::schedule::{GRAPH_ROWS_MAX, GraphKind};
+use refrain_files::replace::create_folder;
 
 /// A summary of the written files.
 #[derive(Debug, Clone, PartialEq, Eq)]

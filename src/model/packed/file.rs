@@ -12,16 +12,16 @@ use super::identity::{ModelIdentity, identity};
 use super::piece::{self, Piece};
 use super::plan::{Part, PlannedSection, PlannedTensor, Scope, parts, plan};
 use super::{PAGE_BYTES, PackedFileError, tokenizer};
-use crate::kernels::{BlockType, PackError, PackedMatrix};
 use crate::kernels::Mapping;
+use crate::kernels::{BlockType, PackError, PackedMatrix};
 use crate::model::arch::tensors::standard_name;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
-use crate::model::gguf::{GgufFile, GgufValue};
-use crate::model::source::Source;
-use crate::stream::DirectFile;
 use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
+use refrain_containers::Source;
+use refrain_containers::gguf::{GgufFile, GgufValue};
+use refrain_stream::DirectFile;
 
 /// Bytes of a section that are read at a time during verification.
 const WINDOW_BYTES: u64 = 1 << 20;

@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{FORMAT_VERSION, HEADER_BYTES_MAX, MAGIC, PAGE_BYTES, PackedFileError};
 use crate::kernels::PANEL_LAYOUT_VERSION;
 use crate::model::config::ModelConfig;
-use crate::model::source::Source;
 use crate::schedule::GraphKind;
+use refrain_containers::Source;
 
 /// The offset of the JSON.
 pub(super) const PRELUDE_BYTES: usize = 40;

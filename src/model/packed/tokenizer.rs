@@ -4,8 +4,8 @@
 //! For a Hugging Face folder, these are its own files. For a GGUF file, it is a GGUF file without tensors,
 //! with the metadata under `tokenizer.` and, for information, `general.`.
 
-use crate::model::gguf::{GgufFile, GgufWriteError, GgufWriter};
-use crate::model::hf::{HfError, HfFolder};
+use refrain_containers::gguf::{GgufFile, GgufWriteError, GgufWriter};
+use refrain_containers::hf::{HfError, HfFolder};
 
 /// The name of the part that holds a GGUF file's metadata.
 const GGUF_PART: &str = "tokenizer.gguf";

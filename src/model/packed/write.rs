@@ -12,8 +12,8 @@ use super::sum::SectionSum;
 use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
 use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
-use crate::model::gguf::GgufWriteError;
 use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
+use refrain_containers::gguf::GgufWriteError;
 use refrain_files::replace::{Manner, ReplaceError, replace_file};
 
 /// A model could not be packed. An existing file at the path is unchanged, and no partial file remains.

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::kernels::{AllocError, PackError};
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
-use crate::stream::StreamOptionError;
+use refrain_stream::StreamOptionError;
 
 /// A model could not be set up for streaming. Nothing stays open or allocated.
 #[derive(Debug, Error)]

@@ -19,7 +19,7 @@ use crate::kernels::{ActivationForm, AllocError, BlockType, PackedMatrix, Packed
 use crate::model::arch::tensors::{LayerWeight, WeightId, is_expert_matrix};
 use crate::model::config::FeedForward;
 use crate::model::packed::{PAGE_BYTES, PackedFile, PackedSection, PackedTensor, Part};
-use crate::stream::{
+use refrain_stream::{
     BlockRead, BlockReads, DIRECT_ALIGN, Meter, Patience, ReadAt, ReadFailure, StreamOptions, TakeError,
 };
 

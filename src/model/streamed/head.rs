@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::kernels::{BlockType, PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::packed::PackedTensor;
-use crate::stream::{DIRECT_ALIGN, Extent};
+use refrain_stream::{DIRECT_ALIGN, Extent};
 
 /// Consecutive panels of the output matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]

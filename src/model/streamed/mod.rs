@@ -38,7 +38,7 @@ use crate::model::packed::{PackedFile, PackedSection};
 use crate::model::rows::Meanwhile;
 use crate::model::transformer::ForwardError;
 use crate::model::weights::{Layer, Weights};
-use crate::stream::{
+use refrain_stream::{
     Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, TurnError, Turns,
 };
 use refrain_trees::TokenId;

@@ -12,8 +12,9 @@ use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
 use crate::model::weights::{PerLayerWeights, StreamWeights, TensorSource, Weights};
-use crate::stream::{
-    Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, read_full, resident_bytes,
+use refrain_stream::{
+    Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, check_options, read_full,
+    reader_of, resident_bytes,
 };
 
 /// See [`Streamed::open`].
@@ -22,7 +23,7 @@ pub(super) fn open(
     options: &StreamOptions,
     progress: Option<&dyn Fn(u64, u64)>,
 ) -> Result<(Streamed, Weights), StreamedError> {
-    options.check()?;
+    check_options(options)?;
     let name = file.file().to_owned();
     let Some(direct) = file.reopen_direct() else {
         return Err(StreamedError::InMemory { file: name });
@@ -31,7 +32,7 @@ pub(super) fn open(
     let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
     let places = ExpertPlaces::of(file);
     let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, options.pinned_first, taken)?;
-    let reader = options.reader(Arc::new(direct));
+    let reader = reader_of(options, Arc::new(direct));
     // Without slots, all experts are pinned with their layers.
     let places = places.filter(|_| plan.n_experts > 0);
     Opening { file, plan, places, reader, meter: Arc::default(), progress }.open(options)

@@ -3,7 +3,7 @@
 use super::StreamedError;
 use super::experts::ExpertSizes;
 use crate::kernels::PageBuf;
-use crate::stream::{DIRECT_ALIGN, Pinned};
+use refrain_stream::{DIRECT_ALIGN, Pinned};
 
 /// Sizes of the sections of a packed model, in bytes.
 #[derive(Debug, Clone)]

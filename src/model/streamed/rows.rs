@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::kernels::{AllocError, BlockType, PANEL_ROWS, PackError, PackedMatrix, PageBuf};
 use crate::model::packed::PackedTensor;
 use crate::model::shortlist::Shortlist;
-use crate::stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
+use refrain_stream::{DIRECT_ALIGN, Meter, ReadAt, ReadFailure, read_aside};
 use refrain_trees::TokenId;
 
 /// Reads rows by panels of 16, since the rows of a panel are interleaved.

@@ -23,8 +23,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::SamplingError;
-use refrain_trees::TokenId;
 use crate::tokenizer::{SpecialTokens, Tokenizer};
+use refrain_trees::TokenId;
 
 /// Maximum number of breaker strings. Published lists have 4 to 20.
 const BREAKERS_MAX: usize = 64;

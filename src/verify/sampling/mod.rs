@@ -11,11 +11,11 @@ mod options;
 mod penalties;
 
 use crate::kernels::{self, FloatEnv, Kernels};
-use refrain_trees::TokenId;
 use crate::verify::random::uniform;
 use candidates::{Candidates, draw};
 use dry::Dry;
 use penalties::Penalties;
+use refrain_trees::TokenId;
 
 pub use dry::{Breakers, DryOptions};
 pub use error::SamplingError;

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use refrain_files::replace::{create_private_folder, private_options, tighten};
 use refrain::{Session, TokenId};
+use refrain_files::replace::{create_private_folder, private_options, tighten};
 use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::internals::Seal;
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};

@@ -7,9 +7,9 @@ use refrain::internals::kernels::PANEL_LAYOUT_VERSION;
 use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
-use refrain_files::open_regular;
 use refrain::internals::schedule::GraphKind;
 use refrain::{Checkpoint, LoadError, MachineProfile, Tokenizer};
+use refrain_files::open_regular;
 
 use super::report::{Report, TensorReport};
 use crate::failure::Failure;

@@ -7,8 +7,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::matmul::{multiply, random_weights};
 use super::{Random, assert_bits};
-use crate::*;
 use crate::mapping::Mapping;
+use crate::*;
 
 const N_ROWS: usize = 37;
 const N_COLS: usize = 512;

@@ -5,31 +5,31 @@ use std::fs::File;
 use std::io;
 
 use super::Ended;
-use crate::stream::queue::Work;
+use crate::queue::Work;
 
 /// A queue that cannot exist.
-pub(in crate::stream) struct Uring(Infallible);
+pub(crate) struct Uring(Infallible);
 
 impl Uring {
     /// # Errors
     /// [`io::ErrorKind::Unsupported`].
-    pub(in crate::stream) fn new(_file: File, _n_reads: usize) -> io::Result<Self> {
+    pub(crate) fn new(_file: File, _n_reads: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(in crate::stream) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         match self.0 {}
     }
 
-    pub(in crate::stream) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         match self.0 {}
     }
 
-    pub(in crate::stream) fn push(&mut self, _work: Work) {
+    pub(crate) fn push(&mut self, _work: Work) {
         match self.0 {}
     }
 
-    pub(in crate::stream) fn wait(&mut self, _ended: &mut Vec<Ended>) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, _ended: &mut Vec<Ended>) -> io::Result<()> {
         match self.0 {}
     }
 }

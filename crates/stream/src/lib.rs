@@ -5,7 +5,7 @@
 //! (`O_DIRECT` if the system has it). A few threads submit them through io_uring; without io_uring, there is
 //! one thread per concurrent read. While a pass computes with one buffer, the next layers are read into the
 //! others. After the last layer, the ring continues with the first layer of the next step. The ring handles
-//! extents of a file; [`model::streamed`](crate::model::streamed) builds layers from them.
+//! extents of a file; `model::streamed` of `refrain` builds layers from them.
 //!
 //! ```text
 //! reads     4a 4b 4c 5a 5b 5c 6a …               blocks of extents 4, 5, 6
@@ -18,6 +18,9 @@
 //! made ahead.
 //!
 //! A failed read fails only the pass that waits for it. The next pass reads again.
+//!
+//! `unsafe` is allowed in `uring/` alone. The crate is a part of Refrain, outside semantic versioning but for the types that
+//! `refrain` exports.
 
 mod blocks;
 mod file;
@@ -36,25 +39,37 @@ use std::time::Duration;
 
 pub use file::{DIRECT_ALIGN, ReadAt, ReadMode};
 pub use meter::Flow;
-pub use options::{Pinned, StreamOptionError, StreamOptions, WrapReader};
+pub use options::{Pinned, StreamOptionError, StreamOptions, WrapReader, check_options, reader_of};
 pub use resident::{available_bytes, resident_bytes};
 pub use sequential::sequential_read;
 
-pub(crate) use blocks::{BlockRead, BlockReads};
-pub(crate) use file::{DirectFile, read_exact_at, read_full};
-pub(crate) use meter::Meter;
-pub(crate) use patience::Patience;
-pub(crate) use queue::Extent;
-pub(crate) use ring::{Lease, Ring, RingOptions, TakeError, read_aside};
-pub(crate) use turn::{Turn, TurnError, Turns};
+pub use blocks::{BlockRead, BlockReads};
+pub use file::{DirectFile, read_exact_at, read_full};
+pub use meter::Meter;
+pub use patience::Patience;
+pub use queue::Extent;
+pub use ring::{Lease, Ring, RingOptions, TakeError, read_aside};
+pub use turn::{Turn, TurnError, Turns};
 
 /// An extent could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ReadFailure {
+pub enum ReadFailure {
     /// A read failed.
-    Read { offset: u64, kind: std::io::ErrorKind, message: String },
+    Read {
+        /// The first byte that was not read.
+        offset: u64,
+        /// The kind of the system's error.
+        kind: std::io::ErrorKind,
+        /// Its message.
+        message: String,
+    },
     /// No read ended while a pass waited for so long.
-    Stalled { offset: u64, limit: Duration },
+    Stalled {
+        /// The begin of the awaited extent.
+        offset: u64,
+        /// The time.
+        limit: Duration,
+    },
 }
 
 impl From<(u64, std::io::Error)> for ReadFailure {

@@ -31,13 +31,10 @@ pub struct StreamOptions {
     /// The weights that stay in memory.
     pub pinned: Pinned,
     /// Layers at the begin of the model that are pinned before others, if any are: those that
-    /// [`Engine::set_self_draft`](crate::engine::Engine::set_self_draft) drafts with. The others are spread evenly.
+    /// `Engine::set_self_draft` drafts with. The others are spread evenly.
     pub pinned_first: usize,
-    /// Bytes of the budget for later allocations: sessions ([`SessionOptions::memory_bytes`]) and a draft
-    /// model ([`DraftModelOptions::memory_bytes`]).
-    ///
-    /// [`SessionOptions::memory_bytes`]: crate::engine::SessionOptions::memory_bytes
-    /// [`DraftModelOptions::memory_bytes`]: crate::engine::DraftModelOptions::memory_bytes
+    /// Bytes of the budget for later allocations: sessions (`SessionOptions::memory_bytes`) and a draft
+    /// model (`DraftModelOptions::memory_bytes`).
     pub reserved_bytes: u64,
     /// Simulates a disk of this bandwidth, in bytes per second; at least [`BANDWIDTH_MIN`](Self::BANDWIDTH_MIN).
     pub bandwidth_max: Option<u64>,
@@ -70,28 +67,28 @@ impl StreamOptions {
             wrap: None,
         }
     }
+}
 
-    /// Checks the ranges of the numbers.
-    ///
-    /// # Errors
-    /// The first number that is out of its range.
-    pub(crate) fn check(&self) -> Result<(), StreamOptionError> {
-        if let Some(given) = self.bandwidth_max.filter(|&given| given < Self::BANDWIDTH_MIN) {
-            return Err(StreamOptionError::Bandwidth { given });
-        }
-        if self.stall_max.is_zero() { Err(StreamOptionError::StallTime) } else { Ok(()) }
+/// Checks the ranges of the numbers.
+///
+/// # Errors
+/// The first number that is out of its range.
+pub fn check_options(options: &StreamOptions) -> Result<(), StreamOptionError> {
+    if let Some(given) = options.bandwidth_max.filter(|&given| given < StreamOptions::BANDWIDTH_MIN) {
+        return Err(StreamOptionError::Bandwidth { given });
     }
+    if options.stall_max.is_zero() { Err(StreamOptionError::StallTime) } else { Ok(()) }
+}
 
-    /// The reader of `file` with the wrapper and the simulated bandwidth of these options.
-    pub(crate) fn reader(&self, file: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
-        let file = match &self.wrap {
-            Some(wrap) => (wrap.0)(file),
-            None => file,
-        };
-        match self.bandwidth_max {
-            Some(bytes_per_s) => Arc::new(Slowed::new(file, bytes_per_s)),
-            None => file,
-        }
+/// The reader of `file` with the wrapper and the simulated bandwidth of the options.
+pub fn reader_of(options: &StreamOptions, file: Arc<dyn ReadAt>) -> Arc<dyn ReadAt> {
+    let file = match &options.wrap {
+        Some(wrap) => (wrap.0)(file),
+        None => file,
+    };
+    match options.bandwidth_max {
+        Some(bytes_per_s) => Arc::new(Slowed::new(file, bytes_per_s)),
+        None => file,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use super::{Shared, State, spawn};
-use crate::stream::uring::{Ended, RETRY_INTERVAL, Uring};
+use crate::uring::{Ended, RETRY_INTERVAL, Uring};
 
 /// Number of threads, each with a queue for its share of the reads. If a busy processor delays one thread,
 /// the others keep the disk busy.
@@ -112,11 +112,11 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use crate::kernels::PageBuf;
-    use crate::stream::queue::Extent;
-    use crate::stream::ring::{Ring, RingOptions, TakeError};
-    use crate::stream::uring::Uring;
-    use crate::stream::{DirectFile, Meter, ReadAt, ReadFailure, ReadMode};
+    use crate::queue::Extent;
+    use crate::ring::{Ring, RingOptions, TakeError};
+    use crate::uring::Uring;
+    use crate::{DirectFile, Meter, ReadAt, ReadFailure, ReadMode};
+    use refrain_kernels::PageBuf;
 
     const PAGE: usize = 4096;
     const N_EXTENTS: usize = 9;

@@ -12,16 +12,16 @@ use std::os::fd::AsRawFd;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use super::{Ended, RETRY_INTERVAL};
-use crate::stream::ReadFailure;
-use crate::stream::file::{Progress, READ_BYTES_MAX};
-use crate::stream::queue::Work;
+use crate::ReadFailure;
+use crate::file::{Progress, READ_BYTES_MAX};
+use crate::queue::Work;
 
 /// A queue of reads of one file.
 ///
 /// # Invariants
 /// - The kernel writes only into blocks of `under_way`. The memory of these blocks is not moved or freed
 ///   until their read has ended.
-pub(in crate::stream) struct Uring {
+pub(crate) struct Uring {
     queue: IoUring,
     file: File,
     /// Reads in progress. The number of a read is its index.
@@ -44,7 +44,7 @@ impl Uring {
     ///
     /// # Errors
     /// The system's error: it has no io_uring (Linux before 5.6), or refuses it to this process.
-    pub(in crate::stream) fn new(file: File, n_reads: usize) -> io::Result<Self> {
+    pub(crate) fn new(file: File, n_reads: usize) -> io::Result<Self> {
         assert!(n_reads > 0, "a queue for no reads");
         let n_entries = u32::try_from(n_reads).unwrap_or(u32::MAX);
         // One thread submits and polls for completions, so the kernel need not interrupt it. Linux supports
@@ -59,11 +59,11 @@ impl Uring {
         Ok(Self { queue, file, under_way: (0..n_reads).map(|_| None).collect(), n_under_way: 0 })
     }
 
-    pub(in crate::stream) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.n_under_way == self.under_way.len()
     }
 
-    pub(in crate::stream) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.n_under_way == 0
     }
 
@@ -71,7 +71,7 @@ impl Uring {
     ///
     /// # Panics
     /// If the queue is full.
-    pub(in crate::stream) fn push(&mut self, mut work: Work) {
+    pub(crate) fn push(&mut self, mut work: Work) {
         let at = self.under_way.iter().position(Option::is_none).expect("the queue is not full");
         let progress = Progress::new(work.block.bytes_mut().len());
         self.under_way[at] = Some(Read { work, progress, asked: 0 });
@@ -85,7 +85,7 @@ impl Uring {
     /// # Errors
     /// The system's error, perhaps temporary. Submitted reads are still in progress, and reads that have
     /// ended are in `ended`.
-    pub(in crate::stream) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, ended: &mut Vec<Ended>) -> io::Result<()> {
         let n_before = ended.len();
         while self.n_under_way > 0 && ended.len() == n_before {
             let waited = self.queue.submit_and_wait(1);
@@ -175,9 +175,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kernels::PageBuf;
-    use crate::stream::DIRECT_ALIGN;
-    use crate::stream::queue::{Extent, Queue};
+    use crate::DIRECT_ALIGN;
+    use crate::queue::{Extent, Queue};
+    use refrain_kernels::PageBuf;
 
     const PAGE: usize = DIRECT_ALIGN;
 

@@ -14,24 +14,24 @@ use super::meter::Meter;
 use super::patience::{CANCEL_INTERVAL, Patience};
 use super::queue::{Extent, Queue, Work};
 use super::uring::Uring;
-use crate::kernels::PageBuf;
+use refrain_kernels::PageBuf;
 
 /// The settings of a ring's reads.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RingOptions {
+pub struct RingOptions {
     /// Bytes per read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
-    pub(crate) block_len: usize,
+    pub block_len: usize,
     /// Number of concurrent reads.
-    pub(crate) n_reads: usize,
+    pub n_reads: usize,
     /// A pass fails if it waits so long and no read ends.
-    pub(crate) stall_max: Duration,
+    pub stall_max: Duration,
 }
 
 /// A few buffers through which the extents of a file are streamed.
 ///
 /// Reading starts when the first extent is wanted. From then on, the ring reads ahead, cyclically over all
 /// extents, until every buffer is full. It is therefore idle while no pass takes an extent.
-pub(crate) struct Ring {
+pub struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     mode: ReadMode,
@@ -58,14 +58,16 @@ struct State {
 
 /// [`Ring::take`] returned no extent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum TakeError {
+pub enum TakeError {
+    /// The pass was cancelled.
     Cancelled,
+    /// A read failed, or none ended.
     Failed(ReadFailure),
 }
 
 /// An extent in memory. Dropping it returns the buffer to the ring; all views of the buffer must be dropped
 /// first.
-pub(crate) struct Lease {
+pub struct Lease {
     shared: Arc<Shared>,
     pages: Option<Arc<PageBuf>>,
 }
@@ -77,7 +79,7 @@ impl Ring {
     ///
     /// # Errors
     /// A thread could not be started.
-    pub(crate) fn new(
+    pub fn new(
         file: Arc<dyn ReadAt>,
         meter: Arc<Meter>,
         extents: Vec<Extent>,
@@ -103,42 +105,42 @@ impl Ring {
     }
 
     /// How the file is read.
-    pub(crate) fn mode(&self) -> ReadMode {
+    pub fn mode(&self) -> ReadMode {
         self.mode
     }
 
     /// The current number of buffers.
-    pub(crate) fn n_buffers(&self) -> usize {
+    pub fn n_buffers(&self) -> usize {
         self.shared.lock().queue.n_buffers()
     }
 
     /// Reduces the ring to `n_buffers` buffers, at least two, as soon as reads have ended and leases have
     /// been returned.
-    pub(crate) fn shrink(&self, n_buffers: usize) {
+    pub fn shrink(&self, n_buffers: usize) {
         self.shared.lock().queue.shrink(n_buffers);
     }
 
     /// Adds buffers, each as long as the longest extent.
-    pub(crate) fn grow(&self, buffers: Vec<PageBuf>) {
+    pub fn grow(&self, buffers: Vec<PageBuf>) {
         if self.shared.lock().queue.grow(buffers) {
             self.shared.work.notify_all();
         }
     }
 
     /// Expects `next` after the extent `after` from now on.
-    pub(crate) fn expect(&self, after: usize, next: usize) {
+    pub fn expect(&self, after: usize, next: usize) {
         if self.shared.lock().queue.expect(after, next) {
             self.shared.work.notify_all();
         }
     }
 
     /// Excludes an extent from reading ahead until it is wanted.
-    pub(crate) fn skip(&self, extent_idx: usize) {
+    pub fn skip(&self, extent_idx: usize) {
         self.shared.lock().queue.skip(extent_idx);
     }
 
     /// Resets the predictions: after each extent, the next extent of the file is read ahead.
-    pub(crate) fn expect_all(&self) {
+    pub fn expect_all(&self) {
         self.shared.lock().queue.expect_all();
     }
 
@@ -146,7 +148,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`TakeError`]; a later call reads again.
-    pub(crate) fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
+    pub fn take(&self, extent_idx: usize, cancel: &AtomicBool) -> Result<Lease, TakeError> {
         self.take_after(extent_idx, cancel, || false)
     }
 
@@ -154,7 +156,7 @@ impl Ring {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub(crate) fn take_after(
+    pub fn take_after(
         &self,
         extent_idx: usize,
         cancel: &AtomicBool,
@@ -270,12 +272,7 @@ pub(super) fn read_block(
 ///
 /// # Errors
 /// [`ReadFailure::Read`]; `out` is then unspecified.
-pub(crate) fn read_aside(
-    file: &dyn ReadAt,
-    meter: &Meter,
-    offset: u64,
-    out: &mut [u8],
-) -> Result<(), ReadFailure> {
+pub fn read_aside(file: &dyn ReadAt, meter: &Meter, offset: u64, out: &mut [u8]) -> Result<(), ReadFailure> {
     let start = Instant::now();
     meter.read_starts();
     let read = read_full(file, offset, out);
@@ -286,7 +283,7 @@ pub(crate) fn read_aside(
 
 impl Lease {
     /// The buffer. It begins with the bytes of the extent; the bytes after them are unspecified.
-    pub(crate) fn pages(&self) -> &Arc<PageBuf> {
+    pub fn pages(&self) -> &Arc<PageBuf> {
         self.pages.as_ref().expect("there until dropped")
     }
 }
@@ -309,7 +306,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::stream::ReadMode;
+    use crate::ReadMode;
 
     const PAGE: usize = 4096;
     static NEVER: AtomicBool = AtomicBool::new(false);

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::file::{DIRECT_ALIGN, DirectFile};
-use super::options::StreamOptions;
+use super::options::{StreamOptions, check_options, reader_of};
 use super::{Extent, Meter, ReadFailure, Ring, RingOptions, TakeError};
-use crate::kernels::PageBuf;
 use refrain_files::open_regular;
+use refrain_kernels::PageBuf;
 
 /// Number of buffers: one is filled while another is returned, and the third keeps the disk busy meanwhile.
 const N_BUFFERS: usize = 3;
@@ -31,11 +31,11 @@ pub fn sequential_read(
     options: &StreamOptions,
 ) -> io::Result<(u64, Duration)> {
     assert!(block_len > 0 && block_len.is_multiple_of(DIRECT_ALIGN), "blocks of {block_len}");
-    options.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    check_options(options).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let file = open_regular(path)?;
     let len = file.metadata()?.len();
     let len = len - len % DIRECT_ALIGN as u64;
-    let file = options.reader(Arc::new(DirectFile::reopen(&file)?));
+    let file = reader_of(options, Arc::new(DirectFile::reopen(&file)?));
     let n_reads = n_reads.max(1);
     let extent_len = PageBuf::huge_len((block_len * n_reads) as u64);
     let extents: Vec<Extent> = (0..len)
@@ -71,7 +71,7 @@ fn failure(error: TakeError) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Pinned;
+    use crate::Pinned;
 
     #[test]
     fn every_whole_page_is_read_once() {

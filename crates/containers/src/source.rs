@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use refrain_files::open_regular;
-use crate::stream::{DirectFile, read_exact_at};
+use refrain_stream::{DirectFile, read_exact_at};
 
 /// One readable, immutable range of bytes with a name for messages.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Source {
     ///
     /// # Errors
     /// The system refuses a second handle.
-    pub(crate) fn reopen_direct(&self) -> Option<io::Result<DirectFile>> {
+    pub fn reopen_direct(&self) -> Option<io::Result<DirectFile>> {
         self.as_file().map(DirectFile::reopen)
     }
 
@@ -62,7 +62,7 @@ impl Source {
     }
 
     /// The file; `None` if the bytes are in memory.
-    pub(crate) fn as_file(&self) -> Option<&File> {
+    pub fn as_file(&self) -> Option<&File> {
         match &self.data {
             Data::File(file) => Some(file),
             Data::Bytes(_) => None,
@@ -98,7 +98,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read_exact_at`]; [`io::ErrorKind::UnexpectedEof`] also if the range ends before `out` is full.
-    pub(crate) fn read_range_at(&self, offset: u64, len: u64, start: u64, out: &mut [u8]) -> io::Result<()> {
+    pub fn read_range_at(&self, offset: u64, len: u64, start: u64, out: &mut [u8]) -> io::Result<()> {
         if start.checked_add(out.len() as u64).is_none_or(|end| end > len) {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "range is past the end of the tensor"));
         }

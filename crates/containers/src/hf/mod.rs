@@ -5,7 +5,6 @@ mod safetensors;
 
 use thiserror::Error;
 
-pub use crate::model::arch::parse_config;
 pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX, ShardIndex};
 pub use safetensors::{Dtype, HEADER_BYTES_MAX, N_DIMS_MAX, SafetensorsFile, StoredTensor, TENSORS_MAX};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::header::{ALIGNMENT_MAX, Header, TensorEntry, index};
 use super::split::SplitPart;
 use super::{GgmlType, GgufError, GgufValue};
-use crate::model::source::Source;
+use crate::source::Source;
 
 /// Alignment of the start of the data and of each tensor, if the file does not state one.
 const ALIGNMENT_DEFAULT: u64 = 32;
@@ -119,7 +119,7 @@ impl GgufFile {
     }
 
     /// Adds a metadata pair, unless the file has one with this key.
-    pub(crate) fn set_default(&mut self, key: &str, value: GgufValue) {
+    pub fn set_default(&mut self, key: &str, value: GgufValue) {
         if !self.by_key.contains_key(key) {
             self.by_key.insert(key.to_owned(), self.metadata.len());
             self.metadata.push((key.to_owned(), value));

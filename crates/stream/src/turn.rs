@@ -9,7 +9,7 @@ use super::patience::CANCEL_INTERVAL;
 /// A ticket lock. A mutex is not fair: because a pass takes long, a thread that locks it again at once would
 /// starve the others.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub struct Turns {
     state: Mutex<Tickets>,
     changed: Condvar,
 }
@@ -38,7 +38,8 @@ impl Tickets {
 
 /// A thread got no turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TurnError {
+pub enum TurnError {
+    /// The pass was cancelled.
     Cancelled,
     /// The thread has the turn already: it would wait for itself.
     Held,
@@ -46,14 +47,14 @@ pub(crate) enum TurnError {
 
 /// A turn. Dropping it ends the turn.
 #[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a Turns);
+pub struct Turn<'a>(&'a Turns);
 
 impl Turns {
     /// Waits for a turn.
     ///
     /// # Errors
     /// [`TurnError`]; [`TurnError::Cancelled`] if `cancel` is set before.
-    pub(crate) fn wait(&self, cancel: &AtomicBool) -> Result<Turn<'_>, TurnError> {
+    pub fn wait(&self, cancel: &AtomicBool) -> Result<Turn<'_>, TurnError> {
         let thread = std::thread::current().id();
         let mut state = self.lock();
         if state.holder == Some(thread) {
@@ -74,7 +75,7 @@ impl Turns {
     }
 
     /// A turn, if no other thread has a turn or waits for one.
-    pub(crate) fn try_now(&self) -> Option<Turn<'_>> {
+    pub fn try_now(&self) -> Option<Turn<'_>> {
         let mut state = self.lock();
         (state.served == state.next).then(|| {
             state.next += 1;

@@ -10,18 +10,20 @@ use super::file::ReadAt;
 use super::meter::Meter;
 use super::patience::{CANCEL_INTERVAL, Patience};
 use super::ring::{read_block, spawn};
-use crate::kernels::PageBlock;
+use refrain_kernels::PageBlock;
 
 /// A block to read.
-pub(crate) struct BlockRead {
+pub struct BlockRead {
     /// The caller's number of the read.
-    pub(crate) tag: usize,
-    pub(crate) offset: u64,
-    pub(crate) block: PageBlock,
+    pub tag: usize,
+    /// Its begin in the file.
+    pub offset: u64,
+    /// Where the bytes go.
+    pub block: PageBlock,
 }
 
 /// Threads that read blocks in the order of their requests.
-pub(crate) struct BlockReads {
+pub struct BlockReads {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,7 +51,7 @@ impl BlockReads {
     ///
     /// # Errors
     /// A thread could not be started.
-    pub(crate) fn new(file: Arc<dyn ReadAt>, meter: Arc<Meter>, n_reads: usize) -> std::io::Result<Self> {
+    pub fn new(file: Arc<dyn ReadAt>, meter: Arc<Meter>, n_reads: usize) -> std::io::Result<Self> {
         let state = Mutex::new(State { todo: VecDeque::new(), ended: Vec::new(), n_reads: 0, closed: false });
         let shared = Arc::new(Shared { file, meter, state, ended: Condvar::new(), work: Condvar::new() });
         let mut reads = Self { shared, threads: Vec::new() };
@@ -61,13 +63,13 @@ impl BlockReads {
     }
 
     /// Requests reads.
-    pub(crate) fn request(&self, reads: impl IntoIterator<Item = BlockRead>) {
+    pub fn request(&self, reads: impl IntoIterator<Item = BlockRead>) {
         self.shared.lock().todo.extend(reads);
         self.shared.work.notify_all();
     }
 
     /// Takes the reads that have ended. If there are none, waits for one, for [`CANCEL_INTERVAL`] at most, which `patience` counts.
-    pub(crate) fn ended(&self, patience: &mut Patience) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
+    pub fn ended(&self, patience: &mut Patience) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
         let mut state = self.shared.lock();
         if state.ended.is_empty() {
             let began = Instant::now();
@@ -82,12 +84,12 @@ impl BlockReads {
     }
 
     /// Takes the reads that have ended.
-    pub(crate) fn ended_already(&self) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
+    pub fn ended_already(&self) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
         std::mem::take(&mut self.shared.lock().ended)
     }
 
     /// Reads that have ended.
-    pub(crate) fn n_reads(&self) -> u64 {
+    pub fn n_reads(&self) -> u64 {
         self.shared.lock().n_reads
     }
 }

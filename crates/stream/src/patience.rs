@@ -13,7 +13,7 @@ const COUNTED_MAX: Duration = Duration::from_millis(100);
 /// Of each wait only so much is counted as a running process may take for it, because a process may be stopped: a phone freezes apps, and
 /// a laptop sleeps. The reading threads stand still for as long as the waiting one, and a stop of any length is over within one wait.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     waited: Duration,
     stall_max: Duration,
     n_reads: u64,
@@ -21,12 +21,12 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Patience for waits of `stall_max` together, when `n_reads` reads have ended.
-    pub(crate) fn new(stall_max: Duration, n_reads: u64) -> Self {
+    pub fn new(stall_max: Duration, n_reads: u64) -> Self {
         Self { waited: Duration::ZERO, stall_max, n_reads }
     }
 
     /// Whether the disk has stalled. `n_reads` reads have ended, whether they failed or not.
-    pub(crate) fn is_over(&mut self, n_reads: u64) -> bool {
+    pub fn is_over(&mut self, n_reads: u64) -> bool {
         if n_reads != self.n_reads {
             (self.n_reads, self.waited) = (n_reads, Duration::ZERO);
         }
@@ -34,7 +34,7 @@ impl Patience {
     }
 
     /// Counts a wait of this time.
-    pub(crate) fn waited(&mut self, time: Duration) {
+    pub fn waited(&mut self, time: Duration) {
         self.waited = self.waited.saturating_add(time.min(COUNTED_MAX));
     }
 }

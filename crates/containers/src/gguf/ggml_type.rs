@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::kernels::BlockType;
+use refrain_kernels::BlockType;
 
 /// The ggml number of an element type; any number can be listed, only some can be loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::SafetensorsError;
-use crate::kernels::BlockType;
-use crate::model::source::Source;
+use crate::source::Source;
+use refrain_kernels::BlockType;
 
 /// Longest header accepted, the same limit as the format's own library.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

@@ -71,7 +71,7 @@ const FRUITLESS_MAX: usize = 64;
 /// The offset of the failed read, and its error: [`io::ErrorKind::UnexpectedEof`] if the file is too short,
 /// [`io::ErrorKind::InvalidData`] if the reader reports more bytes than were requested, otherwise the
 /// system's error. `out` is then unspecified.
-pub(crate) fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
+pub fn read_full(file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> Result<(), (u64, io::Error)> {
     debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
     let mut progress = Progress::new(out.len());
     while !progress.is_complete() {
@@ -131,7 +131,7 @@ impl Progress {
 
 /// An open file that is read in whole pages.
 #[derive(Debug)]
-pub(crate) struct DirectFile {
+pub struct DirectFile {
     file: File,
     mode: ReadMode,
 }
@@ -143,7 +143,7 @@ impl DirectFile {
     ///
     /// # Errors
     /// The system does not provide a second handle.
-    pub(crate) fn reopen(file: &File) -> io::Result<Self> {
+    pub fn reopen(file: &File) -> io::Result<Self> {
         if let Some(file) = reopen_direct(file) {
             return Ok(Self { file, mode: ReadMode::Direct });
         }
@@ -175,7 +175,7 @@ impl ReadAt for DirectFile {
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the file ends earlier, otherwise the system's error; `out` is then
 /// unspecified.
-pub(crate) fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+pub fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
     while !out.is_empty() {
         match read_once(file, offset, out) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -228,7 +228,7 @@ fn reopen_direct(file: &File) -> Option<File> {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-    use crate::kernels::PageBuf;
+    use refrain_kernels::PageBuf;
 
     let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
     let entry = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -263,7 +263,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::kernels::PageBuf;
+    use refrain_kernels::PageBuf;
 
     #[test]
     fn every_mode_reads_the_same_and_says_where_the_file_ends() {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{GgmlType, GgufArray, GgufError, GgufValue};
-use crate::model::source::Source;
+use crate::source::Source;
 
 /// Longest header accepted (the largest published ones, with 262 144 tokens and their merges, have about
 /// 16 MB).

@@ -48,7 +48,7 @@ impl Flow {
 
 /// Counts a [`Flow`].
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub struct Meter {
     state: Mutex<State>,
 }
 
@@ -84,18 +84,19 @@ impl Meter {
     }
 
     /// A pass needs so many experts, and finds some of them in memory.
-    pub(crate) fn experts(&self, n_uses: usize, n_hits: usize) {
+    pub fn experts(&self, n_uses: usize, n_hits: usize) {
         let mut state = self.lock();
         state.flow.expert_uses += n_uses as u64;
         state.flow.expert_hits += n_hits as u64;
     }
 
-    pub(crate) fn stalled(&self, time: Duration) {
+    /// A pass has waited for so long.
+    pub fn stalled(&self, time: Duration) {
         self.lock().flow.stall_us += us(time);
     }
 
     /// The counters so far.
-    pub(crate) fn flow(&self) -> Flow {
+    pub fn flow(&self) -> Flow {
         let state = self.lock();
         let running = state.busy_since.map_or(0.0, |since| us(since.elapsed()));
         Flow { read_us: state.flow.read_us + running, ..state.flow }

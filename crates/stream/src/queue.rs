@@ -4,14 +4,16 @@
 use std::collections::VecDeque;
 
 use super::ReadFailure;
-use crate::kernels::{PageBlock, PageBuf};
+use refrain_kernels::{PageBlock, PageBuf};
 
 /// A range of the file that is read and used as a whole. Both numbers are multiples of
 /// [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) offset: u64,
-    pub(crate) len: usize,
+pub struct Extent {
+    /// Its begin in the file.
+    pub offset: u64,
+    /// Its bytes.
+    pub len: usize,
 }
 
 /// The buffers of a ring, and their extents.
