@@ -42,13 +42,14 @@ mod profile;
 mod pruning;
 mod schedule;
 mod task;
-mod tokenizer;
 mod verify;
 
 /// The arithmetic, a crate of its own.
 pub(crate) use refrain_kernels as kernels;
 /// Reads of models larger than memory, a crate of their own.
 pub(crate) use refrain_stream as stream;
+/// Text and tokens, a crate of its own.
+pub(crate) use refrain_tokenizer as tokenizer;
 
 pub use cancel::CancelToken;
 pub use draft::{
@@ -80,12 +81,12 @@ pub use model::weights::{PackedAccess, Quantize};
 pub use model::{GenerationDefaults, PREFILL_CHUNK_MAX};
 pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
 pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
+pub use refrain_tokenizer::{
+    ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
+};
 pub use refrain_trees::TokenId;
 pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
 pub use task::{PromptPassage, Task, UnknownTask};
-pub use tokenizer::{
-    ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
-};
 pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, SamplingError};
 
 /// What the layers of a model compute: the types inside [`ModelConfig`].
@@ -110,10 +111,10 @@ pub mod error {
     pub use crate::model::streamed::StreamedError;
     pub use crate::model::weights::WeightsError;
     pub use crate::pruning::PredictorField;
-    pub use crate::tokenizer::{ReservedVariable, TemplateError};
     pub use refrain_containers::gguf::GgufError;
     pub use refrain_containers::hf::{HfError, SafetensorsError};
     pub use refrain_stream::StreamOptionError;
+    pub use refrain_tokenizer::{ReservedVariable, TemplateError};
 }
 
 /// Internal modules, for this project's own crates: the search index, the benchmarks, training and the

@@ -2,6 +2,7 @@
 
 mod model_files;
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::fmt::Debug;
 
 use model_files::hf::{folder, tokenizer_json};

@@ -3,6 +3,7 @@
 
 mod model_files;
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::path::{Path, PathBuf};
 
 use model_files::Gguf;

@@ -2,6 +2,7 @@
 
 mod model_files;
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::{Duration, Instant};
 
 use model_files::hf::tokenizer_json;

@@ -6,6 +6,7 @@ use model_files::hf::{folder, tokenizer_json};
 use model_files::{Gguf, assert_variant, golden, spm_gguf};
 use proptest::prelude::*;
 use refrain::internals::model::gguf::GgufFile;
+use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{ChatOptions, Message, Role, SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 

@@ -1,6 +1,7 @@
 //! A GGUF file: the container, the hyper-parameters and tensors, the tokenizer in its metadata.
 #![no_main]
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use libfuzzer_sys::fuzz_target;
 use refrain::{Checkpoint, SpecialTokens, Tokenizer};
 use refrain::internals::model::checkpoint::WeightId;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::tokenizer::Tokenizer;
+use refrain_tokenizer::Tokenizer;
 use refrain_trees::TokenId;
 
 /// The first difference between a target's vocabulary and a draft model's.

@@ -11,8 +11,8 @@ use crate::model::graphs::GraphsError;
 use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::ForwardError;
 use crate::model::weights::WeightsError;
-use crate::tokenizer::TokenizerError;
 use crate::verify::{ProcessorError, SamplingError};
+use refrain_tokenizer::TokenizerError;
 
 /// An engine or its draft model could not be loaded.
 #[derive(Debug, Error)]

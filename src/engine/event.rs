@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::draft::SourceName;
 use crate::engine::stats::Stats;
-use crate::tokenizer::TextKind;
+use refrain_tokenizer::TextKind;
 use refrain_trees::TokenId;
 
 /// An event of a generation.

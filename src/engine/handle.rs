@@ -32,7 +32,7 @@ use crate::profile::{
 };
 use crate::pruning::{Predictor, PredictorError};
 use crate::schedule::SwitchTimes;
-use crate::tokenizer::Tokenizer;
+use refrain_tokenizer::Tokenizer;
 use refrain_trees::TokenId;
 
 /// A loaded model with its tokenizer, threads, cost profile and history. Clones share all of them.

@@ -5,7 +5,7 @@
 //! by that copy.
 
 use crate::engine::event::FinishReason;
-use crate::tokenizer::{Tokenizer, Utf8Stream};
+use refrain_tokenizer::{Tokenizer, Utf8Stream};
 use refrain_trees::TokenId;
 
 /// The limits of one output.

@@ -8,9 +8,9 @@ use crate::engine::event::TokenEvent;
 use crate::engine::output::Output;
 use crate::engine::projection::Projection;
 use crate::engine::stats::Stats;
-use crate::tokenizer::{ReasoningSplitter, TextKind, Tokenizer};
 use crate::verify::{LogitsProcessor, Sampler, Walk};
 use refrain_stream::Flow;
+use refrain_tokenizer::{ReasoningSplitter, TextKind, Tokenizer};
 use refrain_trees::TokenId;
 
 /// A generation without its session.
@@ -110,7 +110,7 @@ impl AnswerText {
         for (kind, text) in segments {
             match kind {
                 TextKind::Reasoning => self.reasoning.push_str(text),
-                TextKind::Answer => self.answer.push_str(text),
+                _ => self.answer.push_str(text),
             }
         }
     }

@@ -13,8 +13,8 @@ use crate::model::transformer::Compute;
 use crate::model::{GenerationDefaults, Model};
 use crate::profile::{MachineProfile, ProfileMismatch};
 use crate::pruning::Predictor;
-use crate::tokenizer::Tokenizer;
 use refrain_stream::Flow;
+use refrain_tokenizer::Tokenizer;
 
 /// State that the sessions of an engine share.
 pub(crate) struct Shared {

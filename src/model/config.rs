@@ -22,8 +22,7 @@ pub const HEAD_DIM_MAX: usize = 4096;
 pub const FFN_DIM_MAX: usize = 1 << 20;
 /// Largest number of experts of a layer accepted (published: 512).
 pub const N_EXPERTS_MAX: usize = 4096;
-/// Largest vocabulary accepted (published: 262 144).
-pub const VOCAB_SIZE_MAX: usize = 1 << 24;
+pub use refrain_tokenizer::VOCAB_SIZE_MAX;
 /// Largest context length accepted (published: 10 million).
 pub const CONTEXT_LEN_MAX: usize = 1 << 30;
 /// Largest number of different rotations of a model accepted (published: 2).

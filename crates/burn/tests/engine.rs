@@ -4,6 +4,7 @@ mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use refrain::internals::draft::CostProfile;
+use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{
     CancelToken, ChatOptions, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions,
     SpecialTokens, TokenId,

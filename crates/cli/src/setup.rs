@@ -1,5 +1,6 @@
 //! Opens the models of commands that write: the target, the draft model, the predictor that prunes.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
 
 use crate::args::{ModelArgs, SessionArgs};

@@ -5,6 +5,7 @@
 //! process, so other load on the machine affects all of them equally. Each arm has a reliability table and a history
 //! of its own. Its answer is compared with that of plain decoding.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::borrow::Cow;
 
 use refrain::internals::draft::ReliabilityTable;

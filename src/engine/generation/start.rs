@@ -14,6 +14,7 @@ use crate::engine::session::Session;
 use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats};
 use crate::model::Model;
 use crate::verify::{Breakers, Sampler};
+use refrain_tokenizer::TokenizerParts as _;
 
 /// Checks the options, encodes the turns, and prepares the session's drafting.
 pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<Run, GenerateError> {

@@ -2,7 +2,7 @@
 
 use crate::engine::error::SessionError;
 use crate::model::ModelConfig;
-use crate::tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
+use refrain_tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
 use refrain_trees::TokenId;
 
 /// Turns or plain text, as tokens.

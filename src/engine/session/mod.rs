@@ -21,7 +21,7 @@ use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::profile::{MachineProfile, ProfileMismatch};
-use crate::tokenizer::{ChatOptions, Message, Role, SpecialTokens};
+use refrain_tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 use refrain_trees::TokenId;
 
 /// Tokens that a generation adds before its costs follow the longer context: moving them takes some µs.

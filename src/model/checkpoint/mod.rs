@@ -4,6 +4,7 @@
 mod mxfp4;
 mod open;
 
+use refrain_tokenizer::TokenizerParts as _;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,9 +19,9 @@ use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::packed::{PackedFile, PackedFileError};
-use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 use refrain_containers::gguf::{GgufError, GgufFile, GgufValue};
 use refrain_containers::hf::{HfError, HfFolder, SafetensorsError};
+use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 use refrain_trees::TokenId;
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.

@@ -253,3 +253,9 @@ pub enum PackedFileError {
         source: PackError,
     },
 }
+
+impl From<PackedFileError> for refrain_tokenizer::TokenizerError {
+    fn from(error: PackedFileError) -> Self {
+        Self::Container(Box::new(error))
+    }
+}

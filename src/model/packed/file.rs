@@ -1,5 +1,6 @@
 //! An open packed file with a checked header. Weights are read or mapped on demand.
 
+use refrain_tokenizer::TokenizerParts as _;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,10 +19,10 @@ use crate::model::arch::tensors::standard_name;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
-use crate::tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 use refrain_containers::Source;
 use refrain_containers::gguf::{GgufFile, GgufValue};
 use refrain_stream::DirectFile;
+use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
 
 /// Bytes of a section that are read at a time during verification.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -220,7 +221,7 @@ impl PackedFile {
     /// Builds the tokenizer from the packed tokenizer files, after verifying their checksum.
     ///
     /// # Errors
-    /// [`TokenizerError`], as for the packed model; [`TokenizerError::Packed`] if the section is damaged.
+    /// [`TokenizerError`], as for the packed model; [`TokenizerError::Container`] if the section is damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         self.tokenizer_and_defaults(None).map(|(tokenizer, _)| tokenizer)
     }

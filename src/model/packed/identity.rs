@@ -16,7 +16,7 @@ use crate::model::weights::{StoredTensor, Weights};
 
 /// A hash of hyper-parameters and packed weights. It is equal for equal models from any container, if they
 /// are quantised the same way and packed in the same layout. The tokenizer has a
-/// [fingerprint](crate::tokenizer::Tokenizer::fingerprint) of its own.
+/// [fingerprint](refrain_tokenizer::Tokenizer::fingerprint) of its own.
 ///
 /// The hash has 128 bits (XXH3) and detects mistakes, not forgery. It is displayed as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -27,7 +27,7 @@ pub(super) fn from_gguf(file: &GgufFile) -> Result<Files, GgufWriteError> {
 
 pub(super) fn from_folder(folder: &HfFolder) -> Result<Files, HfError> {
     let mut files = Files::new();
-    for name in crate::tokenizer::FOLDER_FILES {
+    for name in refrain_tokenizer::FOLDER_FILES {
         if let Some(text) = folder.text(name)? {
             files.push((name.to_owned(), text.into_bytes()));
         }
@@ -46,12 +46,12 @@ pub(super) fn unknown_name<'a>(names: &[&'a str]) -> Option<&'a str> {
         return None;
     }
     let is_unknown = |at: usize, name: &str| {
-        !crate::tokenizer::FOLDER_FILES.contains(&name) || names[..at].contains(&name)
+        !refrain_tokenizer::FOLDER_FILES.contains(&name) || names[..at].contains(&name)
     };
     names.iter().enumerate().find(|&(at, name)| is_unknown(at, name)).map(|(_, name)| *name)
 }
 
 /// The expected names, for messages.
 pub(super) fn expected_names() -> String {
-    format!("{GGUF_PART}, or each at most once: {}", crate::tokenizer::FOLDER_FILES.join(", "))
+    format!("{GGUF_PART}, or each at most once: {}", refrain_tokenizer::FOLDER_FILES.join(", "))
 }

@@ -23,7 +23,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::SamplingError;
-use crate::tokenizer::{SpecialTokens, Tokenizer};
+use refrain_tokenizer::{SpecialTokens, Tokenizer};
 use refrain_trees::TokenId;
 
 /// Maximum number of breaker strings. Published lists have 4 to 20.

@@ -4,6 +4,7 @@
 //! in the model's chat template, then the response. Only the response is learnt. Any other file is text, divided into
 //! passages that are learnt completely.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Opens the container at a path, of any supported kind.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 

@@ -1,5 +1,6 @@
 //! The report on a model, in one form for all containers.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::collections::BTreeMap;
 
 use refrain::architecture::RopeConfig;

@@ -4,6 +4,7 @@
 //! computes the rows of its trees that no earlier batch had. So the trace has every row that these settings verify, and
 //! a shared row is computed once.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::Arc;
 
 use refrain::internals::draft::VERIFY_ROWS_MAX;

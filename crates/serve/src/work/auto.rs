@@ -5,6 +5,7 @@
 //! The free text equals an output without tools, except that no token may have bytes behind the marker, so that the grammar begins with a token
 //! of its own.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::internals::tokenizer::ReasoningSplitter;

@@ -11,6 +11,7 @@
 //! If the model's chat template writes its form, the template gets the tools. Otherwise the form above is described in the system turn. The
 //! grammar allows exactly this form, so the reader below never meets another one, except where the output ends early.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter};
 use refrain::{ChatOptions, Message, Role, TextKind, TokenId, Tokenizer};
 use serde_json::{Value, json};

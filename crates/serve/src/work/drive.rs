@@ -1,6 +1,7 @@
 //! Drives the passes of a request and sends the pieces of its outputs. A chunk of a prompt is a turn of its own; steps share turns with other
 //! requests.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::{Duration, Instant};
 
 use refrain::internals::tokenizer::ReasoningSplitter;

@@ -1,5 +1,6 @@
 //! From a request to tokens, grammar and options. Everything that can be refused is refused here.
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::Arc;
 
 use refrain::internals::tokenizer::ReasoningMarkers;

@@ -1,4 +1,7 @@
 //! Text to tokens and back, and chat templates.
+//!
+//! `refrain` exports [`Tokenizer`] and the types of its methods. [`TokenizerParts`] and the rest are a part of Refrain outside
+//! semantic versioning.
 
 mod charsmap;
 mod chat;
@@ -21,19 +24,18 @@ mod vocab;
 
 use std::collections::HashMap;
 
-use crate::face::internals;
-use crate::kernels::has_room;
 use pipeline::{Pipeline, PipelineParts};
 use refrain_containers::gguf::GgufFile;
 use refrain_containers::hf::HfFolder;
+use refrain_kernels::has_room;
 use refrain_trees::TokenId;
 use vocab::{Scheme, TokenKind, Vocab};
 
 pub use chat::{ChatOptions, Message, ReservedVariable, Role};
 pub use date::ChatDate;
 pub use error::TokenizerError;
-pub(crate) use gguf::PRE_TOKENIZER;
-pub(crate) use hf::FOLDER_FILES;
+pub use gguf::PRE_TOKENIZER;
+pub use hf::FOLDER_FILES;
 pub use json_steps::GROWTH_MAX;
 pub use pipeline::MERGES_MAX;
 pub use reasoning::{ReasoningMarkers, ReasoningSplitter, TextKind};
@@ -45,6 +47,8 @@ pub use unigram::UNIGRAM_PIECE_BYTES_MAX;
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
 
+/// Maximum number of tokens in a vocabulary; published vocabularies have up to 262,144.
+pub const VOCAB_SIZE_MAX: usize = 1 << 24;
 /// Maximum length of a text for [`Tokenizer::encode`], in bytes: about a million tokens. Encoding needs about 140
 /// bytes of memory per byte of text (measured), so this also limits a call to about 600 MB.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
@@ -123,42 +127,12 @@ impl Tokenizer {
         self.template.is_some() || self.chat_template_error().is_some()
     }
 
-    internals! {
-        /// Builds the tokenizer of a Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json`,
-        /// `generation_config.json` and `chat_template.jinja` where they exist.
-        ///
-        /// # Errors
-        /// [`TokenizerError`].
-        fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
-            hf::from_folder(folder)
-        }
-    }
-
-    /// As [`Tokenizer::from_hf_folder`], from texts by file name. A packed file contains the texts of
-    /// [`FOLDER_FILES`].
-    pub(crate) fn from_folder_files(
-        place: &str,
-        text: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
-    ) -> Result<Self, TokenizerError> {
-        hf::from_files(place, text)
-    }
-
     /// Builds the tokenizer from the text of a `tokenizer.json` alone. Error messages name `file`.
     ///
     /// # Errors
     /// [`TokenizerError`].
     pub fn from_json(text: &str, file: &str) -> Result<Self, TokenizerError> {
         hf::from_json(text, file, &hf::Extras::default())
-    }
-
-    internals! {
-        /// Builds the tokenizer that a GGUF model's metadata describes.
-        ///
-        /// # Errors
-        /// [`TokenizerError`].
-        fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
-            gguf::from_gguf(file)
-        }
     }
 
     fn build(spec: Spec) -> Result<Self, TokenizerError> {
@@ -321,19 +295,6 @@ impl Tokenizer {
         &self.eos
     }
 
-    internals! {
-        /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
-        fn special_texts(&self) -> &SpecialTexts {
-            &self.special_texts
-        }
-
-        /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
-        /// parsed.
-        fn chat_template(&self) -> Option<&ChatTemplate> {
-            self.template.as_ref()?.as_ref().ok()
-        }
-    }
-
     /// The parse error of the model's chat template, with the line. `None` if the template is valid or does not
     /// exist. Despite this error the tokenizer encodes plain text; [`Tokenizer::encode_chat`] returns the error.
     pub fn chat_template_error(&self) -> Option<&TemplateError> {
@@ -344,6 +305,88 @@ impl Tokenizer {
     /// with equal fingerprints can exchange token ids.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+}
+
+/// What the engine and the server ask of a tokenizer, and apps do not.
+pub trait TokenizerParts: Sized {
+    /// Builds the tokenizer of a Hugging Face folder: `tokenizer.json`, with `tokenizer_config.json`,
+    /// `generation_config.json` and `chat_template.jinja` where they exist.
+    ///
+    /// # Errors
+    /// [`TokenizerError`].
+    fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError>;
+
+    /// As [`from_hf_folder`](Self::from_hf_folder), from texts by file name. A packed file contains the texts of
+    /// [`FOLDER_FILES`].
+    ///
+    /// # Errors
+    /// [`TokenizerError`], and those of `text`.
+    fn from_folder_files(
+        place: &str,
+        text: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
+    ) -> Result<Self, TokenizerError>;
+
+    /// Builds the tokenizer that a GGUF model's metadata describes.
+    ///
+    /// # Errors
+    /// [`TokenizerError`].
+    fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError>;
+
+    /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
+    fn special_texts(&self) -> &SpecialTexts;
+
+    /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
+    /// parsed.
+    fn chat_template(&self) -> Option<&ChatTemplate>;
+
+    /// The markers around the model's reasoning: a known pair that the vocabulary has as tokens, else one that the chat template
+    /// writes; `None` for a model that does not reason.
+    fn reasoning_markers(&self) -> Option<&ReasoningMarkers>;
+
+    /// A splitter for the answer to a prompt of these tokens, of which the last few are looked at: where the prompt ends with an
+    /// open marker, the answer begins with reasoning.
+    fn reasoning_splitter(&self, prompt: &[TokenId]) -> ReasoningSplitter;
+}
+
+impl TokenizerParts for Tokenizer {
+    fn from_hf_folder(folder: &HfFolder) -> Result<Self, TokenizerError> {
+        hf::from_folder(folder)
+    }
+
+    fn from_folder_files(
+        place: &str,
+        text: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
+        hf::from_files(place, text)
+    }
+
+    fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
+        gguf::from_gguf(file)
+    }
+
+    fn special_texts(&self) -> &SpecialTexts {
+        &self.special_texts
+    }
+
+    fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()?.as_ref().ok()
+    }
+
+    fn reasoning_markers(&self) -> Option<&ReasoningMarkers> {
+        self.reasoning.as_ref()
+    }
+
+    fn reasoning_splitter(&self, prompt: &[TokenId]) -> ReasoningSplitter {
+        let Some(markers) = &self.reasoning else { return ReasoningSplitter::new(None, "") };
+        // A token stands for a byte at least, and white space may follow the marker.
+        let n_tokens = markers.open.len() + 8;
+        let tail: Vec<u8> = prompt[prompt.len().saturating_sub(n_tokens)..]
+            .iter()
+            .flat_map(|&token| self.token_bytes(token).unwrap_or_default())
+            .copied()
+            .collect();
+        ReasoningSplitter::new(Some(markers.clone()), &String::from_utf8_lossy(&tail))
     }
 }
 

@@ -8,10 +8,6 @@
 
 use serde::Serialize;
 
-use super::Tokenizer;
-use crate::face::internals;
-use refrain_trees::TokenId;
-
 /// Whether a text is the model's reasoning or its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -119,30 +115,6 @@ impl ReasoningMarkers {
     /// Whether every output begins with the header of a channel, also an answer without reasoning.
     pub fn writes_header(&self) -> bool {
         self.channels.is_some_and(|channels| self.close.starts_with(channels.begin[channels.begin.len() - 1]))
-    }
-}
-
-impl Tokenizer {
-    internals! {
-        /// The markers around the model's reasoning: a known pair that the vocabulary has as tokens, else one that the chat template
-        /// writes; `None` for a model that does not reason.
-        fn reasoning_markers(&self) -> Option<&ReasoningMarkers> {
-            self.reasoning.as_ref()
-        }
-
-        /// A splitter for the answer to a prompt of these tokens, of which the last few are looked at: where the prompt ends with an
-        /// open marker, the answer begins with reasoning.
-        fn reasoning_splitter(&self, prompt: &[TokenId]) -> ReasoningSplitter {
-            let Some(markers) = &self.reasoning else { return ReasoningSplitter::new(None, "") };
-            // A token stands for a byte at least, and white space may follow the marker.
-            let n_tokens = markers.open.len() + 8;
-            let tail: Vec<u8> = prompt[prompt.len().saturating_sub(n_tokens)..]
-                .iter()
-                .flat_map(|&token| self.token_bytes(token).unwrap_or_default())
-                .copied()
-                .collect();
-            ReasoningSplitter::new(Some(markers.clone()), &String::from_utf8_lossy(&tail))
-        }
     }
 }
 

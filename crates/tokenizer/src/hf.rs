@@ -10,7 +10,7 @@ use refrain_containers::hf::HfFolder;
 use refrain_trees::TokenId;
 
 /// All files that this module reads.
-pub(crate) const FOLDER_FILES: [&str; 5] = [
+pub const FOLDER_FILES: [&str; 5] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",

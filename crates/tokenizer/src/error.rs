@@ -3,7 +3,6 @@
 use thiserror::Error;
 
 use super::TemplateError;
-use crate::model::packed::PackedFileError;
 use refrain_containers::gguf::GgufError;
 use refrain_containers::hf::HfError;
 
@@ -22,9 +21,9 @@ pub enum TokenizerError {
     /// A file of the folder could not be read.
     #[error(transparent)]
     File(#[from] HfError),
-    /// The tokenizer's section of a packed file could not be read.
+    /// The container of the tokenizer's files could not be read: for a packed file, a `PackedFileError`.
     #[error(transparent)]
-    Packed(#[from] PackedFileError),
+    Container(Box<dyn std::error::Error + Send + Sync>),
     /// The GGUF metadata inside a packed file is invalid.
     #[error("tokenizer of {source}")]
     PackedGguf {

@@ -612,7 +612,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tokenizer::pre;
+    use crate::pre;
 
     fn found(pattern: &str, text: &str) -> Vec<Offsets> {
         Regexp::new(pattern).unwrap().find_all(text, &Budget::new(text.len())).unwrap()

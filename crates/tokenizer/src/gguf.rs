@@ -3,11 +3,11 @@
 use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace};
 
+use super::VOCAB_SIZE_MAX;
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
-use crate::model::config::VOCAB_SIZE_MAX;
 use refrain_containers::gguf::{GgufArray, GgufFile, GgufValue};
 use refrain_trees::TokenId;
 
@@ -18,7 +18,7 @@ const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
 
 /// The name of the pre-tokenizer of a byte-level vocabulary.
-pub(crate) const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
+pub const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
 
 pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
     let keys = Keys { gguf };

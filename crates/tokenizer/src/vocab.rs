@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::TokenizerError;
-use crate::model::config::VOCAB_SIZE_MAX;
+use super::VOCAB_SIZE_MAX;
 use refrain_trees::TokenId;
 
 /// Maximum length of a token's text, in bytes.

@@ -12,13 +12,13 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tokenizers::AddedToken;
 
+use super::VOCAB_SIZE_MAX;
 use super::json_steps::{Steps, first_token, without_first_space};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
 use super::steps;
 use super::unigram::UnigramParts;
 use super::vocab::{Scheme, TokenKind};
 use super::{ADDED_TOKENS_MAX, TokenizerError};
-use crate::model::config::VOCAB_SIZE_MAX;
 
 /// The checked content of a `tokenizer.json`.
 pub(super) struct ParsedJson {
