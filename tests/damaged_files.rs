@@ -17,7 +17,7 @@ use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::gguf::{GgufArray, GgufFile};
 use refrain::internals::model::hf::SafetensorsFile;
 use refrain::internals::model::packed::{PackedFile, pack};
-use refrain::internals::model::source::Source;
+use refrain::internals::model::Source;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::PredictorParts;
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::hf::{SafetensorsFile, ShardIndex};
-use refrain::internals::model::source::Source;
+use refrain::internals::model::Source;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, bytes)) = bytes.split_first() else { return };

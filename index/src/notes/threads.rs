@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use refrain::internals::room::has_room;
+use refrain::internals::kernels::has_room;
 
 /// Address space of a thread's stack and of its first allocations.
 const THREAD_BYTES: usize = 4 << 20;

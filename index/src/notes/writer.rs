@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use refrain::internals::room::has_room;
+use refrain::internals::kernels::has_room;
 use tantivy::IndexWriter;
 use tantivy::index::SegmentId;
 use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
