@@ -32,7 +32,7 @@ use super::words::{Stems, WordKind, plain_words};
 const QUERY_WORDS_MAX: usize = 512;
 
 /// The weight of function words, if a request has others. Without them, passages that a question's whole wording fits lose
-/// their place; at full weight, long passages win. ARCHITECTURE.md, *Words are stems of the note's language*, has numbers.
+/// their place; at full weight, long passages win. `docs/decisions/notes.md`, *Words are stems of the note's language*, has numbers.
 const FUNCTIONAL_WEIGHT: f32 = 0.3;
 
 /// Maximum number of other words of a request whose function words count. A longer text has almost all of them, and each
