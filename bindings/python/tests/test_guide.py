@@ -1,4 +1,4 @@
-"""Runs the code of the guides, docs/python*.md, and the example of the package's first page, as they are printed."""
+"""Runs the code of the guides, docs/python, and the example of the package's first page, as they are printed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from conftest import FIXTURES, MODEL
 ROOT = Path(__file__).resolve().parents[3]
 
 PAGES = {
-    "docs/python.md": (),
-    "docs/python-assistant.md": (),
+    "docs/python/engine.md": (),
+    "docs/python/assistant.md": (),
     "bindings/python/README.md": (),
-    "docs/python-transformers.md": ("transformers", "torch"),
-    "docs/python-llama-cpp.md": ("llama_cpp",),
-    "docs/python-vllm.md": ("vllm",),
+    "docs/python/transformers.md": ("transformers", "torch"),
+    "docs/python/llama-cpp.md": ("llama_cpp",),
+    "docs/python/vllm.md": ("vllm",),
 }
 
 

@@ -98,7 +98,7 @@ impl Builder {
 
     /// The key with which the files of the store and of the index of notes are encrypted and authenticated; the app keeps it (key store,
     /// keychain). Both were begun with this key, or are begun now: neither a key nor another one can be given later. What stays visible
-    /// is in `docs/privacy.md`.
+    /// is in `docs/use/privacy.md`.
     pub fn key(mut self, key: [u8; 32]) -> Self {
         self.key = Some(key);
         self

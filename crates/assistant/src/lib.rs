@@ -33,10 +33,10 @@
 //! - Text of notes, messages and screens cannot forge control tokens.
 //! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
 //! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
-//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of what it found (`docs/privacy.md` names what it does
+//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of what it found (`docs/use/privacy.md` names what it does
 //!   not find); an interrupted deletion is finished at the next start.
 //!
-//! The guides are `docs/assistant.md` and `docs/privacy.md`.
+//! The guides are `docs/embed/assistant.md` and `docs/use/privacy.md`.
 
 pub mod edit;
 pub mod provenance;

@@ -9,7 +9,7 @@ use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, GrammarError, JsonOptions, Voc
 use crate::args::{GrammarArgs, SamplingArgs};
 use crate::failure::Failure;
 
-const ADVICE: &str = "docs/grammar.md lists what is supported";
+const ADVICE: &str = "docs/embed/grammar.md lists what is supported";
 
 /// A grammar that was given, with its file read.
 pub(crate) struct Given {

@@ -24,7 +24,7 @@
 //! - Prompts and outputs are in no log, metric, panic message or error.
 //! - Everything that a client sends or leaves open has a limit ([`Limits`]).
 //!
-//! The guide is `docs/serve.md`.
+//! The guide is `docs/use/serve.md`.
 //!
 //! # Modules
 //!
