@@ -89,16 +89,16 @@ impl Builder {
         self
     }
 
-    /// A folder where the assistant keeps answers and summaries, to draft later ones from them. It is created if it does not
-    /// exist, and used by one process at a time. Without a store, answers are kept in memory.
+    /// A folder where the assistant keeps answers and summaries, and drafts later answers and summaries from them. The folder is
+    /// created if it does not exist. One process at a time uses it. Without a store, answers are kept in memory.
     pub fn store(mut self, folder: impl Into<PathBuf>) -> Self {
         self.store = Some(folder.into());
         self
     }
 
-    /// The key with which the files of the store and of the index of notes are encrypted and authenticated; the app keeps it (key store,
-    /// keychain). Both were begun with this key, or are begun now: neither a key nor another one can be given later. What stays visible
-    /// is in `docs/use/privacy.md`.
+    /// The key that encrypts and authenticates the files of the store and of the index of notes. The app stores the key (key store,
+    /// keychain). Store and index must be new, or begun with this key: the key cannot be added or changed later.
+    /// `docs/use/privacy.md` lists what stays visible.
     pub fn key(mut self, key: [u8; 32]) -> Self {
         self.key = Some(key);
         self
@@ -207,7 +207,7 @@ impl Assistant {
 
     /// The same assistant, whose jobs decode without drafts: the same texts, in more time. For comparisons.
     ///
-    /// A [`Conversation`](crate::Conversation) that goes on keeps the session of its first turn, and how that one drafts.
+    /// A [`Conversation`](crate::Conversation) keeps the session of its first turn, with or without drafts, also for later turns.
     #[must_use]
     pub fn without_drafts(&self) -> Self {
         Self { drafts: false, ..self.clone() }

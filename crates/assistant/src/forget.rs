@@ -21,17 +21,17 @@ use crate::tasks::ConversationId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forget {
-    /// A note, or a folder with every note below it: the text in the index of notes, and every answer, summary and prefix that
-    /// was made from it, under all names that lead to its files. The note itself is the app's.
+    /// A note, or a folder with every note below it: the text in the index of notes, every answer, summary and prefix whose prompt
+    /// showed the note, and texts that edits have replaced, under all names that lead to the note. The note itself is the app's.
     Note(PathBuf),
     /// A conversation: its answers and prefixes. (The turns of an open [`Conversation`](crate::Conversation) are the app's.)
     Conversation(ConversationId),
-    /// Every answer and summary that was made before a time, and every prefix that was not used since: one that a later prompt
-    /// has begun with stays, with the questions in it. Also what has a time in the future, because the clock was wrong and its age is unknown. So the present time deletes
-    /// everything that was made so far. Notes stay in the index.
+    /// Every answer, summary and replaced text of before a time, and every prefix that was not used since. A prefix that a later
+    /// prompt reused stays, with the questions in it. Entries with a time in the future are deleted too, because the clock was wrong
+    /// and their age is unknown. So the present time deletes everything that was made so far. Notes stay in the index.
     Before(SystemTime),
-    /// All answers, summaries and prefixes, and all notes of the index. Updates read the notes no more until they are added
-    /// again.
+    /// All answers, summaries, prefixes and replaced texts, and all notes of the index. Updates do not read the notes until they are
+    /// added again.
     Everything,
 }
 
@@ -54,17 +54,17 @@ pub struct Forgotten {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForgetError {
-    /// The index of notes cannot be changed, or the path of a note is none. The store has nothing of the deletion.
+    /// The index of notes cannot be changed, or the path of a note is not a path. The deletion is not noted in the store.
     #[error(transparent)]
     Notes(#[from] NotesError),
-    /// The store cannot be changed. It has nothing of the deletion.
+    /// The store cannot be changed. The deletion is not noted in it.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The deletion is noted in the store and partly done. The next deletion, and the next assistant with the store, go on with
+    /// The deletion is noted in the store and partly done. The next deletion, and the next assistant with the store, finish
     /// it. Until then, searches of assistants leave out the notes.
     #[error("{source}")]
     Unfinished {
-        /// What came in between.
+        /// The error that interrupted the deletion.
         source: Box<ForgetError>,
     },
 }
@@ -130,12 +130,12 @@ pub fn forget_all_with_key(
 }
 
 impl Assistant {
-    /// Deletes what was kept, in all namespaces and for all models. After the return, no file of the store has a byte of it, and none
-    /// of the index of notes has a byte of a forgotten note (the disk may hold freed blocks), except as
+    /// Deletes kept data, in all namespaces and for all models. After the return, no file of the store has a byte of the deleted data,
+    /// and no file of the index has a byte of a forgotten note (the disk may hold freed blocks), except as
     /// [`Forgotten::is_notes_pending`] says. Answers in memory, of assistants without a store, are all deleted.
     ///
-    /// An answer of which the store does not know what it was made from, because a crash came in between, is deleted with any note
-    /// or conversation.
+    /// If a crash came between an answer and its entry in the ledger, the answer's origin is unknown, and the answer is deleted with any
+    /// note or conversation.
     ///
     /// # Errors
     /// [`ForgetError`]; what was deleted before stays deleted.

@@ -67,7 +67,7 @@ pub struct TextEvent {
 pub struct Report {
     /// Why the last generation ended.
     pub finish: FinishReason,
-    /// Generations that ended at a limit of tokens, not at their own end: with one of them, the text or what it was made from is cut.
+    /// Generations that ended at a limit of tokens, not at their own end. If it is not 0, the text or the summary of a part is cut.
     pub n_cut: usize,
     /// The seed, given or drawn: with it in [`Sampling`](refrain::Sampling), the job repeats its text. `None` at temperature 0.
     pub seed: Option<u64>,

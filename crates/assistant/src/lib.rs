@@ -2,7 +2,7 @@
 //! conversations.
 //!
 //! An [`Assistant`] is built from an engine; notes, a store and prompts are optional. A task searches, lays out its prompt and returns a
-//! [`Job`], an iterator of [`JobEvent`]s that computes when it is driven:
+//! [`Job`], an iterator of [`JobEvent`]s that computes when its events are taken:
 //!
 //! ```
 //! use refrain::{Engine, EngineOptions};
@@ -29,12 +29,12 @@
 //!
 //! - The text of a job equals plain decoding of its prompt, bit for bit, whatever else runs (with the same mask, for
 //!   [`ui_command`](Assistant::ui_command)). A seed repeats a sampled text.
-//! - Jobs take turns ([`Priority`]). A job that is dropped, cancelled, failed or panicked keeps no answer, and other jobs go on.
+//! - Jobs take turns ([`Priority`]). If a job is dropped, is cancelled, fails or panics, it keeps no answer, and other jobs continue.
 //! - Text of notes, messages and screens cannot forge control tokens.
 //! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
 //! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
-//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of what it found (`docs/use/privacy.md` names what it does
-//!   not find); an interrupted deletion is finished at the next start.
+//! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of the data that the deletion found
+//!   (`docs/use/privacy.md` names the data that it does not find). The next start finishes an interrupted deletion.
 //!
 //! The guides are `docs/embed/assistant.md` and `docs/use/privacy.md`.
 

@@ -22,16 +22,16 @@ macro_rules! setters {
 
 pub(crate) use setters;
 
-/// Options of an [`Assistant`](crate::Assistant). Of them, `session.kv_type`, `session.context_len`, a lossy
-/// `session.acceptance`, `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system` change answers; the others
-/// change time and what is kept.
+/// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`, a lossy
+/// `session.acceptance`, `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system`. The others change time, and
+/// which data is kept.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AssistantOptions {
     /// Options of every session. `namespace` and `history` have no effect: the assistant has its own history.
     pub session: SessionOptions,
-    /// How tokens are chosen, unless a job has its own. Default: greedy, with loops broken ([`DryOptions::against_loops`]); an edit then
-    /// breaks repetitions of 32 tokens and more. Commands for screens ignore `sampling.dry`.
+    /// How tokens are chosen, unless the job has its own sampling. Default: greedy, with a penalty against loops
+    /// ([`DryOptions::against_loops`]), which for an edit begins at 32 repeated tokens. Commands for screens ignore `sampling.dry`.
     pub sampling: Sampling,
     /// Tokens of the context that are reserved for the output, and its maximum length. `None`: 512, at most a quarter of the
     /// context. At most half of the context.
@@ -40,18 +40,18 @@ pub struct AssistantOptions {
     pub n_passages: usize,
     /// Passages that a search finds for drafts, the shown ones included. Default 8.
     pub n_draft_passages: usize,
-    /// Maximum number of parts of a text that is summarised in parts. What is beyond is left out. Default 32.
+    /// Maximum number of parts of a text that is summarised in parts. Further parts are left out. Default 32.
     pub n_parts_max: usize,
     /// A system turn before every prompt.
     pub system: Option<String>,
-    /// Whether answers and summaries are kept and later ones are drafted from them: in the store if the assistant has one, else
-    /// in memory. Default `true`.
+    /// Whether the assistant keeps answers and summaries, and drafts later answers and summaries from them. It keeps them in the store
+    /// if there is one, else in memory. Default `true`.
     pub history: bool,
-    /// With a store: whether the keys and values of every prompt are kept, so that no later prompt computes the same start
-    /// again. A token takes as many bytes as in the KV cache. Those of [`Assistant::prefetch`](crate::Assistant::prefetch) are
-    /// kept in any case. Default `true`.
+    /// With a store: whether the keys and values of every prompt are kept, so that no later prompt computes the same beginning
+    /// again. A token takes as many bytes as in the KV cache. Prompts of [`Assistant::prefetch`](crate::Assistant::prefetch) are
+    /// always kept. Default `true`.
     pub keeps_prompts: bool,
-    /// Maximum bytes of kept keys and values. Beyond it, the least recently used are removed. Default 1 GiB.
+    /// Maximum bytes of kept keys and values. Beyond it, the least recently used are evicted. Default 1 GiB.
     pub prefix_bytes_max: u64,
 }
 
@@ -88,14 +88,14 @@ setters!(AssistantOptions {
 /// Who waits for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Priority {
-    /// A person who looks at this very app. Foreground jobs take turns with each other only: while one decodes, all others
-    /// together get one turn in 129. For an app that also serves other programs.
+    /// The app's own user, if the app also serves other programs. Foreground jobs go before all others: if they never pause,
+    /// interactive and background jobs together get one turn in 513.
     Foreground,
     /// A person. Interactive jobs take turns.
     #[default]
     Interactive,
     /// Nobody. A background job runs while no other job does: it gives way after every step and every chunk of a
-    /// prefill. If interactive jobs never pause, it still gets one turn in 33.
+    /// prefill. If interactive jobs never pause, background jobs get one turn in 33.
     Background,
 }
 
@@ -110,7 +110,7 @@ pub struct JobOptions {
     pub answer_tokens: Option<usize>,
     /// Stops the job from any thread.
     pub cancel: CancelToken,
-    /// Whether the answer is kept, and drafts later ones. Default `true`.
+    /// Whether the answer is kept, and later answers are drafted from it. Default `true`.
     pub keep: bool,
     /// The app's own draft sources, for the last generation of the job. They never change the output.
     pub sources: Vec<Box<dyn DraftSource>>,

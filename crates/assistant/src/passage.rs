@@ -46,7 +46,7 @@ impl Passage {
         Self { title: title.into(), text: text.into(), source: None }
     }
 
-    /// Names the note that the text was read from, so that [`Forget::Note`](crate::Forget::Note) finds what is made from it. The
+    /// Names the note of the text, so that [`Forget::Note`](crate::Forget::Note) finds answers made from the text. The
     /// place in the note stays unknown: it is empty.
     ///
     /// # Errors

@@ -22,7 +22,7 @@
 //!
 //! [`Grammar::constrain`] adds two parts to a generation. The [`GrammarMask`] forbids every token that the grammar does not
 //! allow, at each visited node with that node's path as the text. It decides the output. The [`GrammarDrafts`] propose the
-//! tokens that the grammar forces, and the branches where it leaves a few; they change the speed alone. The output equals
+//! tokens that the grammar forces, and the branches if the grammar leaves few of them; they change only the speed. The output equals
 //! plain decoding with the same mask, bit for bit.
 //!
 //! The parser is the crate [`llguidance`].

@@ -18,11 +18,11 @@
 //!
 //! # Guarantees
 //!
-//! - A streamed answer is the whole answer, and both are the output of the library for the same tokens, sampling and seed, bit for bit.
-//! - A field of a request that would change the output and is not supported is refused with status 400 and its name.
+//! - A streamed answer equals the answer sent at once. Both equal the library's output for the same tokens, sampling and seed, bit for bit.
+//! - If a field of a request would change the output and is not supported, the request is refused with status 400 and the field's name.
 //! - Requests of foreign pages are refused: the headers `Host` and `Origin` are checked before anything else.
-//! - Prompts and outputs are in no log, metric, panic message or error.
-//! - Everything that a client sends or leaves open has a limit ([`Limits`]).
+//! - No log, metric, panic message or error contains text of prompts or outputs.
+//! - Requests, connections and their times have limits ([`Limits`]).
 //!
 //! The guide is `docs/use/serve.md`.
 //!

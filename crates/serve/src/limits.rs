@@ -16,8 +16,8 @@ pub struct Limits {
     pub header_time: Duration,
     /// Time for a request's body. Default 30 s.
     pub body_time: Duration,
-    /// How long a client may take no byte of a response, and the time over which one that the server waits for must take 16 KiB per
-    /// second. Default 30 s.
+    /// How long a client may read no byte of a response. While the server waits for a client, the client must also read 16 KiB per
+    /// second over this time. Default 30 s.
     pub stall_time: Duration,
     /// Open connections. If all are taken, 4 further ones answer `/health` and `/metrics`, and refuse other requests with status 503;
     /// the next ones wait in the backlog of the system. Default 512.
@@ -37,7 +37,7 @@ pub struct Limits {
     pub request_time: Duration,
     /// Time between comments in a stream without events. Default 5 s.
     pub ping_time: Duration,
-    /// How long running requests may go on after a stop. Default 10 s.
+    /// How long running requests may continue after a stop. Default 10 s.
     pub grace_time: Duration,
     /// Outputs of a request (`n`). Default 8.
     pub choices: usize,

@@ -90,7 +90,7 @@ impl Loaded {
         self
     }
 
-    /// A value that is dropped when the model has been unloaded, such as one that writes what was learnt.
+    /// A value that is dropped when the model has been unloaded: for example, its destructor writes learnt values.
     #[must_use]
     pub fn with_kept(mut self, kept: impl Any + Send + Sync) -> Self {
         self.kept = Some(Box::new(kept));
@@ -130,7 +130,7 @@ impl ModelSpec {
         &self.id
     }
 
-    /// Keeps the model loaded once it is: for a loader that holds the engine itself, so that unloading would free nothing.
+    /// Never evicts the model once it is loaded: for a loader that holds the engine itself, so that unloading would free nothing.
     #[must_use]
     pub fn with_pinned(mut self, is_pinned: bool) -> Self {
         self.is_pinned = is_pinned;
@@ -242,9 +242,9 @@ impl Models {
         self
     }
 
-    /// Bytes of all loaded models with their kept prompts, and of the one that is being loaded ([`ModelSpec::with_memory`]). The longest unused
-    /// models without a request are unloaded, the first one too. A request whose model has no room beside those that answer waits for two
-    /// seconds, and then gets status 503.
+    /// Maximum bytes of all loaded models with their kept prompts, including the model that is being loaded ([`ModelSpec::with_memory`]).
+    /// Before a model is loaded, idle models are evicted, least recently used first, until the new model fits. The first model may be
+    /// evicted too, unless it is pinned. If busy models leave no room for two seconds, the request gets status 503.
     #[must_use]
     pub fn with_budget(mut self, bytes: usize) -> Self {
         self.budget = bytes;

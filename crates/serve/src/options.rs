@@ -28,7 +28,7 @@ pub struct ServeOptions {
     pub origins: Vec<String>,
     /// Further names of this device that requests may have as `Host`, without a port. Addresses and `localhost` need no entry.
     pub hosts: Vec<String>,
-    /// Whether clients of the Model Context Protocol may delete notes and what was made from them: the tool `forget`. Default: no.
+    /// Whether clients of the Model Context Protocol may delete notes, and answers made from them, with the tool `forget`. Default: no.
     pub mcp_forget: bool,
     /// Whether SIGTERM stops the server, as service managers expect. Default: it ends the program.
     pub stops_on_sigterm: bool,

@@ -46,10 +46,10 @@
 //! open or [refresh](HistoryLog::refresh) the folder becomes the writer. A process without permission to write reads
 //! the folder, and its appends are refused. [`HistoryLog::access`] returns the role of this process.
 //!
-//! A reader has the contents of the folder at the time of its last read, and its own responses. So an answer of one
-//! process drafts in another one after that one's next [`maintain`](HistoryLog::maintain) or open: also before the writer
-//! has moved it to the log, and also if there is no writer. A worker that maintains after each answer shares with the
-//! delay of one answer. The writer may freeze, merge and forget meanwhile:
+//! A reader has the contents of the folder at the time of its last read, and its own responses. So a process drafts from the
+//! responses of another process after its own next [`maintain`](HistoryLog::maintain) or open: also before the writer
+//! has moved a response to the log, and also if there is no writer. If a worker calls `maintain` after each response, the delay of
+//! sharing is one response. The writer may freeze, merge and forget meanwhile:
 //!
 //! - On Unix, open files of a reader keep their contents after the writer has removed them.
 //! - On Windows, all files are opened so that they can be removed while they are open. Some file systems keep the

@@ -222,8 +222,8 @@ impl NotesIndex {
         Ok(paths.flatten().collect())
     }
 
-    /// The files and folders that updates of the index in `folder` read, with those that wait to be added. Also of an index
-    /// whose other files are damaged. `None` if the folder has no index.
+    /// The files and folders that updates of the index in `folder` read, including files and folders that wait to be added. Works
+    /// also if other files of the index are damaged. `None` if the folder has no index.
     ///
     /// # Errors
     /// [`NotesError::Foreign`]: the folder has files of somebody else; [`NotesError::Version`]; the folder cannot be read.

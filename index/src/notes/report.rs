@@ -67,7 +67,7 @@ pub enum SkipReason {
         what: &'static str,
         /// The limit.
         limit: u64,
-        /// The offset of the first one that is not read, or of what contains it.
+        /// The offset of the first item that is not read, or of the part that contains it.
         offset: u64,
     },
     /// The file is in the index without some damaged parts. An update that does not read the file does not repeat it.
@@ -128,9 +128,9 @@ pub struct UpdateReport {
     pub n_removed: usize,
     /// Number of passages written.
     pub n_passages: usize,
-    /// Skipped files and folders, and files of which a part was skipped ([`SkipReason::Partly`]).
+    /// Skipped files and folders, and partly skipped files ([`SkipReason::Partly`]).
     pub skipped: Vec<SkippedSource>,
-    /// Forgotten paths of which the index had nothing. Later updates do not read them either.
+    /// Forgotten paths without text in the index. Later updates do not read them either.
     pub unknown: Vec<PathBuf>,
     /// Requests of other processes that could not be carried out.
     pub failed: Vec<FailedRequest>,

@@ -66,7 +66,7 @@ pub struct Search<'a> {
     pub from: Option<i64>,
     /// The latest date, in seconds since 1970.
     pub until: Option<i64>,
-    /// Tags, of which a passage has at least one; empty: all.
+    /// A passage must have at least one of these tags; empty: all passages.
     pub tags: Vec<String>,
     /// Ranks by the vectors of this embedder too. Passages without stored vectors are ranked by words alone.
     pub embedder: Option<&'a dyn Embedder>,

@@ -244,12 +244,13 @@ impl NotesWriter {
         inbox::remove_failed(&self.folder, added)
     }
 
-    /// Removes files and folders from the index, and from the ones that updates read. A file is forgotten under all its
-    /// names: links and hard links inside the notes that lead to it, and links that lead to the given path. Its text also goes
-    /// from an earlier name that the index still has, but a later file of that name is read. After the return, no file in the folder has a byte of their text. The notes themselves are not changed. (The disk may hold
+    /// Removes files and folders from the index, and from the list that updates read. A file is forgotten under all its
+    /// names: links and hard links inside the notes that lead to it, and links that lead to the given path. If the index still has an
+    /// earlier name of the file, the text is removed under this name too, but a later file of that name is read. After the return, no
+    /// file in the folder has a byte of the forgotten text. The notes themselves are not changed. (The disk may hold
     /// freed blocks, and a reader that is open keeps the state that it has read.)
     ///
-    /// A path of which the index has nothing is in [`UpdateReport::unknown`]; later updates do not read it either.
+    /// If the index has nothing of a path, the path is in [`UpdateReport::unknown`]; later updates do not read it either.
     ///
     /// # Errors
     /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal when it

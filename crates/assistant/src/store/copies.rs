@@ -29,8 +29,8 @@ const COPIES_MAX: usize = 64;
 /// Bytes of all copies; the newest one is kept at any length.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The texts that edits have replaced, in the folder of a store. At most 64 copies and 64 MiB; the oldest go first. Only their owner
-/// can read them. [`Forget`](crate::Forget) deletes them with what else is kept of a note.
+/// The texts that edits have replaced, in the folder of a store. At most 64 copies and 64 MiB: beyond that, the oldest copies are
+/// deleted. Only their owner can read the copies. [`Forget`](crate::Forget) deletes them with the other kept data of a note.
 #[derive(Debug, Clone)]
 pub struct EditCopies {
     folder: PathBuf,

@@ -40,8 +40,8 @@ pub struct Conversation {
 pub struct Turn {
     /// Author and text.
     pub message: Message,
-    /// The notes that the turn shows or was made from, so that [`Forget::Note`](crate::Forget::Note) finds what is kept of later
-    /// turns. The oldest turn after those that were left out of the conversation has their notes too.
+    /// The notes that the turn shows, and those of the prompt that led to it, so that [`Forget::Note`](crate::Forget::Note) finds the
+    /// kept answers of later turns. If the conversation has left turns out, the oldest remaining turn has the notes of these turns too.
     pub notes: Vec<PathBuf>,
     /// Whether the conversation may be kept with this turn in it ([`JobOptions::keep`]). Default `true`.
     pub keep: bool,

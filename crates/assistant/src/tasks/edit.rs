@@ -39,7 +39,7 @@ impl EditRequest {
         Self { text: text.into(), instruction: instruction.into(), note: None }
     }
 
-    /// Names the note that the text is of, so that [`Forget::Note`](crate::Forget::Note) finds what is made from it.
+    /// Names the note of the text, so that [`Forget::Note`](crate::Forget::Note) finds answers made from the text.
     ///
     /// # Errors
     /// [`NotesError::Path`]: the path is empty, or there is no current folder.

@@ -49,7 +49,7 @@ impl SummarizeRequest {
         Self::of(Subject::Texts { texts: texts.into_iter().collect(), id: None })
     }
 
-    /// Names the note that the given text is of: [`Forget::Note`](crate::Forget::Note) finds what is made from it, and it is compared
+    /// Names the note of the given text: [`Forget::Note`](crate::Forget::Note) then finds the summary, and the summary is compared
     /// with the last summary of this note. No effect on summaries of the index.
     ///
     /// # Errors

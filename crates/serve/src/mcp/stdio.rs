@@ -34,7 +34,7 @@ impl std::fmt::Debug for StdioServer {
 }
 
 impl StdioServer {
-    /// A server of these models. The first one that writes text should have an [`Assistant`](refrain_assistant::Assistant).
+    /// A server of these models. The first text model should have an [`Assistant`](refrain_assistant::Assistant).
     ///
     /// # Errors
     /// A limit is too small.
@@ -45,7 +45,7 @@ impl StdioServer {
         Ok(Self { mcp: Mcp::new(Page::new(app.clone()), false), app })
     }
 
-    /// Whether the client may delete notes and what was made from them: the tool `forget`. Default: no.
+    /// Whether the client may delete notes, and answers made from them, with the tool `forget`. Default: no.
     #[must_use]
     pub fn with_forget(mut self, forgets: bool) -> Self {
         self.mcp.forgets = forgets;
