@@ -1,4 +1,4 @@
-# The rows of serve/tests/contract/catalogue.md, for catalogue.py: suite, file, tests (without `test_`), what they ask, verdict, check, reason.
+# The rows of crates/serve/tests/contract/catalogue.md, for catalogue.py: suite, file, tests (without `test_`), what they ask, verdict, check, reason.
 # ruff: noqa: F821
 
 INTRODUCTION = """# A catalogue of cases

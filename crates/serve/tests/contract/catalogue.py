@@ -1,4 +1,4 @@
-"""Checks the cases of serve/tests/contract/catalogue.md against a running server, and that the page says what was found.
+"""Checks the cases of crates/serve/tests/contract/catalogue.md against a running server, and that the page says what was found.
 
 Usage: catalogue.py ADDRESS [--write]
 
@@ -23,7 +23,7 @@ import urllib.request
 
 ADDRESS = sys.argv[1].rstrip("/")
 PAGE = pathlib.Path(__file__).resolve().with_name("catalogue.md")
-# `contract` greets, and calls tools (serve/tests/support/bigram.rs); `target` is the trained fixture, `draft` the embedder.
+# `contract` greets, and calls tools (crates/serve/tests/support/bigram.rs); `target` is the trained fixture, `draft` the embedder.
 CALLER, WRITER, EMBEDDER = "contract", "target", "draft"
 GREETING = "Hello🌍"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
