@@ -54,7 +54,7 @@ fn load(error: &LoadError) -> Place<'_> {
         E::NotAModel { path, .. } => Place::file(path),
         E::Gguf(error) => gguf(error),
         E::Hf(error) => hf(error),
-        E::Packed(error) => packed(error),
+        E::Container(error) => error.downcast_ref().map_or_else(Place::default, packed),
         E::Graphs(error) => match &**error {
             GraphsError::Packed(error) => packed(error),
             GraphsError::Foreign { file, field, .. } => Place::field(file, field),
@@ -187,7 +187,7 @@ fn tokenizer(error: &TokenizerError) -> Place<'_> {
     match error {
         E::Missing { file, missing } => Place::field(file, missing),
         E::File(error) => hf(error),
-        E::Packed(error) => packed(error),
+        E::Container(error) => error.downcast_ref().map_or_else(Place::default, packed),
         E::PackedGguf { source } => gguf(source),
         E::Unsupported { file, field, .. } => Place::field(file, field),
         E::WrongType { file, field, .. } => Place::field(file, field),
