@@ -54,7 +54,7 @@ fn load(error: &LoadError) -> Place<'_> {
         E::NotAModel { path, .. } => Place::file(path),
         E::Gguf(error) => gguf(error),
         E::Hf(error) => hf(error),
-        E::Container(error) => error.downcast_ref().map_or_else(Place::default, packed),
+        E::Packed(error) => packed(error),
         E::Graphs(error) => match &**error {
             GraphsError::Packed(error) => packed(error),
             GraphsError::Foreign { file, field, .. } => Place::field(file, field),
