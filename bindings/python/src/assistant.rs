@@ -138,6 +138,7 @@ pub(crate) fn object(py: Python<'_>, class: &str, value: &serde_json::Value) -> 
 ///     n_draft_passages: passages that a search finds for drafts, the shown ones included.
 ///     n_parts_max: the most parts of a text that is summarised in parts.
 ///     history: whether answers are kept, and draft later ones.
+///     key: 32 bytes that encrypt the store, and with which ``notes`` was encrypted. The app keeps them.
 ///     keeps_prompts: with a store, whether it keeps the keys and values of every prompt.
 ///     prefix_bytes_max: the most bytes of these.
 ///     context_len, kv_type, drafting: as in :meth:`Engine.session`.
@@ -145,7 +146,7 @@ pub(crate) fn object(py: Python<'_>, class: &str, value: &serde_json::Value) -> 
 ///
 /// Raises:
 ///     NotesError: the index cannot be opened.
-///     StoreError: the store cannot be opened, for example because another process uses it.
+///     StoreError: the store cannot be opened, for example because another process uses it, or because the key is another one.
 ///     OptionError: an argument is outside its range, or a template has an unknown, missing or doubled place.
 #[pyclass(frozen, module = "refrain.assistant")]
 pub(crate) struct Assistant(Resident<refrain_assistant::Assistant>);
@@ -174,7 +175,7 @@ impl Assistant {
     #[new]
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
     #[pyo3(signature = (engine, *, notes = None, embedder = None, store = None, namespace = "default", prompts = None, system = None,
-        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, keeps_prompts = true,
+        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, key = None, keeps_prompts = true,
         prefix_bytes_max = 1 << 30, context_len = None, kv_type = "f16", drafting = "auto", **options))]
     fn new(
         py: Python<'_>,
@@ -190,6 +191,7 @@ impl Assistant {
         n_draft_passages: usize,
         n_parts_max: usize,
         history: bool,
+        key: Option<&[u8]>,
         keeps_prompts: bool,
         prefix_bytes_max: u64,
         context_len: Option<usize>,
@@ -220,6 +222,9 @@ impl Assistant {
             .namespace(namespace)
             .options(options)
             .prompts(templates(prompts.unwrap_or_default())?);
+        if let Some(key) = options::key(key)? {
+            builder = builder.key(key);
+        }
         if let Some(folder) = notes {
             builder = builder.notes(folder);
         }

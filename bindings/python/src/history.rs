@@ -22,6 +22,7 @@ use crate::resident::Resident;
 ///     engine: the engine whose outputs are kept. Those of other models in the folder are left alone.
 ///     folder: the folder. It is made if it does not exist.
 ///     namespace: an app, a user or a task. A session never drafts from another namespace.
+///     key: 32 bytes that encrypt the outputs from the beginning. The app keeps them.
 ///
 /// Raises:
 ///     StoreError: the folder cannot be opened.
@@ -78,12 +79,19 @@ impl<'py> FromPyObject<'_, 'py> for Output {
 #[pymethods]
 impl History {
     #[new]
-    #[pyo3(signature = (engine, folder, *, namespace = "default"))]
-    fn new(py: Python<'_>, engine: &Engine, folder: PathBuf, namespace: &str) -> PyResult<Self> {
+    #[pyo3(signature = (engine, folder, *, namespace = "default", key = None))]
+    fn new(
+        py: Python<'_>,
+        engine: &Engine,
+        folder: PathBuf,
+        namespace: &str,
+        key: Option<&[u8]>,
+    ) -> PyResult<Self> {
         let engine = engine.engine()?;
+        let options = HistoryOptions { key: options::key(key)?, ..HistoryOptions::default() };
         let (key, log) = compute(py, || {
             let key = HistoryKey::of(engine);
-            let log = HistoryLog::open(&folder, key, HistoryOptions::default()).map_err(Failure::Store)?;
+            let log = HistoryLog::open(&folder, key, options).map_err(Failure::Store)?;
             Ok((key, log))
         })?;
         let vocab_size = engine.tokenizer().vocab_size();

@@ -14,6 +14,7 @@ use crate::assistant::object;
 use crate::border::compute;
 use crate::engine::Engine;
 use crate::errors::Failure;
+use crate::options;
 use crate::resident::Resident;
 use crate::results;
 
@@ -26,6 +27,7 @@ use crate::results;
 ///     folder: the folder of the index. It is made by :meth:`add`, and readable by its owner only.
 ///     languages: codes of the notes' languages, such as ``["en", "de"]``; the empty list: all, detected for each note. Stored with the index.
 ///     embedder: the engine of an embedding model, whose vectors are stored and searched.
+///     key: 32 bytes that encrypt the index from its beginning. The app keeps them.
 ///
 /// Raises:
 ///     OptionError: a language is unknown.
@@ -48,7 +50,7 @@ impl Inner {
         if let Some(index) = &*index {
             return Ok(index.clone());
         }
-        Ok(index.insert(NotesIndex::open(&self.folder)?).clone())
+        Ok(index.insert(NotesIndex::open_with_key(&self.folder, self.options.key.as_ref())?).clone())
     }
 
     fn refresh(&self) -> Result<(), NotesError> {
@@ -90,12 +92,13 @@ fn report(report: &UpdateReport) -> Value {
 #[pymethods]
 impl Notes {
     #[new]
-    #[pyo3(signature = (folder, *, languages = None, embedder = None))]
+    #[pyo3(signature = (folder, *, languages = None, embedder = None, key = None))]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
         languages: Option<Vec<String>>,
         embedder: Option<Py<Engine>>,
+        key: Option<&[u8]>,
     ) -> PyResult<Self> {
         let language = |code: String| {
             let unknown = || Failure::Choice {
@@ -110,7 +113,7 @@ impl Notes {
         let embedder = compute(py, || {
             embedder.map(|engine| ModelEmbedder::new(engine).map_err(Failure::Embedder)).transpose()
         })?;
-        let options = NotesOptions { languages, ..NotesOptions::default() };
+        let options = NotesOptions { languages, key: options::key(key)?, ..NotesOptions::default() };
         Ok(Self(Resident::new(Inner { folder, options, embedder, index: Mutex::new(None) })))
     }
 

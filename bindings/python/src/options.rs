@@ -87,3 +87,15 @@ pub(crate) fn priority(given: &str) -> Result<Priority, Failure> {
 pub(crate) fn length(given: &str) -> Result<Length, Failure> {
     by_name("length", given, &[("short", Length::Short), ("medium", Length::Medium), ("long", Length::Long)])
 }
+
+/// The key of a store.
+///
+/// # Errors
+/// [`Failure::Range`]: it has another length.
+pub(crate) fn key(given: Option<&[u8]>) -> Result<Option<[u8; 32]>, Failure> {
+    let of_length = |given: &[u8]| {
+        let range = |_| Failure::Range { option: "bytes of key", given: given.len(), min: 32, max: 32 };
+        given.try_into().map_err(range)
+    };
+    given.map(of_length).transpose()
+}

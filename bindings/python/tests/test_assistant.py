@@ -426,3 +426,30 @@ def test_a_forked_child_is_refused(engine: refrain.Engine, place: Place) -> None
         os._exit(0 if refused == len(calls) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert job.run().text
+
+
+def test_one_key_encrypts_notes_and_store(engine: refrain.Engine, tmp_path: Path) -> None:
+    key, other = bytes(range(32)), bytes(32)
+    place = Place(tmp_path)
+    shutil.copytree(FIXTURES / "notes", place.notes)
+    assert Notes(place.index, key=key).add([place.notes]).n_added > 5
+    store = place.folder / "store"
+    with_key = Assistant(engine, notes=place.index, store=store, key=key)
+    text = with_key.answer(TRIP).run().text
+    del with_key
+    assert text and not place.has("Aniarda", "index", "store") and not place.has(text, "index", "store")
+    assert Notes(place.index, key=key).search("Aniarda")
+    for wrong in (None, other):
+        with pytest.raises(errors.NotesError):
+            Notes(place.index, key=wrong).search("Aniarda")
+        with pytest.raises((errors.NotesError, errors.StoreError)):
+            Assistant(engine, store=store, key=wrong)
+    for length in (0, 31, 33):
+        with pytest.raises(errors.OptionError, match="32"):
+            Notes(place.folder / "other", key=bytes(length))
+    history = refrain.History(engine, place.folder / "history", key=key)
+    history.append([5, 6, 7])
+    with pytest.raises(errors.StoreError):
+        refrain.History(engine, place.folder / "history", key=other)
+    with pytest.raises(errors.OptionError, match="32"):
+        refrain.History(engine, place.folder / "history", key=b"short")

@@ -24,6 +24,7 @@ use refrain::CancelToken;
 use refrain::internals::kernels::has_room;
 use refrain_files::{catch_quietly, is_caught};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
@@ -62,8 +63,16 @@ pub(crate) const IO_THREADS: usize = 1;
 /// Address space of a thread's stack and of its first allocations.
 const THREAD_BYTES: usize = 4 << 20;
 
+/// The signal that stops a server, awaited from the moment that the server listens.
+#[cfg(unix)]
+pub(crate) type Sigterm = Option<tokio::signal::unix::Signal>;
+#[cfg(not(unix))]
+pub(crate) type Sigterm = Option<std::convert::Infallible>;
+
 /// A server that listens.
 pub struct Server {
+    runtime: Runtime,
+    sigterm: Sigterm,
     bound: Bound,
     address: SocketAddr,
     options: ServeOptions,
@@ -78,12 +87,15 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens. Connections wait in the backlog of the system until [`run`](Self::run).
+    /// Listens. Connections wait in the backlog of the system until [`run`](Self::run), and so does the signal that stops the
+    /// server ([`ServeOptions::stops_on_sigterm`]).
     ///
     /// # Errors
-    /// An option is refused, or the address cannot be listened on.
+    /// An option is refused, the address cannot be listened on, or the system has no thread left.
     pub fn bind(options: ServeOptions, models: Models) -> Result<Self, ServeError> {
         options.check()?;
+        let runtime = runtime(&options.limits)?;
+        let sigterm = sigterm(&runtime, options.stops_on_sigterm);
         let (bound, address) = Bound::new(&options)?;
         let app = App::new(&options, models);
         let page = Page::new(app.clone());
@@ -91,7 +103,7 @@ impl Server {
             .with_state(app.clone())
             .merge(mcp::router(page.clone(), options.mcp_forget))
             .merge(page::router(page));
-        Ok(Self { bound, address, options, app, router })
+        Ok(Self { runtime, sigterm, bound, address, options, app, router })
     }
 
     /// The address, with the port that was taken. Nothing listens there if the server has a [Unix socket](Self::unix_socket).
@@ -108,34 +120,16 @@ impl Server {
     /// [`Limits::grace_time`] to end, and later ones are cancelled and end their streams with an error event.
     ///
     /// # Errors
-    /// [`ServeError::Runtime`]: the threads cannot be started.
+    /// [`ServeError::Runtime`]: the system refuses to watch the connections.
     pub fn run(self, stop: &CancelToken) -> Result<(), ServeError> {
-        let Self { bound, options, app, router, .. } = self;
-        let limits = options.limits.clone();
-        if !has_room(IO_THREADS * THREAD_BYTES) {
-            return Err(ServeError::Runtime(io::ErrorKind::OutOfMemory.into()));
-        }
-        // The runtime panics where the system refuses it a thread.
-        let runtime = catch_quietly(|| {
-            tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(IO_THREADS)
-                // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
-                .max_blocking_threads(blocking_threads(&limits))
-                .thread_name("refrain-serve")
-                .enable_io()
-                .enable_time()
-                .build()
-        });
-        let runtime =
-            runtime.unwrap_or_else(|reason| Err(io::Error::other(reason))).map_err(ServeError::Runtime)?;
-        let (rules, stops_on_sigterm) = (Arc::new(Rules::new(&options)), options.stops_on_sigterm);
+        let Self { runtime, sigterm, bound, options, app, router, .. } = self;
+        let rules = Arc::new(Rules::new(&options));
         let served = runtime.block_on(async {
             let listener = bound.listen().map_err(ServeError::Runtime)?;
             // On the thread that serves: a connection wakes no second one.
             let (theirs, stop) = (app.clone(), stop.clone());
-            let accepting = async move {
-                accept(listener, rules, &theirs, router, stopped(&stop, stops_on_sigterm)).await
-            };
+            let accepting =
+                async move { accept(listener, rules, &theirs, router, stopped(&stop, sigterm)).await };
             tokio::spawn(accepting).await.map_err(|error| ServeError::Runtime(error.into()))
         });
         app.cancel_all();
@@ -156,24 +150,55 @@ pub fn quiet_panics() {
     }));
 }
 
+/// The runtime that reads requests and writes responses.
+fn runtime(limits: &Limits) -> Result<Runtime, ServeError> {
+    if !has_room(IO_THREADS * THREAD_BYTES) {
+        return Err(ServeError::Runtime(io::ErrorKind::OutOfMemory.into()));
+    }
+    // The runtime panics where the system refuses it a thread.
+    let built = catch_quietly(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(IO_THREADS)
+            // Requests are checked here, and embedded; others compute on threads of their own, so none waits for a check.
+            .max_blocking_threads(blocking_threads(limits))
+            .thread_name("refrain-serve")
+            .enable_io()
+            .enable_time()
+            .build()
+    });
+    built.unwrap_or_else(|reason| Err(io::Error::other(reason))).map_err(ServeError::Runtime)
+}
+
+#[cfg(unix)]
+fn sigterm(runtime: &Runtime, is_wanted: bool) -> Sigterm {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let _entered = runtime.enter();
+    if is_wanted { signal(SignalKind::terminate()).ok() } else { None }
+}
+
+#[cfg(not(unix))]
+fn sigterm(_runtime: &Runtime, _is_wanted: bool) -> Sigterm {
+    None
+}
+
 /// Ends when the server should stop.
-pub(crate) async fn stopped(stop: &CancelToken, on_sigterm: bool) {
+pub(crate) async fn stopped(stop: &CancelToken, sigterm: Sigterm) {
     let polled = async {
         while !stop.is_cancelled() {
             tokio::time::sleep(STOP_POLL).await;
         }
     };
     #[cfg(unix)]
-    if on_sigterm
-        && let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-    {
+    if let Some(mut signal) = sigterm {
         tokio::select! {
             () = polled => {}
             _ = signal.recv() => {}
         }
         return;
     }
-    let _ = on_sigterm;
+    #[cfg(not(unix))]
+    let _ = sigterm;
     polled.await;
 }
 

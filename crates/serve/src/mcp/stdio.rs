@@ -74,7 +74,7 @@ impl StdioServer {
             let transport = transport.with_max_line_length(body_bytes);
             let running = tokio::select! {
                 running = serve_server(mcp, transport) => running,
-                () = stopped(stop, false) => return Ok(()),
+                () = stopped(stop, None) => return Ok(()),
             };
             let running = match running {
                 Ok(running) => running,
@@ -84,7 +84,7 @@ impl StdioServer {
             };
             tokio::select! {
                 _ = running.waiting() => {}
-                () = stopped(stop, false) => {}
+                () = stopped(stop, None) => {}
             }
             Ok(())
         });
