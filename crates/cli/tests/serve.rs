@@ -66,6 +66,16 @@ fn the_model_inside_the_program_answers_until_a_signal() {
     }
 }
 
+/// Its address is printed before it serves.
+#[test]
+fn a_signal_before_the_first_request_stops_it_too() {
+    for round in 0..20 {
+        let (child, _) = start(&[]);
+        let signal = ["-TERM", "-INT"][round % 2];
+        assert_eq!(stop(child, signal), Some(0), "{signal}");
+    }
+}
+
 /// The names of the notes that a search finds.
 fn found(address: &str, query: &str) -> Vec<String> {
     let (address, token) = address.split_once("/?token=").unwrap_or((address, "none"));
