@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use refrain::drafting::{Calibration, ReuseConfig, StageTimes};
 use refrain::internals::draft::CostProfile;
-use refrain::{
-    Calibration, Engine, EngineOptions, GenerateOptions, ReuseConfig, SessionOptions, StageTimes, TokenId,
-};
+use refrain::{Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 
 /// Tokens of the context.
 const CONTEXT_LEN: usize = 900;

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use refrain::drafting::{
+    DraftSource, DraftTree, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
+};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, CostProfile, ResumeSource, ReuseSource, SUCCESSORS_MAX,
     StepLimits, TreeBuilder,
 };
-use refrain::{
-    DraftSource, DraftTree, HistoryStore, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
-    TokenId,
-};
+use refrain::{HistoryStore, TokenId};
 use refrain_trees::sam::SuffixAutomaton;
 use rustix::time::{ClockId, clock_gettime};
 

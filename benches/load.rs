@@ -19,13 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use refrain::checkpoint::{Checkpoint, PackedAccess};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-use refrain::{Checkpoint, KvType, PackedAccess, TokenId};
+use refrain::{KvType, TokenId};
 
 type Error = Box<dyn std::error::Error>;
 

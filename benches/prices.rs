@@ -10,8 +10,10 @@
 
 use std::time::{Duration, Instant};
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::ProfileOptions;
 use refrain::internals::kernels::IsaKind;
-use refrain::{Checkpoint, Engine, EngineOptions, ProfileOptions};
+use refrain::{Engine, EngineOptions};
 
 type Error = Box<dyn std::error::Error>;
 

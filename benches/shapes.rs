@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-use refrain::{Checkpoint, KvType, TokenId};
+use refrain::{KvType, TokenId};
 
 /// Rounds over all shapes. The least time counts.
 const ROUNDS: usize = 60;

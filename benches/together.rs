@@ -11,9 +11,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use refrain::drafting::SharedPasses;
 use refrain::{
-    Drafting, Engine, EngineOptions, Event, GenerateOptions, OwnedGeneration, SessionOptions, SharedPasses,
-    SpecialTokens, TokenId, step_together,
+    Drafting, Engine, EngineOptions, Event, GenerateOptions, OwnedGeneration, SessionOptions, SpecialTokens,
+    TokenId, step_together,
 };
 
 type Failure = Box<dyn std::error::Error>;

@@ -8,11 +8,14 @@
 use std::error::Error;
 use std::path::Path;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, MemoryPressure, Pinned,
-    PromptPassage, Role, SessionOptions, StreamOptions, Task,
+    DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, SessionOptions,
+    Task,
 };
 
 const NOTE: PromptPassage<'_> = PromptPassage {

@@ -16,11 +16,12 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::IsaKind;
 use refrain::error::{BlockType, PackError};
 use refrain::internals::kernels::{Activations, Kernels, MatMul, PackedMatrix, Pool, matmul};
 use refrain::{
-    Checkpoint, Drafting, Engine, EngineOptions, GenerateOptions, IsaKind, PromptPassage, Role,
-    SessionOptions, Stats, Task,
+    Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, SessionOptions, Stats, Task,
 };
 
 static MODEL: &[u8] = include_bytes!("../fixtures/target.gguf");

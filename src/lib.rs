@@ -22,11 +22,12 @@
 //!
 //! Each step builds a tree of draft tokens, verifies it in one forward pass, and commits the tokens that
 //! plain decoding would have chosen. The output equals plain decoding, bit for bit, greedy or sampled. Drafts
-//! save time where the output repeats text that a [`DraftSource`] holds: on recorded requests, models in
+//! save time where the output repeats text that a [`DraftSource`](drafting::DraftSource) holds: on recorded requests, models in
 //! memory decode 1.2–1.5 times as fast as without drafts, and models streamed from flash 1.8–4.9 times,
 //! depending on the draft model. The README has the table, with the cases that lose.
 //!
-//! The root exports the types that an app needs, and [`error`] the details of their errors. Modules behind
+//! The root exports the types that every app needs. Modules have the rest by task: [`drafting`], [`device`], [`streaming`],
+//! [`checkpoint`], [`state`], [`architecture`], and [`error`] with the details of errors. Modules behind
 //! the feature `internals` are outside semantic versioning.
 // Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
@@ -52,55 +53,83 @@ pub(crate) use refrain_stream as stream;
 pub(crate) use refrain_tokenizer as tokenizer;
 
 pub use cancel::CancelToken;
-pub use draft::{
-    Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource, DraftTree,
-    EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, HistoryStore, Learned, LearnedError,
-    NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
-    VERIFY_ROWS_MAX,
-};
-pub use energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
+pub use draft::HistoryStore;
 #[cfg(feature = "stream")]
 pub use engine::EventStream;
 pub use engine::{
-    Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
-    DraftRows, Drafting, DraftingOffStats, Engine, EngineError, EngineOptions, Event, FinishReason,
-    GenerateError, GenerateOptions, Generation, LossyStats, MemoryPressure, Origin, OwnedGeneration,
-    PidConfig, PolicyStats, PowerState, PruningStats, RefusedGeneration, Restoration, RowStats,
-    STOP_BYTES_MAX, Score, Session, SessionError, SessionOptions, SharedPasses, SkipRules, SourceStats,
-    StageTimes, StateKey, Stats, StreamingStats, Summary, ThermalState, TokenEvent, step_together,
+    CONTEXT_LEN_DEFAULT_MAX, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, Event,
+    FinishReason, GenerateError, GenerateOptions, Generation, Origin, OwnedGeneration, STOP_BYTES_MAX, Score,
+    Session, SessionError, SessionOptions, Stats, Summary, TokenEvent, step_together,
 };
-pub use kernels::{IsaKind, KernelsNotice, KvType};
-pub use model::checkpoint::{Checkpoint, LoadError};
-pub use model::config::{Architecture, ModelConfig};
-pub use model::graphs::Switching;
-pub use model::kv_cache::{WINDOW_RESERVE, WindowCache};
-pub use model::packed::ModelIdentity;
-pub use model::streamed::StreamMemory;
-pub use model::transformer::ForwardError;
-pub use model::weights::{PackedAccess, Quantize};
-pub use model::{GenerationDefaults, PREFILL_CHUNK_MAX};
-pub use profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
-pub use pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
+pub use kernels::KvType;
+pub use model::PREFILL_CHUNK_MAX;
+pub use model::checkpoint::LoadError;
+pub use model::weights::Quantize;
 pub use refrain_tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
 pub use refrain_trees::TokenId;
-pub use stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
-pub use task::{PromptPassage, Task, UnknownTask};
-pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling, SamplingError};
+pub use task::{PromptPassage, Task};
+pub use verify::{DryOptions, LogitsProcessor, Sampling};
 
-/// What the layers of a model compute: the types inside [`ModelConfig`].
+/// Drafts: sources of an app's own, the rules of a session, and what is learnt and counted.
+pub mod drafting {
+    pub use crate::draft::{
+        Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource,
+        DraftTree, EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, Learned, LearnedError,
+        NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
+        VERIFY_ROWS_MAX,
+    };
+    pub use crate::engine::{
+        Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LossyStats,
+        PidConfig, PolicyStats, PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
+    };
+    pub use crate::pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
+}
+
+/// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
+pub mod device {
+    pub use crate::energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
+    pub use crate::engine::{MemoryPressure, PowerState, ThermalState};
+    pub use crate::kernels::{IsaKind, KernelsNotice};
+    pub use crate::profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
+}
+
+/// Models larger than memory, and models computed in static graphs.
+pub mod streaming {
+    pub use crate::engine::StreamingStats;
+    pub use crate::model::graphs::Switching;
+    pub use crate::model::streamed::StreamMemory;
+    pub use refrain_stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
+}
+
+/// Model files, before an engine loads them.
+pub mod checkpoint {
+    pub use crate::model::GenerationDefaults;
+    pub use crate::model::checkpoint::Checkpoint;
+    pub use crate::model::packed::ModelIdentity;
+    pub use crate::model::weights::PackedAccess;
+}
+
+/// Keys, values and recurrent states of a session, outside of it.
+pub mod state {
+    pub use crate::engine::{Restoration, StateKey};
+    pub use crate::model::kv_cache::{WINDOW_RESERVE, WindowCache};
+}
+
+/// What the layers of a model compute: the types inside [`ModelConfig`](architecture::ModelConfig).
 pub mod architecture {
     pub use crate::model::config::{
-        Activation, Attention, DeltaNet, Dense, DraftHead, Eagle3, Experts, FeedForward, KvSource, LayerPlan,
-        Mamba2, Mixer, Norms, PerLayerInputs, QkNorm, QueryGrowth, RopeConfig, RopeScaling, Routing,
-        ShortConv, Streams, Widths,
+        Activation, Architecture, Attention, DeltaNet, Dense, DraftHead, Eagle3, Experts, FeedForward,
+        KvSource, LayerPlan, Mamba2, Mixer, ModelConfig, Norms, PerLayerInputs, QkNorm, QueryGrowth,
+        RopeConfig, RopeScaling, Routing, ShortConv, Streams, Widths,
     };
 }
 
-/// Details of errors: the types inside the variants of the errors at the root.
+/// Errors inside the variants of those at the root, and of single calls.
 pub mod error {
     pub use crate::draft_model::{SelfDraftError, VocabularyMismatch};
+    pub use crate::engine::RefusedGeneration;
     pub use crate::kernels::{AllocError, BlockType, PackError};
     pub use crate::model::checkpoint::{LayerWeight, WeightId};
     pub use crate::model::config::ConfigError;
@@ -109,8 +138,11 @@ pub mod error {
     pub use crate::model::layers::{LayersError, LayersProblem};
     pub use crate::model::packed::PackedFileError;
     pub use crate::model::streamed::StreamedError;
+    pub use crate::model::transformer::ForwardError;
     pub use crate::model::weights::WeightsError;
     pub use crate::pruning::PredictorField;
+    pub use crate::task::UnknownTask;
+    pub use crate::verify::{ProcessorError, SamplingError};
     pub use refrain_containers::gguf::GgufError;
     pub use refrain_containers::hf::{HfError, SafetensorsError};
     pub use refrain_stream::StreamOptionError;

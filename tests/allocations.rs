@@ -11,12 +11,14 @@ use std::sync::atomic::AtomicBool;
 
 use common::Tiny;
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{DraftSource, DraftTree, NodeIdx, StepOutcome};
 use refrain::internals::draft::{BuilderConfig, ContextSource, CostProfile, StepLimits, TreeBuilder};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-use refrain::{Checkpoint, DraftSource, DraftTree, KvType, NodeIdx, Quantize, StepOutcome, TokenId};
+use refrain::{KvType, Quantize, TokenId};
 
 /// The system's allocator, counting this thread's allocations.
 struct Counting;

@@ -6,13 +6,15 @@ use std::path::Path;
 
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
+use refrain::LoadError;
+use refrain::architecture::ModelConfig;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
 use refrain::internals::model::config::{
     ConfigError, FeedForward, KvSource, Mixer, RopeScaling, Routing, Streams,
 };
-use refrain::{Checkpoint, LoadError, ModelConfig};
 use serde_json::{Value, json};
 
 fn config(change: impl Fn(&mut Value)) -> Result<ModelConfig, ConfigError> {

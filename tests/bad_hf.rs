@@ -6,7 +6,7 @@ use std::path::Path;
 
 use model_files::hf::{HfModel, with_header};
 use model_files::{Gguf, assert_variant};
-use refrain::Checkpoint;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::Source;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::hf::{SafetensorsError, SafetensorsFile, TENSORS_MAX};

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use model_files::Gguf;
 use model_files::converted::converted;
+use refrain::LoadError;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::config::{ConfigError, FeedForward};
 use refrain::internals::model::gguf::GgufValue;
-use refrain::{Checkpoint, LoadError};
 
 /// The golden models that are files too, by name: those with a converter's list, and the families under standard names.
 fn files() -> Vec<(String, Gguf)> {

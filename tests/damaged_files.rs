@@ -12,6 +12,9 @@ use model_files::hf::{HfModel, safetensors_bytes, tokenizer_json};
 use model_files::{Gguf, golden};
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
+use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::device::MachineProfile;
+use refrain::drafting::Predictor;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::Source;
 use refrain::internals::model::arch::parse_config;
@@ -21,10 +24,7 @@ use refrain::internals::model::packed::{PackedFile, pack};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::PredictorParts;
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
-use refrain::{
-    ChatOptions, Checkpoint, Engine, EngineOptions, MachineProfile, Message, ModelIdentity, Predictor, Role,
-    SpecialTokens, TokenId, Tokenizer,
-};
+use refrain::{ChatOptions, Engine, EngineOptions, Message, Role, SpecialTokens, TokenId, Tokenizer};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

@@ -16,17 +16,21 @@ use common::{
 use heads::{Eagle3Folder, both, eagle3, head_file, qwen, random_head, target_file};
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant, golden};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{
+    Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource,
+    EvidenceClass, HiddenStates, Predictor, StepOutcome,
+};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, IsaKind};
 use refrain::internals::model::config::CONTEXT_LEN_MAX;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftModelOptions,
-    DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
-    GenerateOptions, HiddenStates, KvType, Pinned, Predictor, Sampling, SessionOptions, SpecialTokens,
-    StepOutcome, StreamOptions, TokenId,
+    CancelToken, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, KvType,
+    Sampling, SessionOptions, SpecialTokens, TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

@@ -4,10 +4,8 @@
 mod common;
 
 use common::{EOS, ForceAt, Run, Tiny, plain, prompt, run, run_in};
-use refrain::{
-    Anchor, Candidate, Candidates, Cursor, DraftSource, Drafting, Engine, EvidenceClass, FinishReason,
-    GenerateOptions, Sampling, Session, SessionOptions, StepOutcome, TokenId,
-};
+use refrain::drafting::{Anchor, Candidate, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
+use refrain::{Drafting, Engine, FinishReason, GenerateOptions, Sampling, Session, SessionOptions, TokenId};
 
 /// In each step drafts a given number of right tokens and then a wrong one.
 #[derive(Clone)]

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::{Tiny, plain, prompt};
-use refrain::{
-    EnergyMeter, Engine, EngineOptions, GenerateOptions, IsaKind, KernelsNotice, PowerState, SessionOptions,
-    Stats,
-};
+use refrain::device::{EnergyMeter, IsaKind, KernelsNotice, PowerState};
+use refrain::{Engine, EngineOptions, GenerateOptions, SessionOptions, Stats};
 
 /// A counter that advances by a joule with every reading.
 #[derive(Default)]
@@ -85,7 +83,8 @@ fn power_states_and_measured_times_change_no_output() {
     }
     let bytes = Tiny::DEFAULT.gguf();
     for time in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(50)] {
-        let checkpoint = refrain::Checkpoint::from_gguf_bytes(bytes.clone().into(), "tiny").unwrap();
+        let checkpoint =
+            refrain::checkpoint::Checkpoint::from_gguf_bytes(bytes.clone().into(), "tiny").unwrap();
         let options = EngineOptions {
             n_threads: Some(2),
             quantize: refrain::Quantize::Keep,

@@ -12,15 +12,19 @@ use std::time::Duration;
 
 use common::{Run, plain, run, run_in};
 use model_files::{GOLDEN_EXPERTS, golden};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::DraftSource;
+use refrain::error::ForwardError;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Checkpoint, DraftSource, Engine, EngineOptions, ForwardError, GenerateError,
-    GenerateOptions, MemoryPressure, Pinned, Quantize, SessionOptions, StreamOptions, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, Quantize, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 

@@ -8,10 +8,11 @@ use std::path::Path;
 
 use common::{plain, run};
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    CancelToken, Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Quantize,
-    SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions, TokenId,
 };
 use safetensors::SafeTensors;
 

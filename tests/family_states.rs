@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 
 use common::plain;
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::testing::{AlwaysRight, Random};
 use refrain::internals::kernels::{IsaKind, Kernels};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, GenerateOptions, KvType, Pinned, Quantize, Session,
-    SessionOptions, StreamOptions, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Session, SessionOptions, TokenId,
 };
 
 /// One model of each kind of layer plan.

@@ -1,8 +1,7 @@
 //! The bits of an answer do not depend on the calling thread's floating-point environment.
 
-use refrain::{
-    CancelToken, CostProfile, Engine, EngineOptions, GenerateOptions, Sampling, SessionOptions, SpecialTokens,
-};
+use refrain::drafting::CostProfile;
+use refrain::{CancelToken, Engine, EngineOptions, GenerateOptions, Sampling, SessionOptions, SpecialTokens};
 use refrain_kernels::testing::on_odd_thread;
 
 /// Loading (which rounds to 8 bits), the tables of rotations, prefill, verification and sampling.

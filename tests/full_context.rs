@@ -5,12 +5,13 @@
 mod common;
 
 use common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{DraftPolicy, DraftRows, DraftSource};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::model::KvCache;
 use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::{
-    Checkpoint, DraftPolicy, DraftRows, DraftSource, Engine, FinishReason, GenerateOptions, KvType, Session,
-    SessionError, SessionOptions, TokenId,
+    Engine, FinishReason, GenerateOptions, KvType, Session, SessionError, SessionOptions, TokenId,
 };
 
 const CONTEXT_LEN: usize = 100;

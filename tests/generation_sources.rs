@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Tiny, plain, prompt, run, run_in};
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::{DraftSource, Drafting, GenerateError, GenerateOptions, SessionError, SessionOptions, TokenId};
+use refrain::{Drafting, GenerateError, GenerateOptions, SessionError, SessionOptions, TokenId};
 
 const MAX_TOKENS: usize = 20;
 

@@ -11,11 +11,12 @@ use std::thread::{self, Thread};
 use futures_core::Stream;
 
 use common::{Tiny, drafted, known, options, plain, prompt, run_in};
+use refrain::drafting::{Anchor, Calibration, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Anchor, Calibration, CancelToken, Candidates, Cursor, DraftSource, Drafting, Event, EventStream,
-    EvidenceClass, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, OwnedGeneration,
-    ProcessorError, Role, SessionError, SessionOptions, StepOutcome, TokenId,
+    CancelToken, Drafting, Event, EventStream, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
+    OwnedGeneration, Role, SessionError, SessionOptions, TokenId,
 };
 
 fn token(item: Option<Result<Event, GenerateError>>) -> TokenId {

@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use common::plain;
 use model_files::converted::{converted, factors};
 use model_files::{Gguf, golden};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::Architecture;
 use refrain::internals::model::arch::tensors::{Container, place, slots};
 use refrain::internals::model::checkpoint::Change;
 use refrain::internals::model::config::{FeedForward, Mixer, ModelConfig, RopeScaling};
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions, TokenId};
+use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, SessionOptions, TokenId};
 use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 

@@ -3,10 +3,11 @@
 mod model_files;
 
 use model_files::{GOLDEN, Gguf, golden};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
 use refrain::internals::model::config::{Dense, FeedForward, RopeScaling};
-use refrain::{ChatOptions, Checkpoint, Message, Role, SpecialTokens};
+use refrain::{ChatOptions, Message, Role, SpecialTokens};
 
 fn open(name: &str) -> Checkpoint {
     Checkpoint::open(golden(name)).unwrap()

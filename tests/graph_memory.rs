@@ -4,11 +4,12 @@ mod common;
 
 use common::{Tiny, plain, prompt};
 use peak_alloc::PeakAlloc;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{Switching, write_graphs};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::GraphKind;
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, Quantize};
+use refrain::{CancelToken, Engine, EngineOptions, Quantize};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;

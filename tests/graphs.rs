@@ -7,20 +7,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
+use refrain::checkpoint::Checkpoint;
+use refrain::error::ForwardError;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{GraphsError, LayersProblem, Switching, WorkKind, write_graphs};
 use refrain::internals::model::packed::{PackedFileError, WritePackedError, pack};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::schedule::{GraphKind, Load, Plan, Prefill, SwitchTimes, simulate};
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineError, EngineOptions, ForwardError, GenerateError,
-    GenerateOptions, LoadError, Quantize, Sampling, SessionOptions, TokenId,
+    CancelToken, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, LoadError, Quantize,
+    Sampling, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 
 const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
-    packed_access: refrain::PackedAccess::Map,
+    packed_access: refrain::checkpoint::PackedAccess::Map,
     graph_memory_max: None,
     streaming: None,
     progress: None,

@@ -6,9 +6,10 @@ mod model_files;
 
 use common::plain;
 use model_files::{Gguf, golden};
+use refrain::checkpoint::Checkpoint;
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, GenerateError, KvType, Quantize, SessionOptions,
-    SpecialTokens, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateError, KvType, Quantize, SessionOptions, SpecialTokens,
+    TokenId,
 };
 use safetensors::SafeTensors;
 

@@ -5,8 +5,9 @@ mod common;
 use std::fs;
 
 use common::{Tiny, prompt};
+use refrain::drafting::LearnedError;
 use refrain::internals::draft::CostProfile;
-use refrain::{Engine, EngineOptions, GenerateOptions, LearnedError, Session, SessionOptions};
+use refrain::{Engine, EngineOptions, GenerateOptions, Session, SessionOptions};
 
 /// The costs of steps are measured and learnt, so drafts depend on a clock.
 fn timed_engine(tiny: Tiny) -> Engine {

@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 
 use common::Tiny;
 use peak_alloc::PeakAlloc;
+use refrain::Quantize;
+use refrain::checkpoint::{Checkpoint, PackedAccess};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Model, packed::ModelIdentity};
-use refrain::{Checkpoint, PackedAccess, Quantize};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;

@@ -8,12 +8,13 @@
 mod common;
 
 use common::{EOS, Run, Tiny, plain, prompt, run, samplings};
+use refrain::device::IsaKind;
+use refrain::drafting::{Calibration, DraftPolicy, DraftRows, DraftSource, EchoConfig, ReuseConfig};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::{
-    Calibration, CancelToken, DraftPolicy, DraftRows, DraftSource, DryOptions, EchoConfig, Engine,
-    GenerateOptions, IsaKind, KvType, PromptPassage, ReuseConfig, Role, Sampling, SessionOptions, Task,
-    TokenId,
+    CancelToken, DryOptions, Engine, GenerateOptions, KvType, PromptPassage, Role, Sampling, SessionOptions,
+    Task, TokenId,
 };
 
 const MAX_TOKENS: usize = 24;

@@ -9,15 +9,19 @@ use std::path::PathBuf;
 
 use common::{LogitsRecorder, Rng, Tiny, fixtures, isa, options, plain, prompt, random_prompt, run, run_in};
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::{Calibration, DraftPolicy, DraftRows, Predictor, ReuseConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::resident_bytes;
+use refrain::state::WindowCache;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, Engine, EngineOptions,
-    Event, MemoryPressure, Pinned, Predictor, Quantize, ReuseConfig, Sampling, Session, SessionOptions,
-    StreamOptions, TokenId, WindowCache, step_together,
+    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, Quantize, Sampling, Session,
+    SessionOptions, TokenId, step_together,
 };
 use tempfile::TempDir;
 

@@ -10,10 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use common::{Tiny, plain, prompt};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::{LoadOptions, PackedAccess};
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, Pinned, Quantize, StreamOptions};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{CancelToken, Engine, EngineOptions, Quantize};
 use tempfile::TempDir;
 
 const TINY: Tiny = Tiny { n_layers: 3, head_dim: 32, context_len: 128, seed: 7, ..Tiny::DEFAULT };

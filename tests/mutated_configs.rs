@@ -8,11 +8,14 @@ use std::{fs, panic};
 
 use model_files::families::configs;
 use peak_alloc::PeakAlloc;
+use refrain::architecture::{Architecture, ModelConfig};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::config::ConfigError;
 use refrain::internals::model::kv_cache::{CacheSize, KvCache, WindowBound};
 use refrain::internals::model::rope::RopeTable;
-use refrain::{Architecture, Checkpoint, KvType, ModelConfig, SessionOptions, WINDOW_RESERVE};
+use refrain::state::WINDOW_RESERVE;
+use refrain::{KvType, SessionOptions};
 use serde_json::{Value, json};
 
 #[global_allocator]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{Rng, Tiny};
 use model_files::hf::{HfModel, HfTensor, safetensors_bytes, tokenizer_json};
 use model_files::{Gguf, assert_variant, spm_gguf};
+use refrain::checkpoint::{Checkpoint, PackedAccess};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::packed::{
@@ -15,8 +16,8 @@ use refrain::internals::model::packed::{
 };
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    CancelToken, ChatOptions, Checkpoint, Engine, EngineOptions, KvType, LoadError, Message, PackedAccess,
-    Quantize, Role, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, ChatOptions, Engine, EngineOptions, KvType, LoadError, Message, Quantize, Role,
+    SessionOptions, SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicBool;
 
 use common::{Run, plain, run};
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::graphs::write_graphs;
@@ -15,16 +17,14 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};
-use refrain::{
-    Checkpoint, DraftSource, Engine, EngineOptions, GenerateOptions, KvType, Pinned, Quantize,
-    SessionOptions, StreamOptions, TokenId,
-};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions, TokenId};
 
 const FAMILIES: [&str; 2] = ["gemma4", "gemma3n"];
 
 const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
-    packed_access: refrain::PackedAccess::Map,
+    packed_access: refrain::checkpoint::PackedAccess::Map,
     graph_memory_max: None,
     streaming: None,
     progress: None,

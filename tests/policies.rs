@@ -7,11 +7,15 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::{MemoryPressure, ThermalState};
+use refrain::drafting::{
+    Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, PidConfig, ReuseConfig,
+    SkipRules,
+};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::{
-    Acceptance, AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource,
-    Drafting, Engine, GenerateOptions, MemoryPressure, PidConfig, ReuseConfig, Sampling, SessionError,
-    SessionOptions, SkipRules, Stats, ThermalState, TokenId,
+    CancelToken, Drafting, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId,
 };
 
 const MAX_TOKENS: usize = 40;

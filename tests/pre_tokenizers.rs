@@ -3,11 +3,12 @@
 mod model_files;
 
 use model_files::{Gguf, assert_variant, spm_gguf};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::gguf::GgufFile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::{Checkpoint, SpecialTokens, TokenId, Tokenizer, TokenizerError};
+use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 
 const TEXT: &str = "It's 12345 o'clock,  said the man — 3.14!\n\nYes";
 

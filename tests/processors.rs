@@ -6,10 +6,9 @@ use std::error::Error;
 use std::fmt;
 
 use common::{Tiny, known, options, plain, prompt};
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
-use refrain::{
-    Event, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, SessionOptions, TokenId,
-};
+use refrain::{Event, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId};
 
 #[derive(Debug, PartialEq)]
 struct NoMask {

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use common::{Tiny, prompt};
 use model_files::Gguf;
-use refrain::{
-    Checkpoint, Engine, EngineOptions, GenerateOptions, KvType, MachineProfile, ProfileError, ProfileOptions,
-    SessionOptions, TokenId,
-};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::{MachineProfile, ProfileError, ProfileOptions};
+use refrain::{Engine, EngineOptions, GenerateOptions, KvType, SessionOptions, TokenId};
 
 /// A measurement that takes hardly any time.
 fn quick() -> ProfileOptions {

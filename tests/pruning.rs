@@ -8,17 +8,19 @@ use std::path::Path;
 
 use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run, run_in, samplings, uninformed};
 use model_files::golden;
+use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::drafting::{Calibration, DraftSource, Predictor, PredictorError, PruningConfig};
+use refrain::error::ForwardError;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftSource, Drafting, Engine, EngineOptions,
-    ForwardError, GenerateError, GenerateOptions, KvType, ModelIdentity, Pinned, Predictor, PredictorError,
-    PromptPassage, PruningConfig, Quantize, Role, Sampling, SessionError, SessionOptions, StreamOptions,
-    Task, TokenId,
+    CancelToken, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, KvType,
+    PromptPassage, Quantize, Role, Sampling, SessionError, SessionOptions, Task, TokenId,
 };
 
 fn set_random(engine: &Engine, layer_idx: usize, scale: f32) {

@@ -8,9 +8,10 @@ use common::{
     assert_cuts_agree, assert_turns_agree, drafts_with, isa, options, plain, random_prompt, run, samplings,
 };
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::kernels::IsaKind;
-use refrain::{Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions};
+use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions};
 
 /// Short convolutions, the gated delta rule, Mamba-2 with experts and without.
 const RECURRENT: [&str; 4] = ["lfm2", "qwen3_5", "granitemoehybrid", "granitemoehybrid-dense"];

@@ -6,10 +6,10 @@ mod model_files;
 use common::{options, plain, run_in, samplings};
 use model_files::golden;
 use proptest::prelude::*;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, KvType, Quantize, Session, SessionError, SessionOptions,
-    TokenId,
+    CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionError, SessionOptions, TokenId,
 };
 
 /// Short convolutions, the gated delta rule, Mamba-2.

@@ -9,14 +9,20 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use common::{Tiny, options, plain, prompt, run};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::{EnergyMeter, MemoryPressure};
+use refrain::drafting::{
+    Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource,
+    EvidenceClass, StepOutcome,
+};
+use refrain::error::{ForwardError, ProcessorError};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows,
-    DraftSource, Drafting, EnergyMeter, Engine, EngineOptions, EvidenceClass, ForwardError, GenerateError,
-    GenerateOptions, LogitsProcessor, MemoryPressure, Pinned, ProcessorError, Quantize, SessionOptions,
-    StepOutcome, StreamOptions, TokenId,
+    CancelToken, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, LogitsProcessor, Quantize,
+    SessionOptions, TokenId,
 };
 
 const TINY: Tiny = Tiny { n_layers: 4, ty: BlockType::Q8_0, ..Tiny::DEFAULT };

@@ -5,10 +5,11 @@ mod common;
 use std::ops::ControlFlow;
 
 use common::{Tiny, plain, prompt};
+use refrain::error::{ProcessorError, SamplingError};
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Drafting, Engine, Event, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, Sampling,
-    SamplingError, SessionOptions, Summary, TokenId,
+    Drafting, Engine, Event, GenerateError, GenerateOptions, LogitsProcessor, Sampling, SessionOptions,
+    Summary, TokenId,
 };
 
 fn options(sampling: &Sampling) -> GenerateOptions {

@@ -15,16 +15,21 @@ use common::{
     options, plain, prompt, random_prompt, run, run_in, samplings, uninformed,
 };
 use model_files::golden;
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::{DraftPolicy, DraftRows, DraftSource, Predictor, PruningConfig};
+use refrain::error::ForwardError;
 use refrain::error::SelfDraftError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
+use refrain::state::WindowCache;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Checkpoint, DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineOptions,
-    ForwardError, GenerateOptions, KvType, MemoryPressure, Pinned, Predictor, PruningConfig, Quantize,
-    Sampling, SessionOptions, SpecialTokens, StreamOptions, TokenId, WindowCache,
+    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling,
+    SessionOptions, SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
 

@@ -4,12 +4,10 @@ mod common;
 
 use common::{Rng, Tiny, plain, prompt};
 use peak_alloc::PeakAlloc;
+use refrain::drafting::{Calibration, EchoConfig, ReuseConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::engine::ECHO_STEP_US_MIN;
-use refrain::{
-    Calibration, CancelToken, EchoConfig, EngineOptions, GenerateOptions, ReuseConfig, SessionOptions,
-    TokenId,
-};
+use refrain::{CancelToken, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;

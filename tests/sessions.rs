@@ -5,9 +5,10 @@ mod common;
 use std::ops::ControlFlow;
 
 use common::{Tiny, drafted, known, options, plain, prompt, run_in};
+use refrain::error::{ProcessorError, SamplingError};
 use refrain::{
-    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, Role,
-    SamplingError, Session, SessionError, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, Role, Session,
+    SessionError, SessionOptions, SpecialTokens, TokenId,
 };
 
 /// Cancels when the target chooses the token at a position: in the middle of a step.

@@ -11,9 +11,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use model_files::{Gguf, golden};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MachineProfile;
+use refrain::drafting::Predictor;
 use refrain::internals::schedule::SwitchTimes;
 use refrain::internals::stream::sequential_read;
-use refrain::{Checkpoint, MachineProfile, Pinned, Predictor, StreamOptions};
+use refrain::streaming::{Pinned, StreamOptions};
 
 fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());

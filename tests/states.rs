@@ -6,13 +6,17 @@ use std::path::Path;
 
 use common::{Tiny, VOCAB_SIZE, options, plain, prompt, run_in, samplings};
 use proptest::prelude::*;
+use refrain::checkpoint::Checkpoint;
+use refrain::device::IsaKind;
+use refrain::drafting::Acceptance;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Acceptance, CancelToken, Checkpoint, Engine, EngineOptions, GenerateOptions, IsaKind, KvType, Pinned,
-    Quantize, Role, Session, SessionError, SessionOptions, StreamOptions, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Role, Session, SessionError,
+    SessionOptions, TokenId,
 };
 
 fn with(engine: &Engine, kv_type: KvType, tokens: &[TokenId]) -> Session {

@@ -9,16 +9,21 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::{
+    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, EchoConfig, PidConfig, Predictor, ReuseConfig,
+};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    AcceptanceFloor, Calibration, CancelToken, Checkpoint, DraftModelOptions, DraftPolicy, DraftRows,
-    EchoConfig, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, MemoryPressure, PidConfig,
-    Pinned, Predictor, Quantize, ReuseConfig, Sampling, SessionOptions, StreamOptions, TokenId,
+    CancelToken, DraftModelOptions, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions,
+    Quantize, Sampling, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 

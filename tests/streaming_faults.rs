@@ -12,15 +12,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{LogitsRecorder, Tiny, plain, prompt, run_in};
+use refrain::checkpoint::Checkpoint;
+use refrain::error::ForwardError;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Checkpoint, DraftModelOptions, Engine, EngineOptions, Event, ForwardError, GenerateError,
-    GenerateOptions, Pinned, Quantize, Session, SessionOptions, StreamOptions, TokenId,
+    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Quantize,
+    Session, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 

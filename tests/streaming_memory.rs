@@ -8,13 +8,12 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Tiny, plain, prompt, run_in};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
-use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, GenerateOptions, Pinned, Quantize, SessionOptions,
-    StreamOptions,
-};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, Quantize, SessionOptions};
 
 /// Environment variable with the model's path, for the measured process.
 const MODEL: &str = "REFRAIN_TEST_STREAMED_MODEL";

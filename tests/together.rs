@@ -7,6 +7,9 @@ use std::sync::atomic::AtomicBool;
 
 use common::{LogitsRecorder, Run, Tiny, VOCAB_SIZE, options, plain, prompt, run, samplings};
 use proptest::prelude::*;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{Calibration, Predictor, ReuseConfig, SharedPasses};
+use refrain::error::{ForwardError, ProcessorError};
 use refrain::internals::draft::testing::{AlwaysRight, Random};
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::graphs::write_graphs;
@@ -15,11 +18,10 @@ use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::internals::pruning::{PredictorParts, f16};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Calibration, CancelToken, Checkpoint, Engine, EngineOptions, Event, FinishReason, ForwardError,
-    GenerateError, GenerateOptions, KvType, LogitsProcessor, OwnedGeneration, Pinned, Predictor,
-    ProcessorError, Quantize, ReuseConfig, Session, SessionOptions, SharedPasses, StreamOptions, TokenId,
-    step_together,
+    CancelToken, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions, KvType,
+    LogitsProcessor, OwnedGeneration, Quantize, Session, SessionOptions, TokenId, step_together,
 };
 
 /// A sequence of the model: a committed prefix, then a tree.

@@ -593,7 +593,7 @@ fn a_text_models_configuration_names_the_ends() {
 fn tokenizers_and_checkpoints_are_shared_by_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Tokenizer>();
-    shared::<refrain::Checkpoint>();
+    shared::<refrain::checkpoint::Checkpoint>();
 }
 
 #[test]

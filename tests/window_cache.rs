@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicBool;
 use common::{Tiny, plain};
 use model_files::golden;
 use proptest::prelude::*;
+use refrain::checkpoint::Checkpoint;
+use refrain::error::ForwardError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{IsaKind, Kernels, Pool};
 use refrain::internals::model::graphs::write_graphs;
@@ -18,9 +20,11 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, Model, Workspace};
+use refrain::state::{WINDOW_RESERVE, WindowCache};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Checkpoint, Engine, EngineOptions, ForwardError, GenerateOptions, KvType, Pinned, Quantize,
-    Role, Session, SessionError, SessionOptions, StreamOptions, TokenId, WINDOW_RESERVE, WindowCache,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Role, Session, SessionError,
+    SessionOptions, TokenId,
 };
 
 /// Golden models with layers with a window: of 10 to 16 positions, some beside layers without one, one with layers that

@@ -3,7 +3,8 @@
 
 use refrain::internals::tokenizer::TokenizerParts as _;
 use libfuzzer_sys::fuzz_target;
-use refrain::{Checkpoint, SpecialTokens, Tokenizer};
+use refrain::checkpoint::Checkpoint;
+use refrain::{SpecialTokens, Tokenizer};
 use refrain::internals::model::checkpoint::WeightId;
 use refrain::internals::model::gguf::GgufFile;
 

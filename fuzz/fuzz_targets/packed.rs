@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::Checkpoint;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::Model;
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PAGE_BYTES, PackedFile};
 use refrain::internals::model::weights::LoadOptions;

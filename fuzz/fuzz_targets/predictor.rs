@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::Predictor;
+use refrain::drafting::Predictor;
 use xxhash_rust::xxh3::Xxh3;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::{CancelToken, CostProfile, Engine, EngineOptions, Session, SessionOptions, TokenId};
+use refrain::drafting::CostProfile;
+use refrain::{CancelToken, Engine, EngineOptions, Session, SessionOptions, TokenId};
 use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 use xxhash_rust::xxh3::Xxh3;
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::MachineProfile;
+use refrain::device::MachineProfile;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 
 use bigram::Calls;
 use libfuzzer_sys::fuzz_target;
-use refrain::{Checkpoint, Engine, EngineOptions};
+use refrain::checkpoint::Checkpoint;
+use refrain::{Engine, EngineOptions};
 use refrain_serve::internals::BodyChecker;
 
 const FORMS: [Calls; 2] = [Calls::Control, Calls::Channels];

@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 
 use bigram::Calls;
 use libfuzzer_sys::fuzz_target;
-use refrain::{Checkpoint, Engine, EngineOptions, LogitsProcessor, TokenId};
+use refrain::checkpoint::Checkpoint;
+use refrain::{Engine, EngineOptions, LogitsProcessor, TokenId};
 use refrain_grammar::{Grammar, GrammarError, JsonOptions, Vocabulary};
 
 /// Masks of an input.

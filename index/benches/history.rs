@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use refrain::{Candidates, Cursor, DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{Candidates, Cursor, DraftSource};
 use refrain_index::{HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 10, model: 1 };

@@ -14,12 +14,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::CostProfile;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
-use refrain::{
-    CancelToken, Checkpoint, CostProfile, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions,
-    TokenId,
-};
+use refrain::{CancelToken, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId};
 use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

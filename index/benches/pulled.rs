@@ -10,7 +10,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use refrain::{Candidates, Cursor, DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{Candidates, Cursor, DraftSource};
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 1 };

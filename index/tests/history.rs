@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use refrain::TokenId;
+use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass};
 use refrain::internals::draft::OrderConfig;
-use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, TokenId};
 use refrain_index::history::LeftOutReason;
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use refrain::drafting::{Calibration, CostProfile, DraftPolicy, DraftRows, EchoConfig};
 use refrain::{
-    Calibration, CostProfile, DraftPolicy, DraftRows, Drafting, EchoConfig, Engine, EngineOptions, Event,
-    GenerateOptions, Role, Sampling, Session, SessionOptions, Stats, TokenId,
+    Drafting, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Session, SessionOptions, Stats,
+    TokenId,
 };
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 

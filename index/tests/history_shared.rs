@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use refrain::{Anchor, Candidates, Cursor, DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource};
 use refrain_index::history::Access;
 use refrain_index::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 

@@ -8,9 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
+use refrain::drafting::Calibration;
+use refrain::error::ProcessorError;
 use refrain::{
-    Calibration, Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, ProcessorError, Role,
-    Sampling, Session, SessionOptions, Stats, TokenId,
+    Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, Role, Sampling, Session,
+    SessionOptions, Stats, TokenId,
 };
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixProblem, PrefixStore};
 

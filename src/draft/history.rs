@@ -29,7 +29,7 @@ use refrain_trees::sam::{Match, SuffixAutomaton};
 /// The lists of the source echo are kept here too, by namespace and within the same number, and are forgotten with
 /// their namespace.
 ///
-/// Critical [memory pressure](crate::MemoryPressure) drops all responses, and keeps those lists.
+/// Critical [memory pressure](crate::device::MemoryPressure) drops all responses, and keeps those lists.
 #[derive(Debug)]
 pub struct HistoryStore {
     map: Mutex<NamespaceMap>,

@@ -40,7 +40,7 @@ impl SessionOptions {
     /// rows of [`calibration`](Self::calibration), [`echo`](Self::echo) and [`reuse`](Self::reuse). Not
     /// included: sources of the app, history, vocabulary rows of more than 8 bits, and the attention scores of
     /// more threads than processors (32 bytes per slot and thread). An app that streams the model within a budget
-    /// [reserves](field@crate::StreamOptions::reserved_bytes) this amount per concurrent session.
+    /// [reserves](field@crate::streaming::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
         let size = self.cache_size(config);
         let (n_slots, kv_bytes) = (size.n_slots, KvCache::bytes(config, size));
@@ -77,7 +77,7 @@ impl SessionOptions {
 impl DraftModelOptions {
     /// Estimated bytes of the draft model in `checkpoint` and of one session's state for it. The target is
     /// loaded first, so an app that streams the target within a budget
-    /// [reserves](crate::StreamOptions::reserved_bytes) them.
+    /// [reserves](crate::streaming::StreamOptions::reserved_bytes) them.
     pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
         let config = checkpoint.config();
         let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);

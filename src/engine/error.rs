@@ -239,7 +239,7 @@ pub enum SessionError {
         /// Bytes of the copy.
         bytes: usize,
     },
-    /// The caches of layers with a window are [bounded](crate::WindowCache::Bounded), so earlier positions are gone.
+    /// The caches of layers with a window are [bounded](crate::state::WindowCache::Bounded), so earlier positions are gone.
     #[error(
         "the state of a session with `window_cache: bounded` cannot be kept: layers with a window keep the newest tokens only"
     )]

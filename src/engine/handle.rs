@@ -255,7 +255,7 @@ impl Engine {
     }
 
     /// Drafts with the first layers of the streamed model itself in sessions started from now on, in place of a draft model: the layers
-    /// before that of `predictor`, which must be [pinned](crate::StreamOptions::pinned_first). They run while the disk reads the other
+    /// before that of `predictor`, which must be [pinned](crate::streaming::StreamOptions::pinned_first). They run while the disk reads the other
     /// layers. What they compute of a row is the first part of its verification, so nothing is computed twice.
     ///
     /// It is one draft source among others, named `self_draft`: the builder runs it only if it pays. It never changes the output. While

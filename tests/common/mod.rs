@@ -7,15 +7,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::IsaKind;
+use refrain::drafting::DraftSource;
+use refrain::error::{ForwardError, ProcessorError};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
-    CancelToken, Checkpoint, DraftSource, Drafting, Engine, EngineOptions, Event, FinishReason, ForwardError,
-    GenerateError, GenerateOptions, IsaKind, LogitsProcessor, Origin, ProcessorError, Quantize, Sampling,
-    Session, SessionOptions, Stats, TokenId, step_together,
+    CancelToken, Drafting, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions,
+    LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions, Stats, TokenId, step_together,
 };
 
 /// A small generator of numbers for test data (SplitMix64).

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use refrain::LoadError;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::GgufFile;
-use refrain::{Checkpoint, LoadError};
 use safetensors::serialize;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::Checkpoint;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::{BlockType, dequantize};
 use refrain::internals::model::arch::tensors::{Container, Slot, place, slots};
 use refrain::internals::model::checkpoint::{Change, LayerWeight, WeightId};

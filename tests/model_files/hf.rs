@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refrain::Checkpoint;
+use refrain::checkpoint::Checkpoint;
 use serde_json::{Value, json};
 
 /// The content of a folder; tests change it before they write it.

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyTuple};
+use refrain::TokenId;
+use refrain::drafting::{DraftSource, SourceName};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, CostProfile, DraftTree, HistoryStore, NodeIdx,
     ReliabilityTable, ReuseConfig, ReuseSource, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists,
     TreeBuilder, VERIFY_ROWS_MAX,
 };
-use refrain::{DraftSource, SourceName, TokenId};
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 
 use crate::border::{compute, guarded};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use refrain::{
-    Checkpoint, DraftModelOptions, DraftPolicy, DraftRows, EngineError, EngineOptions, SessionOptions,
-};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{DraftPolicy, DraftRows};
+use refrain::{DraftModelOptions, EngineError, EngineOptions, SessionOptions};
 
 use crate::border::compute;
 use crate::errors::Failure;

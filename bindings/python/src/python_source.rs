@@ -8,10 +8,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use refrain::TokenId;
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::{
     Anchor, Candidate, Candidates, Cursor, EvidenceClass, StepOutcome, VERIFY_ROWS_MAX,
 };
-use refrain::{DraftSource, TokenId};
 
 use crate::errors::Failure;
 

@@ -13,6 +13,8 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::ops::ControlFlow;
 
+use refrain::drafting::{Calibration, CostProfile, DraftSource, DraftTree, ReuseConfig, StepOutcome};
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::draft::{
     BuilderConfig, ContextSource, NodeSet, ReliabilityTable, ResumeSource, ReuseSource, StepLimits,
@@ -20,9 +22,8 @@ use refrain::internals::draft::{
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{
-    Calibration, CostProfile, DraftSource, DraftTree, Drafting, Engine, EngineOptions, GenerateOptions,
-    LogitsProcessor, ProcessorError, ReuseConfig, Role, SessionOptions, SpecialTokens, Stats, StepOutcome,
-    TokenId,
+    Drafting, Engine, EngineOptions, GenerateOptions, LogitsProcessor, Role, SessionOptions, SpecialTokens,
+    Stats, TokenId,
 };
 use refrain_assistant::edit::{DiffEvent, LiveDiff};
 

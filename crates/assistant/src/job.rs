@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Instant;
 
+use refrain::error::ForwardError;
 use refrain::{
-    CancelToken, Event, FinishReason, ForwardError, GenerateError, GenerateOptions, Message, Origin,
-    OwnedGeneration, Session, SpecialTokens, Stats, Summary, TextKind, TokenId,
+    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, Message, Origin, OwnedGeneration,
+    Session, SpecialTokens, Stats, Summary, TextKind, TokenId,
 };
 
 use crate::assistant::Assistant;

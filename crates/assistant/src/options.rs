@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use refrain::{CancelToken, DraftSource, DryOptions, LogitsProcessor, Sampling, SessionOptions};
+use refrain::drafting::DraftSource;
+use refrain::{CancelToken, DryOptions, LogitsProcessor, Sampling, SessionOptions};
 
 /// Writes one chainable setter per field.
 macro_rules! setters {

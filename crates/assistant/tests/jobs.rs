@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
 
-use refrain::{LogitsProcessor, ProcessorError, TokenId};
+use refrain::error::ProcessorError;
+use refrain::{LogitsProcessor, TokenId};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, Job, JobEvent, JobOptions, Priority, SummarizeRequest, TaskError,
 };

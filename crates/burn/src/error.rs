@@ -62,7 +62,7 @@ pub enum Error {
     Generate(#[from] refrain::GenerateError),
     /// The predictor could not be made or written.
     #[error(transparent)]
-    Predictor(#[from] refrain::PredictorError),
+    Predictor(#[from] refrain::drafting::PredictorError),
     /// There is too little text for training.
     #[error("the text has {given} positions to learn from, {needed} are needed")]
     TooFewPositions {

@@ -7,7 +7,9 @@ use std::str::FromStr;
 use std::{env, fs};
 
 use burn::tensor::Device;
-use refrain::{Checkpoint, EngineError, Predictor};
+use refrain::EngineError;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
 use refrain_burn::distill::predictor::{self, PredictorRecipe};
 use refrain_burn::distill::{Recorder, text};
 use refrain_burn::model::ModelShape;

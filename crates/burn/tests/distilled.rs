@@ -4,10 +4,9 @@
 mod common;
 
 use burn::tensor::{Device, Tensor, TensorData};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
-use refrain::{
-    Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId,
-};
+use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
 use refrain_burn::distill::head::{self, HeadKind, HeadRecipe, HeadTarget, TrainedHead};
 use refrain_burn::distill::{Passage, Recorder};

@@ -3,11 +3,11 @@
 mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{
-    CancelToken, ChatOptions, Checkpoint, Engine, EngineOptions, KvType, Quantize, SessionOptions,
-    SpecialTokens, TokenId,
+    CancelToken, ChatOptions, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId,
 };
 use refrain_burn::export::{read_folder, write_folder};
 use refrain_burn::model::{Llama, Positions};

@@ -4,8 +4,10 @@
 mod common;
 
 use burn::tensor::Device;
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
 use refrain::internals::draft::CostProfile;
-use refrain::{Checkpoint, Engine, EngineOptions, GenerateOptions, Predictor, SessionOptions, TokenId};
+use refrain::{Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 use refrain_burn::Error;
 use refrain_burn::distill::predictor::{self, PredictorRecipe};
 use refrain_burn::distill::{Passage, Recorder, text};

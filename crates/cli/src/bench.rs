@@ -3,8 +3,9 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use refrain::drafting::PruningConfig;
 use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
+use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
 use refrain_bench::replay::Wanted;
 use refrain_bench::report::html::TracedRow;
 use refrain_bench::report::{self, Plot, Report};

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
+use refrain::device::ProfileError;
+use refrain::drafting::PredictorError;
 use refrain::error::SelfDraftError;
+use refrain::error::{ForwardError, SamplingError};
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
-use refrain::{
-    EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
-    SessionError, TokenizerError,
-};
+use refrain::{EngineError, GenerateError, LoadError, SessionError, TokenizerError};
 use refrain_files::replace::ReplaceError;
 use refrain_fleet::FleetError;
 use refrain_index::{HistoryError, IndexError, ReadError};

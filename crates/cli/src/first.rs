@@ -8,9 +8,10 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
 use console::{Key, Term};
+use refrain::CONTEXT_LEN_DEFAULT_MAX;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::engine::ReadRate;
 use refrain::internals::stream::available_bytes;
-use refrain::{CONTEXT_LEN_DEFAULT_MAX, Checkpoint};
 use serde::Deserialize;
 
 use crate::args::{Cli, Command};

@@ -4,10 +4,11 @@
 use std::time::Instant;
 
 use indicatif::HumanBytes;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::graphs::{GraphsError, GraphsSummary, write_graphs};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::{SwitchTimes, TimesError};
-use refrain::{Checkpoint, Engine, EngineError, EngineOptions};
+use refrain::{Engine, EngineError, EngineOptions};
 use refrain_bench::graphs::{self, GraphsBenchError};
 use serde::Serialize;
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::{Engine, Learned};
+use refrain::Engine;
+use refrain::drafting::Learned;
 
 use crate::profile;
 use crate::terminal::{note, visible};

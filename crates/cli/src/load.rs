@@ -4,10 +4,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
 use refrain::internals::model::hf::JSON_BYTES_MAX;
-use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, LoadError, Predictor, StreamOptions, Tokenizer,
-};
+use refrain::streaming::StreamOptions;
+use refrain::{DraftModelOptions, Engine, EngineOptions, LoadError, Tokenizer};
 use refrain_files::open_regular;
 
 use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};

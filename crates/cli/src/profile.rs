@@ -8,9 +8,10 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
+use refrain::device::{MachineProfile, Powercap, ProfileError, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::profile::PassCost;
-use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, Session, ThreadEnergy};
+use refrain::{EngineOptions, Session};
 use refrain_files::open_regular;
 
 use crate::args::ProfileArgs;

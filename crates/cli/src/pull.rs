@@ -7,7 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use refrain::{CancelToken, Checkpoint};
+use refrain::CancelToken;
+use refrain::checkpoint::Checkpoint;
 use serde_json::json;
 
 use crate::args::PullArgs;

@@ -1,6 +1,7 @@
 //! Default sampling options.
 
-use refrain::{DryOptions, Engine, GenerationDefaults, Sampling, Task};
+use refrain::checkpoint::GenerationDefaults;
+use refrain::{DryOptions, Engine, Sampling, Task};
 
 use crate::terminal::{note_once, visible};
 

@@ -1,7 +1,9 @@
 //! Opens the models of commands that write: the target, the draft model, the predictor that prunes.
 
+use refrain::architecture::ModelConfig;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig};
+use refrain::{Engine, EngineOptions};
 
 use crate::args::{ModelArgs, SessionArgs};
 use crate::failure::Failure;

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use refrain::{
-    Computed, Engine, FinishReason, LossyStats, Origin, PolicyStats, PruningStats, Rejections, Stats,
-    StreamingStats, Summary,
-};
+use refrain::drafting::{Computed, LossyStats, PolicyStats, PruningStats, Rejections};
+use refrain::streaming::StreamingStats;
+use refrain::{Engine, FinishReason, Origin, Stats, Summary};
 use serde::Serialize;
 
 use crate::answer::Answer;

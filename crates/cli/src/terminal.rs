@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anstream::adapter::StripBytes;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
-use refrain::{Origin, SourceStats, Stats};
+use refrain::drafting::SourceStats;
+use refrain::{Origin, Stats};
 
 /// Applies `--color` to all later output.
 pub(crate) fn set_color(choice: ColorChoice) {

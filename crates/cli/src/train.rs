@@ -18,7 +18,7 @@ pub(crate) use with_burn::train;
 
 #[cfg(feature = "train")]
 mod with_burn {
-    use refrain::Predictor;
+    use refrain::drafting::Predictor;
     use refrain_burn::Error;
     use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
     use refrain_burn::distill::head::{self, HeadKind, HeadRecipe, HeadTarget};

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use refrain::{
-    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
-    StepOutcome, TokenId,
+use refrain::TokenId;
+use refrain::drafting::{
+    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass, StepOutcome,
 };
 
 use crate::alternatives::{Continuation, continuation};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::SimpleVob;
-use refrain::{LogitsProcessor, ProcessorError, TokenId};
+use refrain::error::ProcessorError;
+use refrain::{LogitsProcessor, TokenId};
 
 use crate::error::GrammarError;
 use crate::follower::{Allowed, Follower};

@@ -9,10 +9,10 @@ use std::error::Error;
 
 use common::{EOS, Tiny, plain, prompt};
 use grammars::{COMMAND, vocabulary};
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError,
-    SessionOptions, TokenId,
+    Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId,
 };
 use refrain_grammar::{Grammar, GrammarError, JsonOptions};
 

@@ -10,10 +10,12 @@ mod grammars;
 
 use common::{LogitsRecorder, Run, Tiny, plain, prompt, run, samplings};
 use grammars::{after_marker, all, vocabulary};
+use refrain::drafting::DraftSource;
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::{
-    DraftSource, Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, ProcessorError,
-    Role, Sampling, SessionOptions, TokenId,
+    Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, Role, Sampling, SessionOptions,
+    TokenId,
 };
 use refrain_grammar::Grammar;
 

@@ -8,10 +8,11 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::borrow::Cow;
 
+use refrain::drafting::{Calibration, EchoConfig, PruningConfig, PruningStats, Rejections, RowStats};
 use refrain::internals::draft::ReliabilityTable;
 use refrain::{
-    Calibration, Drafting, EchoConfig, Engine, GenerateError, GenerateOptions, PruningConfig, PruningStats,
-    Rejections, Role, RowStats, Session, SessionError, SessionOptions, SpecialTokens, Stats, TokenId,
+    Drafting, Engine, GenerateError, GenerateOptions, Role, Session, SessionError, SessionOptions,
+    SpecialTokens, Stats, TokenId,
 };
 use thiserror::Error;
 

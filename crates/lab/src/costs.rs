@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use refrain::SessionOptions;
+use refrain::device::{MachineProfile, ProfileError};
 use refrain::internals::draft::CostProfile;
-use refrain::{MachineProfile, ProfileError, SessionOptions};
 use refrain_files::open_regular;
 use thiserror::Error;
 

@@ -6,11 +6,12 @@
 //! strategy has the same sources as in a replay without a model: history of the row's session, and passages. Each
 //! strategy that weighs its claims has a reliability table of its own.
 
+use refrain::drafting::{Calibration, DraftSource, StageTimes, VERIFY_ROWS_MAX};
+use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
 use refrain::{
-    Calibration, DraftSource, Engine, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError,
-    Session, SessionOptions, StageTimes, Stats, TokenId, VERIFY_ROWS_MAX,
+    Engine, GenerateError, GenerateOptions, LogitsProcessor, Session, SessionOptions, Stats, TokenId,
 };
 
 use crate::rows::TokenRow;

@@ -12,10 +12,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::Calibration;
 use refrain::internals::model::streamed::StreamMemory;
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Calibration, Checkpoint, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions,
-    MemoryPressure, Pinned, Session, SessionError, SessionOptions, StreamOptions, TokenId,
+    Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Session, SessionError,
+    SessionOptions, TokenId,
 };
 use serde::Serialize;
 use thiserror::Error;

@@ -9,15 +9,17 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use refrain::architecture::ModelConfig;
+use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::drafting::{Predictor, PredictorError};
+use refrain::error::ForwardError;
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};
 use refrain::internals::pruning::{PredictorParts, PredictorScratch, f16};
-use refrain::{
-    Checkpoint, ForwardError, KvType, ModelConfig, ModelIdentity, Predictor, PredictorError, TokenId,
-};
+use refrain::{KvType, TokenId};
 use serde::Serialize;
 use thiserror::Error;
 

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
+use refrain::drafting::{DraftSource, DraftTree, EchoStore, NodeIdx, StepOutcome, SuccessorLists};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, DraftTimes, EchoConfig, EchoSource, Evidence, NodeSet,
@@ -11,9 +12,7 @@ use refrain::internals::draft::{
     ReuseSource, StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
-use refrain::{
-    DraftSource, DraftTree, EchoStore, HistoryStore, NodeIdx, StepOutcome, SuccessorLists, TokenId,
-};
+use refrain::{HistoryStore, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
@@ -415,7 +414,7 @@ impl Explainer {
         sources: &mut [Box<dyn DraftSource>],
         committed: &[TokenId],
         limits: StepLimits,
-        costs: &refrain::CostProfile,
+        costs: &refrain::drafting::CostProfile,
     ) {
         self.seen.read(committed);
         let limits = StepLimits { max_rows: VERIFY_ROWS_MAX, ..limits };

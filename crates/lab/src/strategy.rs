@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use refrain::architecture::ModelConfig;
+use refrain::drafting::VERIFY_ROWS_MAX;
 use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
-use refrain::{Drafting, Engine, ModelConfig, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
+use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
 use thiserror::Error;
 
 use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};

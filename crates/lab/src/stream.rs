@@ -12,13 +12,15 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
 use refrain::internals::stream::{Flow, sequential_read};
+use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Checkpoint, Drafting, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Pinned,
-    Session, SessionError, SessionOptions, StreamOptions, TokenId,
+    Drafting, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Session, SessionError,
+    SessionOptions, TokenId,
 };
 use serde::Serialize;
 use thiserror::Error;

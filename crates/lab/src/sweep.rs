@@ -9,11 +9,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
 use refrain::error::SelfDraftError;
-use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, Pinned, Predictor,
-    SessionOptions, StreamOptions,
-};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, SessionOptions};
 use serde::Serialize;
 use thiserror::Error;
 

@@ -4,11 +4,13 @@
 mod common;
 
 use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft_model::VocabularyMismatch;
 use refrain::{
-    Checkpoint, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
-    GenerateOptions, PromptPassage, Role, Sampling, Session, SessionError, SessionOptions, Task,
+    DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, PromptPassage, Role,
+    Sampling, Session, SessionError, SessionOptions, Task,
 };
 use refrain_bench::Strategy;
 use refrain_bench::model::project_eagerly;

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::SwitchTimes;
-use refrain::{Checkpoint, Engine, EngineOptions};
+use refrain::{Engine, EngineOptions};
 use refrain_bench::graphs::{GraphsBenchError, measured, simulated, write};
 
 fn fixture(name: &str) -> std::path::PathBuf {

@@ -171,7 +171,7 @@ fn rules_are_their_scan_on_recorded_rows() {
         println!("skipped: no folder shared/replay in or above {}", root.display());
         return;
     };
-    let fixture = refrain::Checkpoint::open(root.join("../../fixtures/target.gguf")).unwrap();
+    let fixture = refrain::checkpoint::Checkpoint::open(root.join("../../fixtures/target.gguf")).unwrap();
     let tokenizer: Tokenizer = fixture.tokenizer().unwrap();
     let mut n_rows = 0;
     for task in ["summary", "rag", "ui", "reply", "chat"] {

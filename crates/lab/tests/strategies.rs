@@ -4,11 +4,10 @@
 mod common;
 
 use common::{Run, Tiny, plain, prompt, run, run_in};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::{Acceptance, EvidenceClass};
 use refrain::internals::draft::CostProfile;
-use refrain::{
-    Acceptance, Checkpoint, DraftModelOptions, Engine, EvidenceClass, GenerateOptions, SessionError,
-    SessionOptions, TokenId,
-};
+use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionError, SessionOptions, TokenId};
 use refrain_bench::Strategy;
 use refrain_bench::rules::{Baseline, ModelRule};
 

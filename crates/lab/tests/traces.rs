@@ -3,11 +3,10 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Calibration;
 use refrain::internals::draft::CostProfile;
-use refrain::{
-    Calibration, Checkpoint, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions,
-    SessionOptions, TokenId,
-};
+use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 use refrain_bench::rules::LogitRule;
 use refrain_bench::trace::{RecordError, RecordOptions, record};
 use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};

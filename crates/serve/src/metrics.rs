@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use refrain::{SharedPasses, Stats};
+use refrain::Stats;
+use refrain::drafting::SharedPasses;
 
 /// Upper bounds of the histograms of seconds.
 const BOUNDS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];

@@ -5,7 +5,8 @@ mod bigram;
 mod support;
 
 use bigram::{Calls, FREE_STRING, GREETING, THOUGHT};
-use refrain::{Checkpoint, Engine, EngineOptions};
+use refrain::checkpoint::Checkpoint;
+use refrain::{Engine, EngineOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, Running, with};

@@ -2,9 +2,8 @@
 
 mod support;
 
-use refrain::{
-    DraftPolicy, DraftRows, Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, SessionOptions,
-};
+use refrain::drafting::{DraftPolicy, DraftRows};
+use refrain::{Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, SessionOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, QUESTION, Running, chat, engine, with};

@@ -5,7 +5,8 @@ mod support;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
-use refrain::{Checkpoint, Engine, EngineOptions, GenerateOptions, SpecialTokens};
+use refrain::checkpoint::Checkpoint;
+use refrain::{Engine, EngineOptions, GenerateOptions, SpecialTokens};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 use support::{MODEL, QUESTION, Running, chat, with};

@@ -68,7 +68,7 @@ impl BlockReads {
         self.shared.work.notify_all();
     }
 
-    /// Takes the reads that have ended. If there are none, waits for one, for [`CANCEL_INTERVAL`] at most, which `patience` counts.
+    /// Takes the reads that have ended. If there are none, waits for one, for `CANCEL_INTERVAL` at most, which `patience` counts.
     pub fn ended(&self, patience: &mut Patience) -> Vec<(BlockRead, Result<(), ReadFailure>)> {
         let mut state = self.shared.lock();
         if state.ended.is_empty() {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use refrain::{DraftSource, EchoList, EchoStore, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{DraftSource, EchoList, EchoStore};
 
 use super::disk::Disk;
 use super::testing::{Crash, Fails, MemDisk};
@@ -444,7 +445,7 @@ fn draft_all(log: &HistoryLog) {
     for i in 0..22 {
         let mut anchors = Vec::new();
         source.anchors(&tokens(i), &mut anchors);
-        let mut candidates = refrain::Candidates::with_limit(64);
+        let mut candidates = refrain::drafting::Candidates::with_limit(64);
         source.expand(&anchors.iter().map(|anchor| anchor.cursor).collect::<Vec<_>>(), &mut candidates);
     }
 }
@@ -669,7 +670,7 @@ fn a_folder_that_cannot_be_written_is_read() {
     assert!(matches!(log.access(), Access::Read { .. }));
     known.check(&log, false, "read only");
     let mut anchors = Vec::new();
-    refrain::DraftSource::anchors(&mut log.source("a"), &tokens(4), &mut anchors);
+    refrain::drafting::DraftSource::anchors(&mut log.source("a"), &tokens(4), &mut anchors);
     assert!(anchors[0].match_len >= 3, "it drafts");
     let refused = log.append("a", &tokens(1)).unwrap_err();
     let HistoryError::ReadOnly { reason, .. } = refused else { panic!("{refused}") };

@@ -8,8 +8,9 @@
 
 use std::ops::Range;
 
+use refrain::TokenId;
+use refrain::drafting::Cursor;
 use refrain::internals::draft::{ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders};
-use refrain::{Cursor, TokenId};
 
 use super::cache::PageCache;
 use super::segment::{Fault, Segment, Symbol};

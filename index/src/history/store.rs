@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
+use refrain::TokenId;
+use refrain::drafting::EchoStore;
 use refrain::internals::draft::OrderConfig;
-use refrain::{EchoStore, TokenId};
 use refrain_files::replace::tighten;
 
 use super::access::{Access, Role, enter};

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::PassagesSource;
-use refrain::{DraftSource, SpecialTokens, TokenId, Tokenizer};
+use refrain::{SpecialTokens, TokenId, Tokenizer};
 
 use super::catalogue::Catalogue;
 use super::derive::decode_tokens;

@@ -20,7 +20,8 @@
 //! [`Session::write_keys_values`](refrain::Session::write_keys_values)'s where the state of recurrent layers is not known. Its length
 //! tells which.
 
-use refrain::{StateKey, TokenId};
+use refrain::TokenId;
+use refrain::state::StateKey;
 
 use super::PrefixError;
 use super::error::PrefixProblem;

@@ -10,9 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
-use refrain::{
-    CancelToken, CostProfile, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId,
-};
+use refrain::drafting::CostProfile;
+use refrain::{CancelToken, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId};
 
 use super::block::BLOCK_TOKENS;
 use super::folder::{Entry, Tree, label_name, partial_name};

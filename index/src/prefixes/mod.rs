@@ -39,7 +39,7 @@
 //! ```
 //!
 //! A block's id is a hash of its parent's id and its tokens, and the first parent is a hash of namespace and
-//! [`StateKey`](refrain::StateKey). So equal beginnings of prompts are stored once, and what follows from a block is
+//! [`StateKey`](refrain::state::StateKey). So equal beginnings of prompts are stored once, and what follows from a block is
 //! told by names alone. Keys and values of a position depend on the tokens up to it only, so the first positions of a
 //! block serve a prompt that agrees with them and then differs. All names are hashes (BLAKE3), keyed if there is a key.
 //! Recurrent layers have a state at the end of a block only: `recurrent.rs` describes where it is stored.

@@ -171,7 +171,8 @@ impl PrefixStore {
 
 #[cfg(test)]
 mod tests {
-    use refrain::{CancelToken, CostProfile, Engine, EngineOptions, SessionOptions};
+    use refrain::drafting::CostProfile;
+    use refrain::{CancelToken, Engine, EngineOptions, SessionOptions};
 
     use super::super::block::{encode, root_id};
     use super::super::{PrefixOptions, PrefixProblem};

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use refrain::{Session, StateKey, TokenId};
+use refrain::state::StateKey;
+use refrain::{Session, TokenId};
 use refrain_files::replace::tighten;
 
 use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
@@ -102,7 +103,7 @@ impl PrefixStore {
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
     /// restored. With recurrent layers, a prefix can be restored where their state was kept, and the prefill is told to remember it for the next
-    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]). A session with [lossy acceptance](refrain::Acceptance) computes everything: drafts decide its output, and
+    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]). A session with [lossy acceptance](refrain::drafting::Acceptance) computes everything: drafts decide its output, and
     /// the predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors

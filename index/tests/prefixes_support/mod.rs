@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain::{CancelToken, CostProfile, Drafting, Engine, EngineOptions, Session, SessionOptions, TokenId};
+use refrain::drafting::CostProfile;
+use refrain::{CancelToken, Drafting, Engine, EngineOptions, Session, SessionOptions, TokenId};
 
 pub fn engine_options(n_threads: usize) -> EngineOptions {
     let costs = CostProfile::free_rows(100.0);

@@ -36,7 +36,7 @@ pub use store::{EchoList, EchoStore};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EchoConfig {
-    /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX). They are
+    /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::drafting::VERIFY_ROWS_MAX). They are
     /// projected together. 0: visited rows only.
     pub rejected_rows: u32,
     /// Maximum lists of successors, 1..=[`LISTS_MAX`](Self::LISTS_MAX). About 90 bytes each. Sessions that share their
@@ -55,7 +55,7 @@ impl EchoConfig {
     /// Maximum of [`lists_max`](Self::lists_max): more than a context and its drafts have.
     pub const LISTS_MAX: u32 = 1 << 22;
 
-    /// What [`Calibration::Auto`](crate::Calibration::Auto) chooses: fewer lists, 3.3 MB at most, because each session's memory counts
+    /// What [`Calibration::Auto`](crate::drafting::Calibration::Auto) chooses: fewer lists, 3.3 MB at most, because each session's memory counts
     /// against the budget of a streamed model.
     pub const AUTO: EchoConfig = EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 14 };
 }

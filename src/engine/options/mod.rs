@@ -194,7 +194,7 @@ pub struct SessionOptions {
     /// with the namespace.
     pub history: bool,
     /// Maximum rows of a verification batch, including the root:
-    /// 1..=[`VERIFY_ROWS_MAX`](crate::VERIFY_ROWS_MAX).
+    /// 1..=[`VERIFY_ROWS_MAX`](crate::drafting::VERIFY_ROWS_MAX).
     pub verify_rows_max: usize,
     /// Batch lengths that a static-shape backend has compiled, in rising order. Batches are padded to the
     /// next length. Empty (the default): no padding, except that static graphs run whole calls.

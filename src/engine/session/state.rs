@@ -168,8 +168,8 @@ impl Session {
     /// session's tokens, without the newest, which the next step computes. With recurrent layers, all tokens of the state must agree, and
     /// the newest must be behind them. Returns the number of restored positions, which is 0 if nothing more agrees. The output is the
     /// same as after a prefill. Calibration has no predictions for restored positions, so drafts may differ; with
-    /// [lossy acceptance](crate::Acceptance) drafts decide the output, so nothing is restored, and neither is any state with
-    /// [bounded windows](crate::WindowCache::Bounded).
+    /// [lossy acceptance](crate::drafting::Acceptance) drafts decide the output, so nothing is restored, and neither is any state with
+    /// [bounded windows](crate::state::WindowCache::Bounded).
     ///
     /// A later truncation to a position before a restored recurrent state recomputes everything.
     ///

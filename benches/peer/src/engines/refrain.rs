@@ -7,9 +7,10 @@ use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-use refrain::{
-    Checkpoint, IsaKind, KvType, Pinned, Quantize, SessionOptions, StreamOptions, TokenId, Tokenizer,
-};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::IsaKind;
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{KvType, Quantize, SessionOptions, TokenId, Tokenizer};
 
 use super::{Engine, KvKind, Logits, Result};
 

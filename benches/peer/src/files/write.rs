@@ -146,7 +146,8 @@ mod tests {
     use refrain::internals::model::transformer::{Compute, PassEnd};
     use refrain::internals::model::weights::LoadOptions;
     use refrain::internals::model::{Batch, KvCache, Model, Workspace};
-    use refrain::{Checkpoint, KvType, TokenId};
+    use refrain::checkpoint::Checkpoint;
+    use refrain::{KvType, TokenId};
 
     /// Small dimensions of a published shape, so that the test is quick; rows of 256 let every type occur.
     fn small(name: &str) -> Shape {

@@ -10,7 +10,8 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use refrain::{Checkpoint, Engine as RefrainEngine, EngineOptions, SessionOptions, TokenId, Tokenizer};
+use refrain::checkpoint::Checkpoint;
+use refrain::{Engine as RefrainEngine, EngineOptions, SessionOptions, TokenId, Tokenizer};
 use refrain_bench::model::{Timing, Timings};
 use refrain_bench::rows::{self, TokenRow};
 use refrain_bench::{Half, Sources, Strategy};

@@ -12,7 +12,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use refrain::internals::draft::{BuilderConfig, CostProfile, StepLimits, TreeBuilder};
-use refrain::{DraftSource, DraftTree, NodeIdx, TokenId};
+use refrain::drafting::{DraftSource, DraftTree, NodeIdx};
+use refrain::TokenId;
 use refrain_bench::rules::Baseline;
 
 /// A drafting rule.

@@ -13,8 +13,9 @@ mod ui;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::PassagesSource;
-use refrain::{DraftSource, SpecialTokens, TokenId};
+use refrain::{SpecialTokens, TokenId};
 use refrain_index::Search;
 
 pub use answer::{Answer, AnswerRequest};

@@ -1,7 +1,9 @@
 //! A target's predictions for passages: recorded once, used for many trainings.
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::HiddenStates;
 use refrain::internals::draft::CostProfile;
-use refrain::{CancelToken, Checkpoint, Engine, EngineOptions, HiddenStates, SessionError, SessionOptions};
+use refrain::{CancelToken, Engine, EngineOptions, SessionError, SessionOptions};
 
 use super::text::Passage;
 use crate::Error;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use refrain::{IsaKind, PruningConfig};
+use refrain::device::IsaKind;
+use refrain::drafting::PruningConfig;
 use refrain_bench::{Sources, Strategy};
 
 use super::draft::{DraftModelArg, PruningArg};

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use refrain::{Drafting, PruningConfig, SessionOptions};
+use refrain::drafting::PruningConfig;
+use refrain::{Drafting, SessionOptions};
 use refrain_bench::Strategy;
 
 use crate::failure::Failure;

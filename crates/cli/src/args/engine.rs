@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use refrain::checkpoint::PackedAccess;
+use refrain::device::IsaKind;
 use refrain::internals::model::graphs::Switching;
-use refrain::{EngineOptions, IsaKind, KvType, PackedAccess, Quantize};
+use refrain::{EngineOptions, KvType, Quantize};
 
 use super::streaming::StreamingArgs;
 

@@ -1,10 +1,9 @@
 //! The drafting policy and the device state.
 
 use clap::{Args, ValueEnum};
-use refrain::{
-    Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, Engine, MemoryPressure, PidConfig, SkipRules,
-    ThermalState,
-};
+use refrain::Engine;
+use refrain::device::{MemoryPressure, ThermalState};
+use refrain::drafting::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, PidConfig, SkipRules};
 
 use super::streaming::bytes;
 

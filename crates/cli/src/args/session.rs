@@ -1,7 +1,9 @@
 //! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
-use refrain::{Calibration, EchoConfig, ReuseConfig, SessionOptions, WindowCache};
+use refrain::SessionOptions;
+use refrain::drafting::{Calibration, EchoConfig, ReuseConfig};
+use refrain::state::WindowCache;
 
 use super::draft::DraftArgs;
 use super::engine::KvArg;

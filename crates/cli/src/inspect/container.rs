@@ -4,12 +4,14 @@ use refrain::internals::tokenizer::TokenizerParts as _;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MachineProfile;
 use refrain::internals::kernels::PANEL_LAYOUT_VERSION;
 use refrain::internals::model::gguf::{GgufArray, GgufError, GgufFile, GgufValue};
 use refrain::internals::model::hf::{HfError, HfFolder, SafetensorsError, SafetensorsFile};
 use refrain::internals::model::packed::{FORMAT_VERSION, MAGIC, PackedFile, PackedFileError, PackedTensor};
 use refrain::internals::schedule::GraphKind;
-use refrain::{Checkpoint, LoadError, MachineProfile, Tokenizer};
+use refrain::{LoadError, Tokenizer};
 use refrain_files::open_regular;
 
 use super::report::{Report, TensorReport};

@@ -1,13 +1,14 @@
 //! The memory that a model needs, and its measured speed.
 
+use refrain::architecture::ModelConfig;
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MachineProfile;
 use refrain::internals::engine::ReadRate;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::kv_cache::{CacheSize, KvCache};
 use refrain::internals::profile::cpu_name;
-use refrain::{
-    CONTEXT_LEN_DEFAULT_MAX, Checkpoint, KvType, MachineProfile, ModelConfig, Quantize, SessionOptions,
-    WindowCache,
-};
+use refrain::state::WindowCache;
+use refrain::{CONTEXT_LEN_DEFAULT_MAX, KvType, Quantize, SessionOptions};
 use serde::Serialize;
 
 /// The memory that a model needs.

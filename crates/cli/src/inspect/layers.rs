@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use refrain::ModelConfig;
+use refrain::architecture::ModelConfig;
 use refrain::architecture::{
     Activation, Attention, FeedForward, KvSource, LayerPlan, Mixer, Norms, QkNorm, RopeConfig, RopeScaling,
     Routing,

@@ -3,8 +3,11 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::collections::BTreeMap;
 
+use refrain::architecture::ModelConfig;
 use refrain::architecture::RopeConfig;
-use refrain::{Checkpoint, LoadError, MachineProfile, ModelConfig, Tokenizer, TokenizerError};
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MachineProfile;
+use refrain::{LoadError, Tokenizer, TokenizerError};
 use serde::Serialize;
 
 use super::cost::{Memory, Speed};

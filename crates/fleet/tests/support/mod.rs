@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use refrain::{Anchor, DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{Anchor, DraftSource};
 use refrain_fleet::{Fleet, FleetOptions};
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 

@@ -11,7 +11,8 @@
 
 use std::fmt;
 
-use refrain::{DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::DraftSource;
 
 use super::seen::Seen;
 use super::source::{Plan, Rule, RuleSource};
@@ -98,7 +99,7 @@ impl Rule for Known {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use refrain::{Candidates, Cursor};
+    use refrain::drafting::{Candidates, Cursor};
 
     use super::*;
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use refrain::{
+use refrain::TokenId;
+use refrain::drafting::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
-    HiddenStates, StepOutcome, TokenId,
+    HiddenStates, StepOutcome,
 };
 
 /// A rule, for use by a [`RuleSource`].
@@ -270,15 +271,15 @@ pub(crate) fn built(
     source: Box<dyn DraftSource>,
     max_rows: usize,
     committed: &[TokenId],
-) -> refrain::DraftTree {
+) -> refrain::drafting::DraftTree {
     use refrain::internals::draft::{BuilderConfig, StepLimits, TreeBuilder};
 
     let mut sources = [source];
     let mut builder = TreeBuilder::new(BuilderConfig::as_claimed(1 << 20, max_rows));
-    let mut tree = refrain::DraftTree::default();
+    let mut tree = refrain::drafting::DraftTree::default();
     sources[0].prime(committed);
     // Rules ignore the costs of rows.
-    let costs = refrain::CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]);
+    let costs = refrain::drafting::CostProfile::from_measurements(&[(1, 100.0), (64, 1e6)]);
     builder.build(&mut sources, committed, StepLimits::NONE, &costs, &mut tree);
     tree.check_integrity();
     tree

@@ -14,7 +14,8 @@ pub mod record;
 
 use std::collections::HashMap;
 
-use refrain::{DraftTree, Successor, TokenId};
+use refrain::TokenId;
+use refrain::drafting::{DraftTree, Successor};
 
 use crate::rows::TokenRow;
 
@@ -209,11 +210,11 @@ pub(crate) mod tests {
         assert_eq!(rows.push(branch(7, 9)), None, "a parent comes first");
         // The root is the prompt's last token: 3 → (4, 9 → 8), and 7, which is nowhere.
         let mut tree = DraftTree::new(TokenId(2));
-        let three = tree.push(refrain::NodeIdx::ROOT, TokenId(3), 1.0, 0);
+        let three = tree.push(refrain::drafting::NodeIdx::ROOT, TokenId(3), 1.0, 0);
         tree.push(three, TokenId(4), 1.0, 0);
         let nine = tree.push(three, TokenId(9), 1.0, 0);
         tree.push(nine, TokenId(8), 1.0, 0);
-        let seven = tree.push(refrain::NodeIdx::ROOT, TokenId(7), 1.0, 0);
+        let seven = tree.push(refrain::drafting::NodeIdx::ROOT, TokenId(7), 1.0, 0);
         tree.push(seven, TokenId(4), 1.0, 0);
         assert_eq!(rows.places(&row, 1, &tree), [Some(1), Some(2), Some(3), Some(5), Some(6), None, None]);
         assert_eq!(rows.places(&row, 9, &DraftTree::new(TokenId(2))), [None]);

@@ -7,13 +7,12 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::Arc;
 
+use refrain::drafting::{Calibration, DraftTree};
+use refrain::error::ForwardError;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
 use refrain::internals::draft_model::{DraftModel, KvTree, Likely, ROOT};
 use refrain::internals::model::kv_cache::KvCacheError;
-use refrain::{
-    Calibration, DraftTree, Drafting, Engine, ForwardError, Role, SessionError, SessionOptions,
-    SpecialTokens, TokenId,
-};
+use refrain::{Drafting, Engine, Role, SessionError, SessionOptions, SpecialTokens, TokenId};
 use thiserror::Error;
 
 use super::{Branch, Rows, TOP_LEN, Top, Trace};

@@ -1,11 +1,16 @@
 //! Conversations of random turns, each answer beside that of plain decoding.
 
+use refrain::device::{MemoryPressure, PowerState, ThermalState};
+use refrain::drafting::{
+    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, EchoConfig, PidConfig, PruningConfig,
+    ReuseConfig, SkipRules,
+};
+use refrain::error::ForwardError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::state::WindowCache;
 use refrain::{
-    AcceptanceFloor, Calibration, CancelToken, DraftPolicy, DraftRows, DraftSource, Drafting, DryOptions,
-    EchoConfig, Event, FinishReason, ForwardError, GenerateError, GenerateOptions, KvType, MemoryPressure,
-    OwnedGeneration, PidConfig, PowerState, PruningConfig, ReuseConfig, Sampling, Session, SessionError,
-    SessionOptions, SkipRules, Summary, ThermalState, TokenId, WindowCache, step_together,
+    CancelToken, Drafting, DryOptions, Event, FinishReason, GenerateError, GenerateOptions, KvType,
+    OwnedGeneration, Sampling, Session, SessionError, SessionOptions, Summary, TokenId, step_together,
 };
 use refrain_grammar::Grammar;
 

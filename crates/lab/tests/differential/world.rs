@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::{BlockType, Kernels};
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
-use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, Pinned, Predictor, Quantize, StreamOptions,
-};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{DraftModelOptions, Engine, EngineOptions, Quantize};
 use refrain_grammar::Vocabulary;
 use tempfile::TempDir;
 

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use refrain::KernelsNotice;
+use refrain::device::KernelsNotice;
 use serde_json::{Value, json};
 
 use crate::app::App;

@@ -4,10 +4,9 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::{Duration, Instant};
 
+use refrain::error::ForwardError;
 use refrain::internals::tokenizer::ReasoningSplitter;
-use refrain::{
-    CancelToken, Event, FinishReason, ForwardError, GenerateError, Origin, Stats, TextKind, TokenEvent,
-};
+use refrain::{CancelToken, Event, FinishReason, GenerateError, Origin, Stats, TextKind, TokenEvent};
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;

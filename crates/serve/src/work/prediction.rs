@@ -1,7 +1,8 @@
 //! A draft source over the text that a request predicts.
 
+use refrain::TokenId;
+use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
 use refrain::internals::draft::PassagesSource;
-use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TokenId};
 
 /// The name of the source in statistics.
 pub(crate) const NAME: &str = "prediction";

@@ -77,11 +77,11 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
     let sampling = request.sampling.over(&model.sampling);
     let vocab_size = model.engine.config().vocab_size;
     sampling.check(vocab_size).map_err(|error| match error {
-        refrain::SamplingError::BiasOutOfVocabulary { token, .. } => {
+        refrain::error::SamplingError::BiasOutOfVocabulary { token, .. } => {
             let message = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
             ApiError::field("logit_bias", message)
         }
-        refrain::SamplingError::OutOfRange { option, .. } => ApiError::field(option, &error),
+        refrain::error::SamplingError::OutOfRange { option, .. } => ApiError::field(option, &error),
         error => ApiError::bad_request(error.to_string()),
     })?;
     let context_len = model.context_len();

@@ -11,7 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use refrain::{CancelToken, CostProfile, Engine, EngineOptions};
+use refrain::drafting::CostProfile;
+use refrain::{CancelToken, Engine, EngineOptions};
 use refrain_assistant::{Assistant, AssistantOptions, Gate};
 use refrain_index::notes::{NotesOptions, NotesWriter};
 use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeError, ServeOptions, Server};

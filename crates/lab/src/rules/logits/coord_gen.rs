@@ -1,7 +1,8 @@
 //! CoordGen's calibration and reuse over another rule, for its Table 4.
 
+use refrain::TokenId;
+use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, TargetListener};
 use refrain::internals::draft::CalibrationSource;
-use refrain::{Anchor, Candidates, Cursor, DraftSource, TargetListener, TokenId};
 
 use super::SharedRows;
 use crate::rules::source::{Plan, Rule};

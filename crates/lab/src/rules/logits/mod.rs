@@ -17,7 +17,8 @@ mod racer;
 
 use std::fmt;
 
-use refrain::{DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::DraftSource;
 
 use super::source::{Plan, Rule, RuleSource};
 use super::text::{Pld, Sam, SamConfig, SamRecycle, plan_template};
@@ -118,7 +119,7 @@ impl Rule for Recycle {
 
 #[cfg(test)]
 mod tests {
-    use refrain::{DraftTree, NodeIdx};
+    use refrain::drafting::{DraftTree, NodeIdx};
 
     use super::*;
     use crate::rules::source::built;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use refrain::TokenId;
+use refrain::drafting::{DraftTree, NodeIdx, SuccessorLists};
 use refrain::internals::draft::ReuseConfig;
-use refrain::{DraftTree, NodeIdx, SuccessorLists, TokenId};
 
 use crate::trace::Top;
 

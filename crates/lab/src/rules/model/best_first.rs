@@ -7,8 +7,9 @@
 use super::edge_llm::Threshold;
 use super::planner::Planner;
 use crate::rules::source::Plan;
+use refrain::drafting::StepOutcome;
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
-use refrain::{ForwardError, StepOutcome};
 
 /// Maximum number of branches from a node.
 pub(super) const BRANCHES: usize = 3;

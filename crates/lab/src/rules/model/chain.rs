@@ -2,7 +2,7 @@
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
-use refrain::ForwardError;
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
 
 #[derive(Clone)]

@@ -3,8 +3,9 @@
 use super::opt_tree::{Path, best, push_best, successors};
 use super::planner::Planner;
 use crate::rules::source::Plan;
+use refrain::TokenId;
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
-use refrain::{ForwardError, TokenId};
 
 /// Nodes of a layer, and successors of a node: `top_k` of the authors' code.
 pub(super) const WIDTH: usize = 10;

@@ -10,8 +10,10 @@
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
+use refrain::TokenId;
+use refrain::drafting::{NodeIdx, StepOutcome};
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
-use refrain::{ForwardError, NodeIdx, StepOutcome, TokenId};
 
 /// Token confidence above which a branch opens beside the likeliest token.
 const BRANCH_CONFIDENCE: f32 = 0.3;
@@ -134,7 +136,7 @@ impl Planner for EdgeLlm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use refrain::DraftTree;
+    use refrain::drafting::DraftTree;
 
     fn branch(n_tokens: usize, confidence: f32) -> Branch {
         Branch { node: 0, parent: 0, n_tokens, next: TokenId(0), confidence }

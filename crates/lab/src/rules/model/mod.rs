@@ -24,11 +24,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use refrain::architecture::ModelConfig;
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
 use refrain::internals::draft_model::DraftModel;
 use refrain::internals::draft_model::{Drafter, KvTree};
 use refrain::internals::model::kv_cache::KvCacheError;
-use refrain::{DraftSource, ModelConfig};
 use serde::{Deserialize, Serialize};
 
 use self::planner::boxed;

@@ -12,8 +12,9 @@
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
+use refrain::TokenId;
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
-use refrain::{ForwardError, TokenId};
 
 /// Maximum nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
 pub(super) const NODES_MAX: usize = 60;

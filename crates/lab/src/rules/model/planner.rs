@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use refrain::TokenId;
+use refrain::drafting::{Computed, DraftSource, EvidenceClass, HiddenStates, StepOutcome};
+use refrain::error::ForwardError;
 use refrain::internals::draft_model::{Drafter, KvTree};
-use refrain::{Computed, DraftSource, EvidenceClass, ForwardError, HiddenStates, StepOutcome, TokenId};
 
 use crate::rules::source::{Plan, Rule, RuleSource};
 

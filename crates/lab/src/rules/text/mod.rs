@@ -23,7 +23,8 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
-use refrain::{DraftSource, TokenId};
+use refrain::TokenId;
+use refrain::drafting::DraftSource;
 use serde::{Deserialize, Serialize};
 
 use super::source::RuleSource;

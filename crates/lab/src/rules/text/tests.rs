@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rules::source::built;
-use refrain::{Candidates, Cursor, DraftTree, NodeIdx};
+use refrain::drafting::{Candidates, Cursor, DraftTree, NodeIdx};
 
 fn tokens(ids: &[u32]) -> Vec<TokenId> {
     ids.iter().copied().map(TokenId).collect()
