@@ -1,7 +1,7 @@
 //! The beginnings of the newest responses, for drafts where a response begins.
 //!
 //! A history holds no prompts, so nothing of it matches before the first token of a response. But the responses of a task
-//! often begin alike (`crates/lab/RESULTS.md`, *Jumps*).
+//! often begin alike (`benches/RESULTS.md`, drafting on recorded text).
 
 use super::source::{Candidate, Cursor};
 use refrain_trees::TokenId;

@@ -27,7 +27,7 @@ use refrain::{
 };
 use refrain_assistant::edit::{DiffEvent, LiveDiff};
 
-/// Times of batches of a 1.5B in Q4_0, in µs by rows (`crates/lab/RESULTS.md`).
+/// Times of batches of a 1.5B in Q4_0, in µs by rows (`benches/results/recorded-text.json`).
 const COSTS: [(usize, f32); 5] =
     [(1, 22_700.0), (4, 26_300.0), (8, 28_200.0), (16, 44_300.0), (32, 88_100.0)];
 

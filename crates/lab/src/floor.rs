@@ -22,7 +22,7 @@ pub const OVER_PROMPT_MIN: f64 = 0.99;
 /// A machine: its name, and the time of a batch by its rows, in ms.
 type Machine = (&'static str, &'static [(usize, f32)]);
 
-/// The machines and models whose costs were measured: `benches/RESULTS.md` and `crates/lab/RESULTS.md` have the conditions.
+/// The machines and models whose costs were measured: `benches/results/` has the conditions.
 #[rustfmt::skip]
 pub const MACHINES: [Machine; 8] = [
     ("fixture target, Zen 4", &[(1, 0.13), (2, 0.18), (4, 0.32), (8, 0.56), (16, 0.88), (32, 1.71), (64, 3.49)]),

@@ -27,7 +27,7 @@ pub(super) const WORDS_MIN: usize = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SpanOptions {
-    /// Minimum number of words in a span, separated by white space. Two ideographs or kana count as one word. Default 5 (`crates/lab/RESULTS.md` has the measurement).
+    /// Minimum number of words in a span, separated by white space. Two ideographs or kana count as one word. Default 5 (`benches/RESULTS.md` has the measurement).
     pub words_min: usize,
 }
 

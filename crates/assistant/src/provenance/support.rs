@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::sentences::is_list_number;
 use crate::pieces::{Piece, Splitter, composed, is_single};
 
-/// Minimum share of a sentence's content words that a supporting passage has (`crates/lab/RESULTS.md` has the measurement).
+/// Minimum share of a sentence's content words that a supporting passage has (`benches/RESULTS.md` has the measurement).
 pub const SUPPORT_SHARE_MIN: f32 = 0.5;
 
 /// The same for a sentence with fewer than two content words, of which all words count: function words are in every passage.
