@@ -34,9 +34,9 @@
 //! - [`Report::left_out`] names everything that a prompt does not show, though it was found or given.
 //! - Drafts, kept answers, summaries and prefixes of one namespace never reach another ([`Assistant::in_namespace`]).
 //! - After [`Assistant::forget`], or [`forget()`] without a model, no file has a byte of the data that the deletion found
-//!   (`docs/use/privacy.md` names the data that it does not find). The next start finishes an interrupted deletion.
+//!   (`docs/use/deletion.md` names the data that it does not find). The next start finishes an interrupted deletion.
 //!
-//! The guides are `docs/embed/assistant.md` and `docs/use/privacy.md`.
+//! The guides are `docs/embed/assistant.md`, `docs/use/privacy.md` and `docs/use/deletion.md`.
 
 pub mod edit;
 pub mod provenance;
