@@ -89,6 +89,11 @@ impl Quantize {
 /// Access to the weights of a packed file. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PackedAccess {
+    /// The file is read into memory of the process. Loading takes the time of reading the file, and a disk
+    /// error is a typed error. Afterwards the file is not needed, and the weights are in huge pages if the
+    /// system has them.
+    #[default]
+    Read,
     /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and
     /// processes share them.
     ///
@@ -96,12 +101,7 @@ pub enum PackedAccess {
     /// Rust's model of memory. In practice the output is wrong, or the process ends with SIGBUS. Replace a
     /// model by writing a new file and renaming it, as `refrain pack` does. The process also ends with SIGBUS
     /// if the disk cannot read a page.
-    #[default]
     Map,
-    /// The file is read into memory of the process. Loading takes the time of reading the file, and a disk
-    /// error is a typed error. Afterwards the file is not needed, and the weights are in huge pages if the
-    /// system has them.
-    Read,
 }
 
 /// Options for loading a checkpoint.
