@@ -1,6 +1,5 @@
 //! The assistant: an engine with notes, a store and prompts, shared by its jobs.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +14,10 @@ use refrain_index::prefixes::PrefixOptions;
 use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
-use crate::forget::names_with_index;
 use crate::gate::Gate;
-use crate::job::plain_text;
-use crate::layout::Layout;
 use crate::options::{AssistantOptions, JobOptions};
-use crate::passage::Passage;
-use crate::store::{Hidden, Kept, Store, StoreError};
-use crate::template::Prompts;
+use crate::store::{Hidden, Kept, Store, StoreError, names_with_index};
+use crate::template::{Prompts, plain_text};
 
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
 /// [`Job`](crate::Job).
@@ -330,18 +325,6 @@ impl Assistant {
         Ok(session)
     }
 
-    /// What an answer is made from, for a job that starts now; `None` if the job's answers are not kept.
-    /// `n_forgotten` was read before the job's texts were.
-    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout, n_forgotten: u64) -> Option<Kept> {
-        job.keep.then(|| Kept {
-            notes: note_paths(&layout.shown),
-            conversation: None,
-            starts: layout.starts.clone(),
-            measured_in: None,
-            n_forgotten,
-        })
-    }
-
     pub(crate) fn n_forgotten(&self) -> u64 {
         self.shared.n_forgotten.load(Ordering::SeqCst)
     }
@@ -463,14 +446,6 @@ impl Assistant {
     pub(crate) fn count(&self, text: &str) -> Result<usize, TaskError> {
         Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?.len())
     }
-}
-
-/// The notes that passages come from.
-pub(crate) fn note_paths<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> BTreeSet<PathBuf> {
-    passages
-        .into_iter()
-        .filter_map(|passage| passage.source.as_ref().map(|source| source.path.clone()))
-        .collect()
 }
 
 impl fmt::Debug for Assistant {

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use refrain::{GenerateError, SessionError, TokenizerError};
 use refrain_grammar::{GrammarError, VocabularyError};
+use refrain_index::notes::SkipReason;
 use refrain_index::{HistoryError, NotesError};
 use thiserror::Error;
 
-use crate::forget::ForgetError;
 use crate::store::StoreError;
-use crate::tasks::ScreenError;
 
 /// An assistant could not be built.
 #[derive(Debug, Error)]
@@ -120,4 +119,77 @@ pub enum TaskError {
         /// The note.
         path: PathBuf,
     },
+}
+
+/// Not everything was deleted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ForgetError {
+    /// The index of notes cannot be changed, or the path of a note is not a path. The deletion is not noted in the store.
+    #[error(transparent)]
+    Notes(#[from] NotesError),
+    /// The store cannot be changed. The deletion is not noted in it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The deletion is noted in the store and partly done. The next deletion, and the next assistant with the store, finish
+    /// it. Until then, searches of assistants leave out the notes.
+    #[error("{source}")]
+    Unfinished {
+        /// The error that interrupted the deletion.
+        source: Box<ForgetError>,
+    },
+}
+
+impl ForgetError {
+    pub(crate) fn noted(self) -> Self {
+        Self::Unfinished { source: Box::new(self) }
+    }
+}
+
+/// A screen cannot be used.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ScreenError {
+    /// The source is too long.
+    #[error("the screen has {given} bytes, more than {max}")]
+    TooLong {
+        /// Its bytes.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// There are too many elements.
+    #[error("the screen has {given} elements, more than {max}")]
+    TooManyElements {
+        /// Elements with text.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// There is no element with text.
+    #[error("the screen has no element with text")]
+    Empty,
+    /// Some lines begin with a number and others do not, so the numbers of the others are unknown.
+    #[error("line {line} has no number, and other lines have one")]
+    NoNumber {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Two lines begin with one number, so a command would name both.
+    #[error("line {line} has the number {number} again")]
+    SameNumber {
+        /// The second line, from 1.
+        line: usize,
+        /// The number.
+        number: u32,
+    },
+    /// A number is too large.
+    #[error("line {line} has a number above {}", u32::MAX)]
+    LargeNumber {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// The XML cannot be read.
+    #[error("the screen cannot be read: {0:?}")]
+    Xml(SkipReason),
 }

@@ -11,10 +11,12 @@ use std::time::{Duration, SystemTime};
 
 use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, hand_in_with_key};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
-use thiserror::Error;
 
 use crate::assistant::Assistant;
-use crate::store::{Entry, Forgetting, Store, StoreError, conversation_label, micros, names_of, note_label};
+use crate::error::ForgetError;
+use crate::store::{
+    Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
+};
 use crate::tasks::ConversationId;
 
 /// What is to be deleted.
@@ -48,31 +50,6 @@ pub struct Forgotten {
     /// Another writer has the index of notes open: it deletes the text of the notes when it next updates or maintains the index.
     /// Until then, searches of assistants leave the notes out.
     pub is_notes_pending: bool,
-}
-
-/// Not everything was deleted.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ForgetError {
-    /// The index of notes cannot be changed, or the path of a note is not a path. The deletion is not noted in the store.
-    #[error(transparent)]
-    Notes(#[from] NotesError),
-    /// The store cannot be changed. The deletion is not noted in it.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The deletion is noted in the store and partly done. The next deletion, and the next assistant with the store, finish
-    /// it. Until then, searches of assistants leave out the notes.
-    #[error("{source}")]
-    Unfinished {
-        /// The error that interrupted the deletion.
-        source: Box<ForgetError>,
-    },
-}
-
-impl ForgetError {
-    fn noted(self) -> Self {
-        Self::Unfinished { source: Box::new(self) }
-    }
 }
 
 /// Deletes what assistants have kept in these folders, a store and an index of notes, as [`Assistant::forget`] does, without a model.
@@ -217,22 +194,6 @@ fn resolve(
         others.insert(0, Forgetting::Notes { paths, names, index });
     }
     Ok(others)
-}
-
-/// What finds the notes at and below paths, under all names that the index knows.
-pub(crate) fn names_with_index(
-    paths: &[PathBuf],
-    notes: Option<&NotesIndex>,
-) -> Result<Vec<u64>, NotesError> {
-    let mut all = paths.to_vec();
-    match notes.map(|notes| notes.names_of_all(paths)) {
-        None => {}
-        Some(Ok(names)) => all.extend(names),
-        // A writer builds it again, and an index that was deleted names nothing.
-        Some(Err(error)) if error.is_damage() || matches!(error, NotesError::NoIndex { .. }) => {}
-        Some(Err(error)) => return Err(error),
-    }
-    Ok(names_of(&all))
 }
 
 /// Notes what is to be deleted, and deletes it.
@@ -466,7 +427,11 @@ mod tests {
 
             let of = Some(index.clone());
             let what = match is_all {
-                false => Forgetting::Notes { names: names_of([&note]), paths: vec![note.clone()], index: of },
+                false => Forgetting::Notes {
+                    names: names_with_index(std::slice::from_ref(&note), None).unwrap(),
+                    paths: vec![note.clone()],
+                    index: of,
+                },
                 true => Forgetting::Everything { index: of, roots: vec![notes.clone()] },
             };
             let kept = assistant.store().unwrap();

@@ -19,6 +19,7 @@ use crate::error::TaskError;
 use crate::options::Priority;
 use crate::passage::LeftOut;
 use crate::store::{Kept, StoreError};
+use crate::template::plain_text;
 
 /// An event of a job whose result is a `T`.
 #[derive(Debug, Clone, PartialEq)]
@@ -489,11 +490,6 @@ fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> 
         session.append_text(&plain_text(&turns), SpecialTokens::AsText)?;
     }
     Ok(())
-}
-
-/// Turns as plain text, for a model without a chat template.
-pub(crate) fn plain_text(messages: &[Message]) -> String {
-    messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
 }
 
 fn failed(error: GenerateError) -> TaskError {

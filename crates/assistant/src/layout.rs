@@ -1,5 +1,6 @@
 //! Lays out a prompt: as many of the passages as fit beside the request, the template and the output.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use refrain::{Message, PromptPassage, Role};
@@ -7,7 +8,9 @@ use refrain::{Message, PromptPassage, Role};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::fit::{Fitted, fit};
+use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage};
+use crate::store::Kept;
 use crate::template::Template;
 
 /// A prompt, and what it does not show.
@@ -27,6 +30,18 @@ pub(crate) struct Layout {
 }
 
 impl Assistant {
+    /// What an answer is made from, for a job that starts now; `None` if the job's answers are not kept.
+    /// `n_forgotten` was read before the job's texts were.
+    pub(crate) fn kept(&self, job: &JobOptions, layout: &Layout, n_forgotten: u64) -> Option<Kept> {
+        job.keep.then(|| Kept {
+            notes: note_paths(&layout.shown),
+            conversation: None,
+            starts: layout.starts.clone(),
+            measured_in: None,
+            n_forgotten,
+        })
+    }
+
     /// The prompt with the passages that fit `room` tokens, in their order; the first one that does not fit is cut. `before`
     /// are earlier turns of the conversation.
     pub(crate) fn lay_out(
@@ -133,4 +148,12 @@ fn divide(passages: &[Passage], fitted: &[Fitted]) -> (Vec<Passage>, Vec<Passage
         }
     }
     (shown, rest, left_out)
+}
+
+/// The notes that passages come from.
+pub(crate) fn note_paths<'a>(passages: impl IntoIterator<Item = &'a Passage>) -> BTreeSet<PathBuf> {
+    passages
+        .into_iter()
+        .filter_map(|passage| passage.source.as_ref().map(|source| source.path.clone()))
+        .collect()
 }

@@ -56,9 +56,9 @@ mod tasks;
 mod template;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
-pub use error::{BuildError, TaskError};
+pub use error::{BuildError, ForgetError, ScreenError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
-pub use forget::{Forget, ForgetError, Forgotten, forget, forget_all, forget_all_with_key};
+pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, Priority};
@@ -67,6 +67,6 @@ pub use store::{EditCopies, EditCopy, StoreError};
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    ScreenError, SummarizeRequest, Summary, Turn, UiCommand, UiRequest,
+    SummarizeRequest, Summary, Turn, UiCommand, UiRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

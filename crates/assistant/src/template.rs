@@ -14,7 +14,7 @@
 
 use std::fmt::Write as _;
 
-use refrain::{PromptPassage, Task};
+use refrain::{Message, PromptPassage, Task};
 use thiserror::Error;
 
 /// A template of a task's user message.
@@ -240,6 +240,11 @@ impl Default for Prompts {
                 .expect("it has both places"),
         }
     }
+}
+
+/// Turns as plain text, for a model without a chat template.
+pub(crate) fn plain_text(messages: &[Message]) -> String {
+    messages.iter().map(|message| message.content.as_str()).collect::<Vec<_>>().join("\n\n")
 }
 
 #[cfg(test)]

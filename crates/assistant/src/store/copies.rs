@@ -207,7 +207,7 @@ struct Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::names_of;
+    use crate::store::names::names_of;
 
     #[test]
     fn the_newest_copy_of_a_note_comes_back() {

@@ -34,7 +34,7 @@ use thiserror::Error;
 pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
 pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
-pub(crate) use names::{Hidden, names_of, note_hash};
+pub(crate) use names::{Hidden, names_with_index, note_hash};
 
 /// The names of the files in a store.
 const LOCK: &str = ".lock";

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use refrain_index::notes::without_links;
+use refrain_index::{NotesError, NotesIndex};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of files whose identities a deletion of a folder looks up, as the index does by default.
@@ -90,6 +91,22 @@ fn identity(path: &Path) -> Option<u64> {
         let _ = path;
         None
     }
+}
+
+/// What finds the notes at and below paths, under all names that the index knows.
+pub(crate) fn names_with_index(
+    paths: &[PathBuf],
+    notes: Option<&NotesIndex>,
+) -> Result<Vec<u64>, NotesError> {
+    let mut all = paths.to_vec();
+    match notes.map(|notes| notes.names_of_all(paths)) {
+        None => {}
+        Some(Ok(names)) => all.extend(names),
+        // A writer builds it again, and an index that was deleted names nothing.
+        Some(Err(error)) if error.is_damage() || matches!(error, NotesError::NoIndex { .. }) => {}
+        Some(Err(error)) => return Err(error),
+    }
+    Ok(names_of(&all))
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use refrain::{Message, Role, Session, TokenId};
 use refrain_index::notes::absolute;
 
 use super::{Found, Provenance, draft_source};
-use crate::assistant::{Assistant, note_paths};
+use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
-use crate::layout::Layout;
+use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage, Source};
 use crate::store::{Kept, n_common};

@@ -25,7 +25,7 @@ pub use prefetch::{Prefetch, Prefetched};
 pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
 pub use summarize::{SummarizeRequest, Summary};
-pub use ui::{Command, Direction, Element, Role, Screen, ScreenError, UiCommand, UiRequest};
+pub use ui::{Command, Direction, Element, Role, Screen, UiCommand, UiRequest};
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;

@@ -11,11 +11,11 @@ use refrain_index::{Document, NotesError, split_sections};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::draft_source;
-use crate::assistant::{Assistant, note_paths};
+use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut};
-use crate::layout::Layout;
+use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
 use crate::store::{Kept, StoredSummary, micros};

@@ -6,11 +6,10 @@ use std::ops::Range;
 
 use refrain::DryOptions;
 use refrain_grammar::Grammar;
-use refrain_index::notes::{ScreenElement, SkipReason, read_screen_xml};
-use thiserror::Error;
+use refrain_index::notes::{ScreenElement, read_screen_xml};
 
 use crate::assistant::Assistant;
-use crate::error::TaskError;
+use crate::error::{ScreenError, TaskError};
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::options::JobOptions;
 use crate::passage::Passage;
@@ -71,54 +70,6 @@ impl Role {
         let name = self.0.to_lowercase();
         EDITABLE.iter().any(|part| name.contains(part))
     }
-}
-
-/// A screen cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ScreenError {
-    /// The source is too long.
-    #[error("the screen has {given} bytes, more than {max}")]
-    TooLong {
-        /// Its bytes.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// There are too many elements.
-    #[error("the screen has {given} elements, more than {max}")]
-    TooManyElements {
-        /// Elements with text.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// There is no element with text.
-    #[error("the screen has no element with text")]
-    Empty,
-    /// Some lines begin with a number and others do not, so the numbers of the others are unknown.
-    #[error("line {line} has no number, and other lines have one")]
-    NoNumber {
-        /// The line, from 1.
-        line: usize,
-    },
-    /// Two lines begin with one number, so a command would name both.
-    #[error("line {line} has the number {number} again")]
-    SameNumber {
-        /// The second line, from 1.
-        line: usize,
-        /// The number.
-        number: u32,
-    },
-    /// A number is too large.
-    #[error("line {line} has a number above {}", u32::MAX)]
-    LargeNumber {
-        /// The line, from 1.
-        line: usize,
-    },
-    /// The XML cannot be read.
-    #[error("the screen cannot be read: {0:?}")]
-    Xml(SkipReason),
 }
 
 impl Screen {
