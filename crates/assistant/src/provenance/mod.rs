@@ -4,6 +4,7 @@
 //! Both are computed from the texts alone, so they do not depend on how the answer was generated.
 
 mod citations;
+mod marks;
 mod runs;
 mod sentences;
 mod spans;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::citations::citations;
+use super::marks::citations;
 use super::runs::{Run, Text};
 use crate::pieces::{Piece, Splitter, composed, is_single};
 
