@@ -173,6 +173,7 @@ fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::marks::CITED_MAX;
     use super::super::spans::{SpanOptions, copied_spans};
     use super::*;
 

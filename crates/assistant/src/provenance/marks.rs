@@ -7,7 +7,7 @@ use std::ops::Range;
 const DIGITS_MAX: usize = 3;
 
 /// Maximum passages of one citation; the others are not checked. It bounds the work for an answer of nothing but `[1-999]`.
-const CITED_MAX: usize = 16;
+pub(super) const CITED_MAX: usize = 16;
 
 /// The citations with the passages' numbers, in order. Of a range such as `[1-3]`, the numbers up to the first that was not shown.
 pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
