@@ -3,7 +3,7 @@
 
     rivals.py ROWS.jsonl... --server refrain=http://127.0.0.1:8080 --server llama=http://127.0.0.1:8081 [options]
 
-The files have the rows of `refrain bench replay` (docs/measure/benchmarks.md). `--rows` rows of each file are asked, evenly spaced among those whose
+The files have the rows of `refrain-bench replay` (docs/measure/benchmarks.md). `--rows` rows of each file are asked, evenly spaced among those whose
 prompts have at most `--prompt-bytes`. Each row is a conversation of three requests, at temperature 0:
 
     cold    the prompt, behind a line that is new in each round, so that no server has it in its cache

@@ -1,4 +1,4 @@
-//! Fitted constants, written by `refrain bench tune`.
+//! Fitted constants, written by `refrain-bench tune`.
 //!
 //! 3523 rows; tokenizer: GPT-2's tokenizer.json (50257 tokens)
 //! The even rows of each subtask, 16 rows a batch.

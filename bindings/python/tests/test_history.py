@@ -90,11 +90,11 @@ os.kill(os.getpid(), 9)
 
 @pytest.fixture
 def program() -> str:
-    """The program `refrain`, which publishes and pulls."""
+    """The program `refrain-fleet`, which publishes and pulls."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    found = os.environ.get("REFRAIN") or next((str(p) for p in (target / "debug/refrain", target / "release/refrain") if p.exists()), None)
+    found = os.environ.get("REFRAIN_FLEET") or next((str(p) for p in (target / "debug/refrain-fleet", target / "release/refrain-fleet") if p.exists()), None)
     if found is None:
-        pytest.skip("needs the program: cargo build, or REFRAIN=PATH")
+        pytest.skip("needs the program: cargo build, or REFRAIN_FLEET=PATH")
     return found
 
 
@@ -106,7 +106,7 @@ def test_hosts_of_a_fleet(program: str, free_engine: refrain.Engine, tmp_path: P
     def fleet(command: str, host: str, *more: str) -> None:
         folder = str(tmp_path / host)
         done = subprocess.run(
-            [program, "history", command, store, "--host", host, "--history", folder, *more], capture_output=True, text=True, timeout=60
+            [program, command, store, "--host", host, "--history", folder, *more], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stderr
 

@@ -1,8 +1,8 @@
 //! Trains the fixture models: a generator of notes and questions about them, a tokenizer, a Llama transformer
 //! on burn, the training loop with its checkpoints, the evaluation and the export. [`distill`] trains draft
-//! models and predictors for any target, on any text (`refrain train`).
+//! models and predictors for any target, on any text (`refrain-train`).
 //!
-//! The program `refrain-burn` is a thin client of this library.
+//! The programs `refrain-train` and `refrain-burn` (the fixtures) are thin clients of this library.
 
 pub mod batch;
 pub mod checkpoint;
@@ -13,6 +13,7 @@ pub mod export;
 pub mod generate;
 pub mod gguf;
 pub mod model;
+pub mod program;
 pub mod rng;
 pub mod run;
 pub mod tokens;

@@ -32,7 +32,7 @@ refrain-burn COMMAND [--runs FOLDER] (default burn/runs)
                                  write the Hugging Face layout, or GGUF in Q8_0
   notes --out FOLDER [--count N] write the sample notes and questions.json beside them
   rows --out FILE [--count N] [--skip N]
-                                 write requests of each task for `refrain bench`, as JSON
+                                 write requests of each task for `refrain-bench`, as JSON
                                  Lines, but for the first of them
   predictor --target FILE --out FILE [--count N] [--layer N] [--rank N] [--steps N]
                                  train the target's early-exit predictor";
@@ -43,7 +43,7 @@ const SEED: u64 = 20_261_121;
 /// Seed of the sample notes.
 const NOTES_SEED: u64 = 7;
 
-/// Seed of the rows for `refrain bench`.
+/// Seed of the rows for `refrain-bench`.
 const ROWS_SEED: u64 = 11;
 
 /// Seed of the predictor's training rows.

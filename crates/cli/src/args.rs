@@ -1,9 +1,7 @@
 //! The command line: options and their help texts. The library that uses an option checks its range.
 
 mod assist;
-mod bench;
 mod draft;
-mod engine;
 mod files;
 mod forget;
 mod grammar;
@@ -14,31 +12,21 @@ mod policy;
 mod sampling;
 mod serve;
 mod session;
-mod streaming;
-mod train;
 
 use std::path::PathBuf;
 
-use anstream::ColorChoice;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use refrain::Task;
+use refrain_program::args::ModelArgs;
+use refrain_program::start::Color;
 
 pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
-pub(crate) use bench::{
-    AblateArgs, BenchArgs, BenchCommand, BenchGraphsArgs, BenchPressureArgs, BenchPruningArgs,
-    BenchStreamArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TraceArgs, TuneArgs,
-};
-pub(crate) use draft::{DraftModelArg, PruningArg, needs_draft_model};
-pub(crate) use engine::{ComputeArgs, ModelArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
 pub(crate) use forget::{ForgetKeptArgs, PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 pub(crate) use grammar::GrammarArgs;
-pub(crate) use history::{
-    FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs, PublishArgs, PullHistoryArgs,
-    StoreArgs, UnpublishArgs,
-};
+pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
@@ -47,11 +35,6 @@ pub(crate) use models::{ModelsCommand, ModelsCommandArgs, ModelsListArgs, Models
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
-pub(crate) use train::TrainArgs;
-#[cfg(feature = "train")]
-pub(crate) use train::{
-    HeadArg, LossArg, TextArgs, TrainCommand, TrainDraftArgs, TrainHeadArgs, TrainPredictorArgs,
-};
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
 /// output is that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8
@@ -126,10 +109,6 @@ pub(crate) enum Command {
     Index(IndexCommandArgs),
     /// Split a model into static graphs, for backends with fixed batch lengths and little memory.
     Graphs(GraphsArgs),
-    /// Measure drafting on recorded text.
-    Bench(BenchArgs),
-    /// Train a predictor that prunes drafts, or a small draft model, on your own text.
-    Train(TrainArgs),
     /// Show the defaults of options that the file and the environment set.
     Config,
     /// Print a script that completes this program's command line.
@@ -148,26 +127,6 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct ManArgs {
     /// The folder for the pages (`refrain.1`, `refrain-run.1`, …), such as `~/.local/share/man/man1`. It is created.
     pub(crate) folder: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    /// Even into files and pipes.
-    Always,
-    /// Plain text.
-    Never,
-}
-
-impl Color {
-    pub(crate) fn choice(self) -> ColorChoice {
-        match self {
-            Self::Auto => ColorChoice::Auto,
-            Self::Always => ColorChoice::Always,
-            Self::Never => ColorChoice::Never,
-        }
-    }
 }
 
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
     EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
-    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
+    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, Template, TextEvent, UiRequest,
 };
 use refrain_files::replace::replace_contents;
 use refrain_index::NotesError;
@@ -21,16 +21,16 @@ use serde_json::{Value, json};
 use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
 use crate::context::{self, Chosen};
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
 use crate::index::{embedder_of, open_named};
 use crate::interrupt::Interrupt;
-use crate::key::{KEY_ADVICE, key};
+use crate::key::key;
 use crate::load::note_demonstration;
 use crate::progress::Progress;
 use crate::prompt::read_input;
 use crate::sampling;
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
+use refrain_program::place::data_folder;
 
 /// The prompt of `ask --cite`.
 const CITING: &str =
@@ -331,10 +331,6 @@ impl<'a> Assisted<'a> {
         prompts: Prompts,
         task: Task,
     ) -> Result<Self, Failure> {
-        if args.session.drafts.strategy.is_rival() {
-            let problem = format!("--strategy {} is for `run` and `chat`", args.session.drafts.strategy);
-            return Err(Failure::usage(problem, "omit it"));
-        }
         if !args.sampling.stop.is_empty() || args.sampling.ignore_eos {
             return Err(Failure::usage("--stop and --ignore-eos are for `run` and `chat`", "omit them"));
         }
@@ -709,34 +705,4 @@ fn summary(stats: &[Stats]) -> String {
     let (prefill, decode) = (sum(&|stats| stats.time_us.prefill), sum(&|stats| stats.time_us.decode()));
     let _ = write!(text, "; prefill {:.0} ms, answer {:.0} ms", ms(prefill), ms(decode));
     text
-}
-
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Self {
-        match error {
-            BuildError::Notes(error) => error.into(),
-            BuildError::Store(error @ StoreError::Key { .. }) => Self::input(error, KEY_ADVICE),
-            error => Self::new(Exit::Failed, format!("{error} (--no-store goes on without a store)")),
-        }
-    }
-}
-
-impl From<TaskError> for Failure {
-    fn from(error: TaskError) -> Self {
-        match error {
-            TaskError::Cancelled => Self::new(Exit::Interrupted, ""),
-            TaskError::Notes(error) => error.into(),
-            TaskError::Session(error) => error.into(),
-            TaskError::Generate(error) => error.into(),
-            TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
-                Self::input(error, "raise --ctx, lower --max-tokens, or give less text")
-            }
-            TaskError::Nothing { .. } => {
-                Self::input(error, "no text, or no passage has a word of the request")
-            }
-            TaskError::NoSuchNote { .. } => Self::input(error, "`refrain index add PATH` adds it"),
-            TaskError::Incomplete { .. } => Self::new(Exit::Failed, format!("{error} (raise --max-tokens)")),
-            error => Self::new(Exit::Failed, error.to_string()),
-        }
-    }
 }

@@ -123,8 +123,7 @@ impl Chat<'_> {
     /// A conversation without turns.
     fn new_session(&self) -> Result<Session, Failure> {
         let options = self.args.common.session.session_options(NAMESPACE);
-        let mut session = self.history.session(self.engine, options.clone())?;
-        self.args.common.session.drafts.strategy.add_rule(self.engine, &mut session, &options)?;
+        let mut session = self.history.session(self.engine, options)?;
         if let Some(system) = &self.args.task.system {
             session.append_turn(Role::System, system.as_str())?;
         }

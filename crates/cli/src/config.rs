@@ -20,9 +20,9 @@ use toml::de::{DeTable, DeValue};
 
 use crate::args::Cli;
 use crate::failure::{Exit, Failure, usage};
-use crate::history::{folder_of, home};
 use crate::models;
 use crate::terminal::AnswerStream;
+use refrain_program::place::{folder_of, home};
 
 /// The variable that names the file.
 const FILE_VARIABLE: &str = "REFRAIN_CONFIG";

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_assistant::{ConversationId, Forget, ForgetError, Forgotten, StoreError, forget_all_with_key};
+use refrain_assistant::{ConversationId, Forget, Forgotten, forget_all_with_key};
 use serde_json::json;
 
 use crate::args::ForgetKeptArgs;
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
-use crate::key::{KEY_ADVICE, key};
+use crate::key::key;
 use crate::terminal::{AnswerStream, note};
+use refrain_program::place::data_folder;
 
 pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
     let store = folder(args.store.as_deref(), "assistant", "--store")?;
@@ -60,23 +60,6 @@ fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<Pa
         Some(folder) => {
             let problem = format!("`{}` is no folder", folder.display());
             Err(Failure::input(problem, &format!("check {option}")))
-        }
-    }
-}
-
-impl From<ForgetError> for Failure {
-    fn from(error: ForgetError) -> Self {
-        match error {
-            ForgetError::Notes(error) => error.into(),
-            ForgetError::Store(error @ StoreError::InUse { .. }) => {
-                Self::input(error, "nothing is deleted: wait for the other process to end")
-            }
-            ForgetError::Store(error @ StoreError::Key { .. }) => Self::input(error, KEY_ADVICE),
-            ForgetError::Unfinished { source } => Self::new(
-                Exit::Failed,
-                format!("{source} (the rest is noted: the next command with the store tries again)"),
-            ),
-            error => Self::new(Exit::Failed, format!("{error} (not everything is deleted: try again)")),
         }
     }
 }

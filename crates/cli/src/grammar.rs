@@ -4,12 +4,10 @@ use std::path::Path;
 use std::{fs, io};
 
 use refrain::{DryOptions, Engine, GenerateOptions};
-use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, GrammarError, JsonOptions, Vocabulary, VocabularyError};
+use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, JsonOptions, Vocabulary};
 
 use crate::args::{GrammarArgs, SamplingArgs};
 use crate::failure::Failure;
-
-const ADVICE: &str = "docs/embed/grammar.md lists what is supported";
 
 /// A grammar that was given, with its file read.
 pub(crate) struct Given {
@@ -73,18 +71,6 @@ pub(crate) fn constrained(
         options.sampling.dry = DryOptions::default();
     }
     grammar.constrain(options)
-}
-
-impl From<GrammarError> for Failure {
-    fn from(error: GrammarError) -> Self {
-        Self::input(error, ADVICE)
-    }
-}
-
-impl From<VocabularyError> for Failure {
-    fn from(error: VocabularyError) -> Self {
-        Self::input(error, "grammars need a model with an end token")
-    }
 }
 
 /// Reads a file of at most one byte more than a grammar may have, so that a longer one is refused by its length.

@@ -1,18 +1,15 @@
-//! `refrain graphs` splits a model into static graphs. `refrain bench graphs` measures the time that
-//! switching them adds to a prefill.
+//! `refrain graphs` splits a model into static graphs.
 
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use refrain::checkpoint::Checkpoint;
-use refrain::internals::model::graphs::{GraphsError, GraphsSummary, write_graphs};
+use refrain::EngineError;
+use refrain::internals::model::graphs::{GraphsSummary, write_graphs};
 use refrain::internals::model::weights::LoadOptions;
-use refrain::internals::schedule::{SwitchTimes, TimesError};
-use refrain::{Engine, EngineError, EngineOptions};
-use refrain_bench::graphs::{self, GraphsBenchError};
+use refrain::internals::schedule::SwitchTimes;
 use serde::Serialize;
 
-use crate::args::{BenchGraphsArgs, GraphsArgs};
+use crate::args::GraphsArgs;
 use crate::failure::{Exit, Failure};
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, visible};
@@ -63,67 +60,6 @@ fn store_times(args: &GraphsArgs) -> Result<SwitchTimes, Failure> {
     };
     folder.store_times(&times)?;
     Ok(times)
-}
-
-pub(crate) fn bench(args: &BenchGraphsArgs) -> Result<Exit, Failure> {
-    let n_rows = args.tokens as usize;
-    let (report, conditions) = match (&args.folder, &args.times) {
-        (Some(path), _) => {
-            let checkpoint: Checkpoint = load::checkpoint(Some(path))?;
-            let options = EngineOptions { n_threads: args.threads, ..EngineOptions::default() };
-            let engine: Engine = load::engine(&checkpoint, options)?;
-            engine.measure_graphs(ROUNDS)?;
-            let progress = Progress::steps("measuring");
-            let set = |done, total| progress.set(done as u64, total as u64);
-            let report = graphs::measured(&engine, n_rows, args.rounds, set)?;
-            (report, engine.graphs().map(graphs::conditions))
-        }
-        (None, Some(path)) => (graphs::simulated(&SwitchTimes::read(path)?, n_rows), None),
-        (None, None) => return Err(Failure::usage("nothing to measure", "name a FOLDER or --times FILE")),
-    };
-    let mut out = AnswerStream::stdout();
-    if args.json {
-        out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;
-        return Ok(Exit::Done);
-    }
-    for line in graphs::write(&report).lines().chain(conditions.as_deref()) {
-        out.line(&visible(line))?;
-    }
-    if let Some(peak) = peak_memory() {
-        out.line(&format!("peak memory of the process: {}", HumanBytes(peak)))?;
-    }
-    Ok(Exit::Done)
-}
-
-/// The peak resident memory of the process in bytes, on Linux.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-impl From<GraphsError> for Failure {
-    fn from(error: GraphsError) -> Self {
-        EngineError::Graphs(error).into()
-    }
-}
-
-impl From<TimesError> for Failure {
-    fn from(error: TimesError) -> Self {
-        Self::input(error, "name a file of graph times, such as a folder's times.json")
-    }
-}
-
-impl From<GraphsBenchError> for Failure {
-    fn from(error: GraphsBenchError) -> Self {
-        match error {
-            GraphsBenchError::NoGraphs => Self::usage(error, "make them with `refrain graphs MODEL FOLDER`"),
-            GraphsBenchError::Session(error) => error.into(),
-            GraphsBenchError::Generate(error) => error.into(),
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
-    }
 }
 
 /// The result, for people and programs.

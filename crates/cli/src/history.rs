@@ -1,20 +1,16 @@
 //! The history on disk: written by `run` and `chat`, shown and deleted by `refrain history`.
 
 use std::cell::RefCell;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use refrain::{Drafting, Engine, Session, SessionOptions, TokenId};
-use refrain_fleet::{Fleet, FleetOptions, Transfer};
 use refrain_index::history::{
     Access, HistoryError, HistoryKey, HistoryLog, HistoryOptions, LeftOut, LeftOutReason, RecordId,
 };
 
-use crate::args::{
-    FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs, PublishArgs, PullHistoryArgs,
-    StoreArgs, UnpublishArgs,
-};
+use refrain_program::history::{self, default_folder, short};
+
+use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 use crate::failure::{Exit, Failure};
 use crate::key::key;
 use crate::terminal::{AnswerStream, note, note_once, visible};
@@ -120,66 +116,17 @@ fn note_all(left_out: &[LeftOut]) {
     }
 }
 
-/// `refrain/history` in the user's data folder; `None` if the user has none.
-fn default_folder() -> Option<PathBuf> {
-    data_folder("history")
-}
-
-/// A folder below `refrain` in the user's data folder; `None` if the user has none.
-pub(crate) fn data_folder(name: &str) -> Option<PathBuf> {
-    let data = if cfg!(windows) {
-        folder_of("LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        home("Library/Application Support")
-    } else {
-        folder_of("XDG_DATA_HOME").or_else(|| home(".local/share"))
-    };
-    data.map(|data| data.join("refrain").join(name))
-}
-
-/// A folder below `refrain` in the user's folder for what can be computed again; `None` if the user has none.
-pub(crate) fn cache_folder(name: &str) -> Option<PathBuf> {
-    let cache = if cfg!(windows) {
-        folder_of("LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        home("Library/Caches")
-    } else {
-        folder_of("XDG_CACHE_HOME").or_else(|| home(".cache"))
-    };
-    cache.map(|cache| cache.join("refrain").join(name))
-}
-
-/// The folder that a variable names, if the name is absolute.
-pub(crate) fn folder_of(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
-}
-
-/// A path in the user's home folder; `None` if the user has none.
-pub(crate) fn home(below: &str) -> Option<PathBuf> {
-    folder_of(if cfg!(windows) { "USERPROFILE" } else { "HOME" }).map(|home| home.join(below))
-}
-
 pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
     match &args.command {
         HistoryCommand::List(folder) => list(folder),
         HistoryCommand::Stats(folder) => stats(folder),
         HistoryCommand::Forget(args) => forget(args),
-        HistoryCommand::Publish(args) => publish(args),
-        HistoryCommand::Pull(args) => pull(args),
-        HistoryCommand::Unpublish(args) => unpublish(args),
         HistoryCommand::Repair(folder) => repair(folder),
     }
 }
 
-/// The histories of all models in a folder.
 fn open_all(folder: &FolderArgs) -> Result<Vec<HistoryLog>, Failure> {
-    let folder = folder.history.clone().or_else(default_folder);
-    let folder =
-        folder.ok_or_else(|| Failure::usage("there is no default folder", "name one with --history"))?;
-    let keys = HistoryLog::keys(&folder)?;
-    let options = HistoryOptions { key: key()?, ..HistoryOptions::default() };
-    let logs = keys.into_iter().map(|key| HistoryLog::open(&folder, key, options.clone()));
-    Ok(logs.collect::<Result<_, _>>()?)
+    Ok(history::open_all(&history::folder(folder.history.as_deref())?, key()?)?)
 }
 
 fn list(folder: &FolderArgs) -> Result<Exit, Failure> {
@@ -258,72 +205,6 @@ fn repair(folder: &FolderArgs) -> Result<Exit, Failure> {
         }
     }
     Ok(Exit::Done)
-}
-
-fn fleet(args: &StoreArgs, cache_bytes: Option<u64>) -> Result<Fleet, Failure> {
-    let mut options = FleetOptions::new(&args.host);
-    options.budget = Duration::from_secs(args.budget.into());
-    options.cache_bytes = cache_bytes.unwrap_or(options.cache_bytes);
-    Ok(Fleet::connect(&args.store, std::env::vars_os().filter_map(text), options)?)
-}
-
-/// A variable whose name and value are text.
-fn text((name, value): (OsString, OsString)) -> Option<(String, String)> {
-    Some((name.into_string().ok()?, value.into_string().ok()?))
-}
-
-fn publish(args: &PublishArgs) -> Result<Exit, Failure> {
-    let fleet = fleet(&args.store, None)?;
-    let mut is_complete = true;
-    for log in open_all(&args.store.folder)? {
-        is_complete &= told(&log, "published", &fleet.publish(&log))?;
-        log.maintain()?;
-    }
-    Ok(if is_complete { Exit::Done } else { Exit::Failed })
-}
-
-fn pull(args: &PullHistoryArgs) -> Result<Exit, Failure> {
-    let fleet = fleet(&args.store, Some(u64::from(args.cache_mb) << 20))?;
-    let mut is_complete = true;
-    for log in open_all(&args.store.folder)? {
-        let here = log.stats().namespaces.into_iter().map(|namespace| namespace.namespace);
-        let namespaces = if args.namespace.is_empty() { here.collect() } else { args.namespace.clone() };
-        let namespaces: Vec<&str> = namespaces.iter().map(String::as_str).collect();
-        is_complete &= told(&log, "pulled", &fleet.pull(&log, &namespaces))?;
-        log.maintain()?;
-    }
-    Ok(if is_complete { Exit::Done } else { Exit::Failed })
-}
-
-fn unpublish(args: &UnpublishArgs) -> Result<Exit, Failure> {
-    let fleet = fleet(&args.store, None)?;
-    let mut out = AnswerStream::stdout();
-    for log in open_all(&args.store.folder)? {
-        for namespace in &args.namespace {
-            let n_removed = fleet.delete(log.key(), namespace)?;
-            out.line(&format!("{}  {}: {n_removed} segments deleted", short(&log), visible(namespace)))?;
-        }
-    }
-    Ok(Exit::Done)
-}
-
-/// Says what was moved, and notes what was not. Whether everything was moved.
-fn told(log: &HistoryLog, verb: &str, done: &Transfer) -> Result<bool, Failure> {
-    AnswerStream::stdout().line(&format!(
-        "{}  {verb} {} segments, {:.1} MB; {} were there, {} removed",
-        short(log),
-        done.n_moved,
-        done.moved_bytes as f64 / 1e6,
-        done.n_kept,
-        done.n_removed,
-    ))?;
-    done.failed.iter().for_each(|failed| note(&visible(&failed.to_string())));
-    Ok(done.failed.is_empty())
-}
-
-/// A part of a model's identity that distinguishes models.
-fn short(log: &HistoryLog) -> String {
-    format!("{:08x}", (log.key().model >> 96) as u32)
 }
 
 /// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).

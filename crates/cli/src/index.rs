@@ -16,12 +16,13 @@ use crate::args::{
     IndexSearchArgs, IndexStatusArgs,
 };
 use crate::failure::{Exit, Failure};
-use crate::history::{data_folder, utc};
+use crate::history::utc;
 use crate::interrupt::Interrupt;
-use crate::key::{KEY_ADVICE, key};
+use crate::key::key;
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, models};
+use refrain_program::place::data_folder;
 
 /// Skipped files that a notice names; further ones are counted.
 const SKIPPED_MAX: usize = 10;
@@ -440,24 +441,4 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
     }
     Ok(Exit::Done)
-}
-
-impl From<NotesError> for Failure {
-    fn from(error: NotesError) -> Self {
-        let advice = match error {
-            NotesError::NoIndex { .. } => "`refrain index add PATH` makes one",
-            NotesError::Damaged { .. } => "`refrain index update` builds it again",
-            NotesError::InUse { .. } | NotesError::InboxFull { .. } => "wait for the other process to end",
-            NotesError::Key { .. } => KEY_ADVICE,
-            NotesError::Watch { .. } => "raise the system's limit on watches, or run `refrain index update`",
-            NotesError::Version { .. } => "use the newer program, or another folder with --index",
-            NotesError::OutOfRange { .. } => return Self::usage(error, "choose a value in the range"),
-            NotesError::Embedder(_) | NotesError::Stopped { .. } | NotesError::Index { .. } => {
-                return Self::new(Exit::Failed, error.to_string());
-            }
-            NotesError::Tokenizer(_) => "name another --model",
-            _ => "check the path, its permissions and the disk; --index names another folder",
-        };
-        Self::input(error, advice)
-    }
 }

@@ -13,12 +13,11 @@ use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::load::note_demonstration;
 use crate::notes::Notes;
-use crate::serve::{First, check_strategy};
+use crate::serve::First;
 use crate::setup;
 use crate::terminal::note;
 
 pub(crate) fn mcp(args: &McpArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    check_strategy(&args.session)?;
     let named = args.notes.notes.as_deref().unwrap_or_default();
     let notes = Notes::find(named, args.notes.index.as_deref())?;
     let setup = setup::open(&args.model, &args.session)?;

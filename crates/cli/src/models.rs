@@ -9,9 +9,9 @@ use serde_json::json;
 
 use crate::args::{ModelsCommand, ModelsCommandArgs, ModelsListArgs, ModelsRmArgs};
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
 use crate::hub::{self, HubError, ModelName, Pulled, Store, Unit, pick, units};
 use crate::terminal::{AnswerStream, note, visible};
+use refrain_program::place::data_folder;
 
 /// The folder that `--models` names.
 static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -65,11 +65,6 @@ pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>, Failure> {
             Err(Failure::input(problem, &advice))
         }
     }
-}
-
-/// The pulled model of a name, or the path itself where there is none.
-pub(crate) fn located_or_same(path: &Path) -> Cow<'_, Path> {
-    located(path).unwrap_or(Cow::Borrowed(path))
 }
 
 /// All pulled models. Records that cannot be read are noted.

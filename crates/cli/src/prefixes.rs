@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::args::{PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
 use crate::failure::{Exit, Failure};
-use crate::history::cache_folder;
 use crate::key::key;
 use crate::prompt::Composed;
 use crate::terminal::{AnswerStream, note, note_once, visible};
+use refrain_program::place::cache_folder;
 
 /// The namespaces of `run` without a task and of `chat`. The others have the names of tasks.
 pub(crate) const RUN: &str = "run";

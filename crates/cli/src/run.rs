@@ -28,9 +28,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let namespace = task.map_or(RUN, |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
     let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
-    let session_options = args.common.session.session_options(namespace);
-    let mut session = history.session(engine, session_options.clone())?;
-    args.common.session.drafts.strategy.add_rule(engine, &mut session, &session_options)?;
+    let mut session = history.session(engine, args.common.session.session_options(namespace))?;
     profile::note_mismatch(&session);
     let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
     let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;

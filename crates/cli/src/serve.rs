@@ -8,14 +8,11 @@ use std::time::Duration;
 
 use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, AssistantOptions, BuildError, Builder, Gate, StoreError};
-use refrain_serve::{
-    Limits, Loaded, ModelKind, ModelSpec, Models, ModelsError, ServeError, ServeOptions, Server,
-};
+use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeOptions, Server};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::args::{ModelArgs, NotesArgs, ServeArgs, SessionArgs};
+use crate::args::{NotesArgs, ServeArgs, SessionArgs};
 use crate::failure::{Exit, Failure};
-use crate::history::data_folder;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::learned::LearnedFile;
@@ -23,12 +20,13 @@ use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, models, profile, sampling};
+use refrain_program::args::ModelArgs;
+use refrain_program::place::data_folder;
 
 /// The name of the model inside the program.
 const EMBEDDED_NAME: &str = "refrain-embedded";
 
 pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    check_strategy(&args.session)?;
     let limits = Limits::default()
         .with_running(args.parallel)
         .with_waiting(args.queue)
@@ -141,16 +139,6 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         });
     }
     address
-}
-
-/// # Errors
-/// The session drafts by a strategy for comparisons.
-pub(crate) fn check_strategy(session: &SessionArgs) -> Result<(), Failure> {
-    if !session.drafts.strategy.is_rival() {
-        return Ok(());
-    }
-    let problem = format!("--strategy {} is for `run` and `chat`", session.drafts.strategy);
-    Err(Failure::usage(problem, "omit it"))
 }
 
 /// The options of the model that is loaded already.
@@ -340,33 +328,4 @@ fn name_of(path: &Path) -> String {
     }
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-impl From<ServeError> for Failure {
-    fn from(error: ServeError) -> Self {
-        match error {
-            ServeError::TokenRequired { .. } => Self::usage(error, "give one with --token or REFRAIN_TOKEN"),
-            ServeError::Bind { .. } => {
-                Self::new(Exit::Failed, format!("{error} (choose another --port or --host)"))
-            }
-            ServeError::Socket { .. } => {
-                Self::new(Exit::Failed, format!("{error} (choose another --unix-socket)"))
-            }
-            ServeError::SocketInUse { .. } | ServeError::NotASocket { .. } => Self::new(
-                Exit::Failed,
-                format!("{error} (stop it or move it away, or choose another --unix-socket)"),
-            ),
-            ServeError::Runtime(_) | ServeError::Handshake => Self::new(Exit::Failed, error.to_string()),
-            error => Self::usage(error, "see `refrain serve --help`"),
-        }
-    }
-}
-
-impl From<ModelsError> for Failure {
-    fn from(error: ModelsError) -> Self {
-        match error {
-            ModelsError::Load { .. } => Self::usage(error, "raise --models-memory"),
-            error => Self::usage(error, "name the first model with --name"),
-        }
-    }
 }

@@ -5,11 +5,12 @@ use refrain::checkpoint::Checkpoint;
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{Engine, EngineOptions};
 
-use crate::args::{ModelArgs, SessionArgs};
+use crate::args::SessionArgs;
 use crate::failure::Failure;
 use crate::learned::LearnedFile;
 use crate::load::Drafts;
 use crate::{load, profile};
+use refrain_program::args::ModelArgs;
 
 /// A loaded model with its checkpoint.
 pub(crate) struct Setup {
@@ -21,7 +22,7 @@ pub(crate) struct Setup {
 
 /// Loads the models that the options name.
 pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Failure> {
-    let draft_model = session.drafts.model()?;
+    let draft_model = session.drafts.model();
     let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
     let draft = draft_model.map(|draft| Drafts::open(draft, model.model.as_deref())).transpose()?;
@@ -39,11 +40,6 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Fa
     Ok(Setup { checkpoint, engine, learned })
 }
 
-/// The options of an engine, with the profile stored beside the model.
-pub(crate) fn engine_options(args: &ModelArgs) -> EngineOptions {
-    EngineOptions { profile: profile::stored(args.model.as_deref()), ..args.compute.engine_options() }
-}
-
 /// The options for a model of this configuration: a memory budget leaves room for the session and for a draft
 /// model.
 fn options_beside(
@@ -52,19 +48,12 @@ fn options_beside(
     config: &ModelConfig,
     draft: Option<&Drafts>,
 ) -> EngineOptions {
-    let mut options = engine_options(model);
+    let mut options = profile::engine_options(model);
     if let Some(streaming) = &mut options.streaming {
         let session = args.session_options("");
         let draft_bytes = |draft: &Drafts| match draft {
-            Drafts::Model(draft) => {
-                let rule_bytes = args.drafts.strategy.rule_bytes(draft.config(), &session);
-                let model_bytes = load::draft_model_options(&model.compute).memory_bytes(draft, &session);
-                model_bytes.saturating_add(rule_bytes)
-            }
-            Drafts::OwnLayers(predictor) => {
-                let session_bytes = session.self_draft_bytes(config, predictor);
-                session_bytes.saturating_add(args.drafts.strategy.rule_bytes(config, &session))
-            }
+            Drafts::Model(draft) => load::draft_model_options(&model.compute).memory_bytes(draft, &session),
+            Drafts::OwnLayers(predictor) => session.self_draft_bytes(config, predictor),
         };
         draft.iter().for_each(|draft| draft.pin(streaming));
         streaming.reserved_bytes = session.memory_bytes(config).saturating_add(draft.map_or(0, draft_bytes));

@@ -261,8 +261,6 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");
     let message = home.ran(&["edit", "-", "Shorten it.", "--in-place"]).refused(2);
     assert!(message.contains("--in-place"), "{message}");
-    let message = home.ran(&["ask", QUESTION, "--notes", arg(&index), "--strategy", "pld"]).refused(2);
-    assert!(message.contains("pld"), "{message}");
     let message = home.ran(&["summarize", arg(Path::new("no-such-file.md"))]).refused(3);
     assert!(message.contains("no-such-file.md"), "{message}");
     assert!(home.ran(&["summarize", "--notes"]).code != Some(0));

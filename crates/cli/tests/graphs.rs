@@ -1,4 +1,4 @@
-//! `refrain graphs`, the use of its folders by other commands, and `refrain bench graphs`.
+//! `refrain graphs`, and the use of its folders by other commands.
 
 mod support;
 
@@ -16,6 +16,10 @@ fn graphs_answer_as_their_model_does() {
     let line = refrain(&cut).done();
     assert!(line.contains("2 blocks for 64 and 16 rows") && line.contains("to load"), "{line}");
     assert!(folder.join("times.json").exists());
+    let untimed = dir.path().join("untimed");
+    let sizes = ["--blocks", "2", "--prefill", "32", "--verify", "8", "--no-times"];
+    refrain(&[&["graphs", arg(&source), arg(&untimed)], &sizes[..]].concat()).done();
+    assert!(!untimed.join("times.json").exists());
 
     let notes = repository("fixtures/notes");
     let run = |model: &str, more: &[&str]| {
@@ -51,38 +55,4 @@ fn graphs_answer_as_their_model_does() {
     fs::write(&file, bytes).unwrap();
     let damaged = run(arg(&folder), &[]).refused(3);
     assert!(damaged.contains("block-001-verify") && damaged.contains("damaged"), "{damaged}");
-}
-
-#[test]
-fn switching_is_measured_and_simulated() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("graphs");
-    refrain(&[
-        "graphs",
-        arg(&model()),
-        arg(&folder),
-        "--blocks",
-        "2",
-        "--prefill",
-        "32",
-        "--verify",
-        "8",
-        "--no-times",
-    ])
-    .done();
-    assert!(!folder.join("times.json").exists());
-    let report =
-        refrain(&["bench", "graphs", arg(&folder), "--tokens", "64", "--rounds", "2", "--json"]).done();
-    let report: Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["ways"][2]["name"], "progressive");
-    assert_eq!(report["ways"][2]["measured_ms"].as_array().unwrap().len(), 2);
-    assert!(
-        report["memory"]["peak_bytes"].as_u64().unwrap() <= report["memory"]["limit_bytes"].as_u64().unwrap()
-    );
-
-    let times = repository("fixtures/graph_times/phone.json");
-    let table = refrain(&["bench", "graphs", "--times", arg(&times)]).done();
-    assert!(table.starts_with("made up") && table.contains("| synchronous | 0 |"), "{table}");
-    refrain(&["bench", "graphs", "--times", arg(&model())]).refused(3);
-    refrain(&["bench", "graphs"]).refused(2);
 }

@@ -189,42 +189,6 @@ fn lists_of_echo_are_kept_with_the_answers() {
 }
 
 #[test]
-fn a_host_drafts_from_what_another_has_published() {
-    let folder = tempfile::tempdir().unwrap();
-    let [first, second, alone, store] =
-        ["first", "second", "alone", "store"].map(|name| folder.path().join(name));
-    let share = |verb: &str, host: &str, place: &Path, more: &[&str]| {
-        refrain(&[&["history", verb, arg(&store), "--host", host, "--history", arg(place)], more].concat())
-    };
-    let answer = report(run(&first, &[]));
-    for place in [&second, &alone] {
-        refrain(&["run", "--max-tokens", "4", "--stats", "off", "--history", arg(place), "Hello."]).done();
-    }
-    assert!(share("publish", "first", &first, &[]).done().contains("published 1 segments"));
-    assert!(share("pull", "second", &second, &[]).done().contains("pulled 1 segments"));
-    let stats = refrain(&["history", "stats", "--history", arg(&second)]).done();
-    assert!(stats.contains("1 answers, ") && stats.contains("; 1 of other hosts, "), "{stats}");
-    let (with, without) = (report(run(&second, &[])), report(run(&alone, &[])));
-    assert_eq!((&with["text"], &without["text"]), (&answer["text"], &answer["text"]));
-    assert!(history(&with) > 0 && history(&without) == 0, "{with} {without}");
-    assert_eq!(list(&second).len(), 2, "its own answers");
-    // What is forgotten leaves the store and the copies.
-    refrain(&["history", "forget", "--all", "--history", arg(&first)]).done();
-    assert!(share("publish", "first", &first, &[]).done().contains("1 removed"));
-    assert!(share("pull", "second", &second, &[]).done().contains("1 removed"));
-    // A namespace of all hosts.
-    share("publish", "second", &second, &[]).done();
-    let removed = share("unpublish", "first", &second, &["--namespace", "run"]).done();
-    assert!(removed.contains("run: 1 segments deleted"), "{removed}");
-    share("pull", "second", &second, &[]).done();
-    assert_eq!(list(&second), Vec::<String>::new(), "forgotten here too");
-    let file = folder.path().join("file");
-    std::fs::write(&file, "mine").unwrap();
-    let to_file = refrain(&["history", "pull", arg(&file), "--host", "a", "--history", arg(&second)]);
-    assert!(to_file.refused(3).contains("no store of objects"));
-}
-
-#[test]
 fn a_folder_that_is_none_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");

@@ -136,14 +136,6 @@ fn every_command(home: &Home) {
     run(&["history", "repair"]);
     run(&["prefixes", "status"]);
     with(&["score", "--text", "Ada Voss repairs it.", "--logits", arg(&home.path("data").join("logits"))]);
-    let row = json!({
-        "id": "1", "task": "summary", "subtask": "trip", "session": null, "prompt": "Summarise.\nThe ferry leaves.",
-        "context": ["The ferry leaves."], "response": "It leaves.",
-    });
-    let rows = home.path("mine/rows.jsonl");
-    fs::write(&rows, row.to_string()).unwrap();
-    let traces = home.path("data/traces");
-    with(&["bench", "trace", arg(&rows), "--out", arg(&traces), "--max-tokens", "4", "--rows", "8"]);
     serve(home, notes, model);
     mcp(home, notes, model);
     run(&["index", "forget", trip]);

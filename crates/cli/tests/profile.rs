@@ -29,8 +29,6 @@ fn a_profile_is_measured_shown_stored_and_used() {
     let contexts = profile["verify"].as_array().unwrap().iter().map(|cost| cost["context"].as_u64().unwrap());
     let contexts: BTreeSet<u64> = contexts.collect();
     assert_eq!(contexts, BTreeSet::from([0, 64, longest]));
-    let svg = fs::read_to_string(folder.path().join("m.gguf.profile.svg")).unwrap();
-    assert!(svg.contains("context 64") && svg.trim_end().ends_with("</svg>"));
 
     let args = ["run", "--model", arg(&file), "--threads", "1", "--max-tokens", "4", "--raw", "A note."];
     let used = refrain(&args);
@@ -71,7 +69,7 @@ fn the_model_inside_is_measured_for_a_named_file_only() {
 }
 
 #[test]
-fn nothing_but_profiles_and_their_plots_is_replaced() {
+fn nothing_but_profiles_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let profile = |out: &str| {
@@ -80,31 +78,20 @@ fn nothing_but_profiles_and_their_plots_is_replaced() {
     };
     fs::copy(model(), at("m.gguf")).unwrap();
     fs::write(at("notes.txt"), "mine").unwrap();
-    fs::write(at("drawing.svg"), "<svg>mine</svg>").unwrap();
     fs::write(at("list.json"), "[1]").unwrap();
     fs::create_dir(at("folder")).unwrap();
-    for (out, named) in [
-        ("m.gguf", "m.gguf"),
-        ("notes.txt", "notes.txt"),
-        ("list.json", "list.json"),
-        ("folder", "folder"),
-        // This is the path of the plot.
-        ("drawing.json", "drawing.svg"),
-        ("cost.svg", "cost.svg"),
-        ("cost.SVG", "cost.SVG"),
-    ] {
+    for (out, named) in
+        [("m.gguf", "m.gguf"), ("notes.txt", "notes.txt"), ("list.json", "list.json"), ("folder", "folder")]
+    {
         let message = profile(out).refused(2);
         assert!(message.contains(named), "{out}: {message}");
     }
     assert!(fs::read(at("m.gguf")).unwrap() == fs::read(model()).unwrap());
     assert_eq!(fs::read_to_string(at("notes.txt")).unwrap(), "mine");
-    assert_eq!(fs::read_to_string(at("drawing.svg")).unwrap(), "<svg>mine</svg>");
-    assert!(!at("cost.svg").exists() && !at("cost.SVG").exists());
 
     // Files of `refrain profile` are replaced, also those of another version.
     profile("p.json").done();
     fs::write(at("p.json"), "{\"version\": 1}").unwrap();
     profile("p.json").done();
     assert!(fs::read_to_string(at("p.json")).unwrap().contains("\"cpu\""));
-    assert!(fs::read_to_string(at("p.svg")).unwrap().contains("Cost of a verification batch"));
 }

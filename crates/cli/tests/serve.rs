@@ -353,7 +353,6 @@ fn unusable_options_are_refused() {
         (&["--token", "short"], "token"),
         (&["--origin", "null"], "origin"),
         (&["--allow-host", "a b"], "host"),
-        (&["--strategy", "pld"], "--strategy"),
         (&["--add-model", "refrain-embedded.gguf"], "two models"),
     ] {
         let line = refrain(&[&["serve", "--port", "0", "--threads", "1"], args].concat()).refused(2);

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use support::{arg, model, refrain, repository};
+use support::{arg, model, refrain};
 
 fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
@@ -15,13 +15,13 @@ fn pipe(path: &Path) {
 #[test]
 fn models_and_their_files_are_regular_files() {
     let folder = tempfile::tempdir().unwrap();
-    let names = ["m.gguf", "m.refrain", "m.safetensors", "tokenizer.json", "other"];
+    let names = ["m.gguf", "m.refrain", "m.safetensors", "other"];
     let paths = names.map(|name| folder.path().join(name));
     paths.iter().for_each(|path| pipe(path));
-    let [gguf, packed, safetensors, json, other] = paths.each_ref().map(|path| arg(path));
+    let [gguf, packed, safetensors, other] = paths.each_ref().map(|path| arg(path));
     let (out, model) = (folder.path().join("out"), model());
-    let (out, model, rows) = (arg(&out), arg(&model), repository("fixtures/rows.jsonl"));
-    let cases: [&[&str]; 13] = [
+    let (out, model) = (arg(&out), arg(&model));
+    let cases: [&[&str]; 12] = [
         &["inspect", gguf],
         &["inspect", packed],
         &["inspect", safetensors],
@@ -33,7 +33,6 @@ fn models_and_their_files_are_regular_files() {
         &["pack", gguf, out],
         &["pack", model, packed],
         &["run", "--draft", gguf, "hi"],
-        &["bench", "replay", "--tokenizer", json, arg(&rows)],
         &["run", "--pruning", other, "hi"],
     ];
     for case in cases {

@@ -21,7 +21,7 @@
 //!
 //! No process that drafts waits for the store. [`publish`](Fleet::publish) and [`pull`](Fleet::pull) move whole files
 //! between the history's folder and the store, within a [time limit](FleetOptions::budget); a worker opens what lies in its
-//! folder. So the two calls may run in another process, once per host (`refrain history publish` and `pull`), and a store
+//! folder. So the two calls may run in another process, once per host (`refrain-fleet publish` and `pull`), and a store
 //! that fails, lies or is slow costs drafts and nothing else: what could not be moved is [reported](Transfer::failed).
 //!
 //! # In the store

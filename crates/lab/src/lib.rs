@@ -28,6 +28,8 @@
 //! - [`pressure`] decodes within a memory budget under memory pressure.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
 //! - [`report`] writes tables, CSV, plots and a page.
+//!
+//! The program `refrain-bench` (feature `program`) is a thin client of these modules.
 
 pub mod ablate;
 pub mod costs;
@@ -36,6 +38,8 @@ pub mod floor;
 pub mod graphs;
 pub mod model;
 pub mod pressure;
+#[cfg(feature = "program")]
+pub mod program;
 pub mod pruning;
 pub mod replay;
 pub mod report;

@@ -169,7 +169,7 @@ pub fn to_rust(constants: &Constants, comment: &str) -> String {
     let BuilderConfig { n_candidates_max: of_source, n_children_max, reach_min, margin, .. } = builder;
     let comment: String = comment.lines().map(|line| format!("//! {line}\n")).collect();
     format!(
-        "//! Fitted constants, written by `refrain bench tune`.
+        "//! Fitted constants, written by `refrain-bench tune`.
 //!
 {comment}
 use super::constants::{{OrderConfig, Permille, ReliabilityConfig}};

@@ -1,7 +1,7 @@
 //! Recorded responses through both engines: drafts, verification and rollback at their true cost, on any weights.
 //!
 //! In both engines the recorded token is the target's choice at every position, so both commit the same tokens. Refrain runs as in
-//! `refrain bench replay`, in a session with its own drafting. llama.cpp is driven here, step by step, with the drafting rules that
+//! `refrain-bench replay`, in a session with its own drafting. llama.cpp is driven here, step by step, with the drafting rules that
 //! its server and its examples have ([`rules`]).
 
 mod rules;

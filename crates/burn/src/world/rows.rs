@@ -1,4 +1,4 @@
-//! Requests of the four tasks for `refrain bench`, with names that training never used.
+//! Requests of the four tasks for `refrain-bench`, with names that training never used.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::lexicon::Lexicon;
 use super::{FULL, reply, summary, ui};
 use crate::rng::Rng;
 
-/// A request with the generator's answer, in the format of `refrain bench`.
+/// A request with the generator's answer, in the format of `refrain-bench`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// The id of the row.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use refrain_assistant::Length;
+use refrain_program::args::ModelArgs;
 
-use super::engine::ModelArgs;
 use super::sampling::SamplingArgs;
 use super::session::SessionArgs;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::engine::{ComputeArgs, KvArg, QuantizeArg};
+use refrain_program::args::{ComputeArgs, KvArg, QuantizeArg};
 
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {

@@ -31,15 +31,6 @@ pub(crate) enum HistoryCommand {
     Stats(FolderArgs),
     /// Delete answers.
     Forget(ForgetArgs),
-    /// Share this host's answers with other hosts: makes its part of a store of objects equal to its history.
-    /// Answers that were forgotten here are deleted there. No program that drafts waits for it.
-    Publish(PublishArgs),
-    /// Copy other hosts' answers from a store of objects, to draft from them. Copies whose answers were deleted are
-    /// removed.
-    Pull(PullHistoryArgs),
-    /// Delete a namespace in a store of objects, of every host and every model in the folder. Each host forgets its own
-    /// answers up to now when it next publishes or pulls.
-    Unpublish(UnpublishArgs),
     /// Remove damaged parts, and nothing else. Damaged files do no harm: they are left out and set aside.
     Repair(FolderArgs),
 }
@@ -49,49 +40,6 @@ pub(crate) struct FolderArgs {
     /// The folder [default: `refrain/history` in the user's data folder].
     #[arg(long, value_name = "DIR")]
     pub(crate) history: Option<PathBuf>,
-}
-
-/// A store that hosts share.
-#[derive(Debug, Args)]
-pub(crate) struct StoreArgs {
-    /// A folder that all hosts can reach, or `s3://BUCKET/FOLDER`. The variables AWS_ACCESS_KEY_ID,
-    /// AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT and AWS_ALLOW_HTTP set up the latter.
-    pub(crate) store: String,
-    /// The name of this host. No other host may have it.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) host: String,
-    /// Maximum time, in seconds. What is done by then is kept, and the next call goes on from there.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub(crate) budget: u32,
-    #[command(flatten)]
-    pub(crate) folder: FolderArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PublishArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PullHistoryArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-    /// Namespaces to pull, besides those that were pulled before [default: those with answers here]. May be repeated.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) namespace: Vec<String>,
-    /// Maximum megabytes of copies, for each model. Above it, the newest are kept.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) cache_mb: u32,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UnpublishArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-    /// The namespace. May be repeated.
-    #[arg(long, value_name = "NAME", required = true)]
-    pub(crate) namespace: Vec<String>,
 }
 
 #[derive(Debug, Args)]

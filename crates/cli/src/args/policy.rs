@@ -5,7 +5,7 @@ use refrain::Engine;
 use refrain::device::{MemoryPressure, ThermalState};
 use refrain::drafting::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, PidConfig, SkipRules};
 
-use super::streaming::bytes;
+use refrain_program::args::bytes;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use refrain_program::args::ModelArgs;
 
-use super::engine::ModelArgs;
 use super::session::SessionArgs;
 
 #[derive(Debug, Args)]

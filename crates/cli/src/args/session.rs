@@ -1,12 +1,10 @@
 //! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
-use refrain::SessionOptions;
-use refrain::drafting::{Calibration, EchoConfig, ReuseConfig};
-use refrain::state::WindowCache;
+use refrain::{Calibration, EchoConfig, SessionOptions, WindowCache};
+use refrain_program::args::{KvArg, ReuseArgs};
 
 use super::draft::DraftArgs;
-use super::engine::KvArg;
 use super::policy::PolicyArgs;
 
 #[derive(Debug, Args)]
@@ -138,29 +136,5 @@ impl EchoArgs {
     pub(crate) fn config(&self) -> Option<EchoConfig> {
         let config = EchoConfig { rejected_rows: self.echo_rows, lists_max: self.echo_lists };
         self.echo.then_some(config)
-    }
-}
-
-/// The reuse of rejected drafts. Never changes the output.
-#[derive(Debug, Args)]
-pub(crate) struct ReuseArgs {
-    /// Reuse: minimum probability of each token of a rejected draft.
-    #[arg(long, value_name = "P", default_value_t = ReuseConfig::default().threshold)]
-    pub(crate) reuse_threshold: f32,
-    /// Reuse: number of steps for which a rejected draft is kept.
-    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().lifetime)]
-    pub(crate) reuse_steps: u32,
-    /// Reuse: maximum number of kept tokens.
-    #[arg(long, value_name = "N", default_value_t = ReuseConfig::default().tokens_max)]
-    pub(crate) reuse_tokens: u32,
-}
-
-impl ReuseArgs {
-    pub(crate) fn config(&self) -> ReuseConfig {
-        ReuseConfig {
-            threshold: self.reuse_threshold,
-            lifetime: self.reuse_steps,
-            tokens_max: self.reuse_tokens,
-        }
     }
 }

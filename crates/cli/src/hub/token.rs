@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use refrain_files::open_regular;
 
 use super::HubError;
-use crate::history::{folder_of, home};
+use refrain_program::place::{folder_of, home};
 
 /// Maximum length, in bytes; those of the public hub have about 40.
 const TOKEN_BYTES_MAX: usize = 4096;

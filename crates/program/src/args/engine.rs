@@ -10,44 +10,49 @@ use refrain::{EngineOptions, KvType, Quantize};
 
 use super::streaming::StreamingArgs;
 
+/// A model, and how it is run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
-pub(crate) struct ModelArgs {
+pub struct ModelArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     #[arg(long, value_name = "PATH")]
-    pub(crate) model: Option<PathBuf>,
+    pub model: Option<PathBuf>,
+    /// How it is loaded and computed.
     #[command(flatten)]
-    pub(crate) compute: ComputeArgs,
+    pub compute: ComputeArgs,
 }
 
+/// How a model is loaded and computed.
 #[derive(Debug, Args)]
-pub(crate) struct ComputeArgs {
+pub struct ComputeArgs {
     /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed
     /// files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
-    pub(crate) quantize: QuantizeArg,
+    pub quantize: QuantizeArg,
     /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of
     /// ending the program. Never changes the output.
     #[arg(long)]
-    pub(crate) no_map: bool,
+    pub no_map: bool,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub threads: Option<usize>,
     /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
-    pub(crate) isa: Option<IsaKind>,
+    pub isa: Option<IsaKind>,
     /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
     #[arg(long, value_name = "BYTES")]
-    pub(crate) graph_memory: Option<u64>,
+    pub graph_memory: Option<u64>,
     /// Static graphs: when to switch blocks from prefill to verify graphs. Never changes the output.
     #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
-    pub(crate) graph_switching: SwitchingArg,
+    pub graph_switching: SwitchingArg,
+    /// The layers that stay in memory.
     #[command(flatten)]
-    pub(crate) streaming: StreamingArgs,
+    pub streaming: StreamingArgs,
 }
 
+/// When blocks of static graphs are switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SwitchingArg {
+pub enum SwitchingArg {
     /// By a plan from measured times, while other blocks compute.
     Progressive,
     /// Each block when it has computed the last chunk of the prompt.
@@ -67,7 +72,8 @@ impl SwitchingArg {
 }
 
 impl ComputeArgs {
-    pub(crate) fn engine_options(&self) -> EngineOptions {
+    /// The options of the engine.
+    pub fn engine_options(&self) -> EngineOptions {
         EngineOptions {
             n_threads: self.threads,
             isa: self.isa,
@@ -81,8 +87,9 @@ impl ComputeArgs {
     }
 }
 
+/// The quantisation of float matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum QuantizeArg {
+pub enum QuantizeArg {
     /// 8.5 bits per weight.
     #[value(name = "q8_0")]
     Q8_0,
@@ -94,14 +101,15 @@ pub(crate) enum QuantizeArg {
 }
 
 /// An instruction set by its name.
-pub(super) fn isa(name: &str) -> Result<IsaKind, String> {
+pub fn isa(name: &str) -> Result<IsaKind, String> {
     let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
     let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
     found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
 }
 
 impl QuantizeArg {
-    pub(crate) fn quantize(self) -> Quantize {
+    /// The option of the engine.
+    pub fn quantize(self) -> Quantize {
         match self {
             Self::Q8_0 => Quantize::Q8_0,
             Self::Q4_0 => Quantize::Q4_0,
@@ -110,8 +118,9 @@ impl QuantizeArg {
     }
 }
 
+/// The element type of a KV cache.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum KvArg {
+pub enum KvArg {
     /// 2 bytes per element.
     F16,
     /// 4 bytes per element.
@@ -125,7 +134,8 @@ pub(crate) enum KvArg {
 }
 
 impl KvArg {
-    pub(crate) fn kv_type(self) -> KvType {
+    /// The option of a session.
+    pub fn kv_type(self) -> KvType {
         match self {
             Self::F16 => KvType::F16,
             Self::F32 => KvType::F32,

@@ -1,22 +1,21 @@
-//! `refrain bench trace`: records logit traces.
+//! `refrain-bench trace`: records logit traces.
 
 use std::collections::BTreeMap;
 
+use crate::trace::{RecordError, RecordOptions, record};
+use crate::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
 use refrain::internals::draft::CostProfile;
 use refrain::{DraftModelOptions, EngineOptions};
-use refrain_bench::trace::{RecordError, RecordOptions, record};
-use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
 use refrain_files::replace::{ReplaceError, create_private_folder};
 
-use crate::args::TraceArgs;
-use crate::bench::{check_rows, trace_failure};
-use crate::failure::{Exit, Failure};
-use crate::load;
-use crate::progress::Progress;
-use crate::setup;
-use crate::terminal::print_line;
+use super::args::TraceArgs;
+use super::replay::{check_rows, trace_failure};
+use refrain_program::failure::{Exit, Failure};
+use refrain_program::print_line;
+use refrain_program::progress::Progress;
+use refrain_program::{load, profile};
 
-pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
+pub(super) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
     args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
     let settings = settings(args)?;
     let rows = rows::read(&args.files)?;
@@ -24,7 +23,8 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
     // Nothing is timed.
     let cost_profile = Some(CostProfile::free_rows(1.0));
-    let options = EngineOptions { cost_profile: cost_profile.clone(), ..setup::engine_options(&args.model) };
+    let options =
+        EngineOptions { cost_profile: cost_profile.clone(), ..profile::engine_options(&args.model) };
     let engine = load::engine(&checkpoint, options)?;
     // The rows of trees are computed by the draft model's keys and values, so the target is loaded as one too.
     let options = DraftModelOptions { cost_profile, ..load::draft_model_options(&args.model.compute) };
@@ -48,7 +48,7 @@ pub(crate) fn bench(args: &TraceArgs) -> Result<Exit, Failure> {
         };
         let path = args.out.join(format!("{task}.trace"));
         trace.write(&path).map_err(|error| trace_failure(&path, &error))?;
-        let of_rows = |n: fn(&refrain_bench::TokenRow) -> usize| trace.rows.iter().map(n).sum::<usize>();
+        let of_rows = |n: fn(&crate::TokenRow) -> usize| trace.rows.iter().map(n).sum::<usize>();
         print_line!(
             "| {task} | {} | {n_left_out} | {} | {} | {} | {} |",
             trace.rows.len(),

@@ -1,12 +1,20 @@
-//! `refrain bench`, and drafting by a published rule.
+//! The program `refrain-bench`.
 
-mod support;
+#![cfg(feature = "program")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-use support::{arg, refrain, repository};
+use refrain::internals::model::graphs::write_graphs;
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::{Checkpoint, Engine, EngineOptions, ProfileOptions};
+use refrain_program::testing::{Ran, arg, repository, run};
+use serde_json::{Value, json};
+
+fn bench(args: &[&str]) -> Ran {
+    run(env!("CARGO_BIN_EXE_refrain-bench"), args, b"")
+}
 
 /// Two rows of one session and one row without a session, from two subtasks.
 fn rows(folder: &Path) -> PathBuf {
@@ -33,8 +41,7 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
     let file = |name: &str| folder.path().join(name);
     fs::write(file("costs.json"), "[[1, 1000], [8, 1500], [32, 4000]]").unwrap();
     let rows = rows(folder.path());
-    let shown = refrain(&[
-        "bench",
+    let shown = bench(&[
         "replay",
         arg(&rows),
         "--rows",
@@ -102,7 +109,7 @@ fn a_simulated_fleet_has_a_line_for_every_number_of_workers_and_delay() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, plots) = (rows(folder.path()), folder.path().join("plots"));
     let args = ["--workers", "1,3", "--delays", "0,60", "--plots", arg(&plots)];
-    let shown = refrain(&[&["bench", "fleet", arg(&rows)], &args[..]].concat()).done();
+    let shown = bench(&[&["fleet", arg(&rows)], &args[..]].concat()).done();
     assert!(shown.contains("- 2 rows of sessions"), "{shown}");
     for line in ["| 1 | 0 s |", "| 1 | 1 min |", "| 3 | 0 s |", "| 3 | 1 min |"] {
         assert!(shown.contains(line), "{line} in\n{shown}");
@@ -117,17 +124,17 @@ fn a_simulated_fleet_has_a_line_for_every_number_of_workers_and_delay() {
 fn the_floor_has_a_line_for_every_machine() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, costs) = (rows(folder.path()), folder.path().join("costs.json"));
-    let shown = refrain(&["bench", "floor", arg(&rows), "--threads", "1"]).done();
+    let shown = bench(&["floor", arg(&rows), "--threads", "1"]).done();
     assert!(
         shown.contains("| fixture target, Zen 4 |") && shown.contains(" of 16 subtasks by machine"),
         "{shown}"
     );
     fs::write(&costs, "[[1, 1e9], [32, 2e9]]").unwrap();
-    let shown = refrain(&["bench", "floor", arg(&rows), "--profile", arg(&costs)]).done();
+    let shown = bench(&["floor", arg(&rows), "--profile", arg(&costs)]).done();
     assert!(shown.contains("costs.json |") && shown.contains(" of 2 subtasks by machine"), "{shown}");
     // A step takes 1000 s, so the time of drafting does not show, and a copied sentence pays.
     assert!(!shown.contains("costs.json | **"), "{shown}");
-    let refused = refrain(&["bench", "floor", arg(&rows), "--profile", arg(&rows)]);
+    let refused = bench(&["floor", arg(&rows), "--profile", arg(&rows)]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
 }
 
@@ -135,8 +142,7 @@ fn the_floor_has_a_line_for_every_machine() {
 fn a_replay_through_a_model_follows_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let csv = folder.path().join("cells.csv");
-    let shown = refrain(&[
-        "bench",
+    let shown = bench(&[
         "replay",
         arg(&rows(folder.path())),
         "--model",
@@ -174,16 +180,22 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
     let file = |name: &str| folder.path().join(name);
     let rows = rows(folder.path());
     let traces = file("traces");
-    let record = ["bench", "trace", arg(&rows), "--out", arg(&traces), "--threads", "1"];
+    let record = ["trace", arg(&rows), "--out", arg(&traces), "--threads", "1"];
     let limits = ["--rows", "8", "--max-tokens", "20", "--task-rows", "2"];
-    let shown = refrain(&[&record[..], &limits].concat()).done();
+    let shown = bench(&[&record[..], &limits].concat()).done();
     assert!(shown.contains("| summary | 2 | 0 |"), "{shown}");
     let trace = traces.join("summary.trace");
+    // A trace has the user's text.
+    #[cfg(unix)]
+    for (path, mode) in [(&traces, 0o700), (&trace, 0o600)] {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode, "{path:?}");
+    }
 
     let replay = |rows: &str, csv: &str, more: &[&str]| {
         let cells = file(csv);
-        let args = ["bench", "replay", "--trace", arg(&trace), "--rows", rows, "--csv", arg(&cells)];
-        refrain(&[&args[..], more].concat())
+        let args = ["replay", "--trace", arg(&trace), "--rows", rows, "--csv", arg(&cells)];
+        bench(&[&args[..], more].concat())
     };
     let page = file("page.html");
     let shown = replay("8", "8.csv", &["--explain", "--html", arg(&page)]).done();
@@ -219,9 +231,9 @@ fn a_recorded_trace_replays_every_rule_with_every_row() {
     let refused = replay("8", "8.csv", &[]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("summary.trace: the checksum"), "{}", refused.stderr);
-    let refused = refrain(&["bench", "replay", arg(&rows), "--strategy", "racer"]);
+    let refused = bench(&["replay", arg(&rows), "--strategy", "racer"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-    assert!(refused.stderr.contains("refrain bench trace"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("refrain-bench trace"), "{}", refused.stderr);
 }
 
 #[test]
@@ -229,8 +241,8 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
     let replay = |tokenizer: &std::path::Path| {
         let (rows, model) = (rows(folder.path()), repository("fixtures/target.gguf"));
-        let files = ["bench", "replay", arg(&rows), "--model", arg(&model), "--tokenizer", arg(tokenizer)];
-        refrain(&[&files[..], &["--strategy", "plain", "--threads", "1"]].concat())
+        let files = ["replay", arg(&rows), "--model", arg(&model), "--tokenizer", arg(tokenizer)];
+        bench(&[&files[..], &["--strategy", "plain", "--threads", "1"]].concat())
     };
     let same = replay(&repository("fixtures/draft.gguf")).done();
     assert!(same.contains("tokenizer: ") && same.contains("| all | plain |"), "{same}");
@@ -257,8 +269,8 @@ fn a_model_can_be_replayed_with_another_tokenizer() {
 #[test]
 fn an_ablation_has_every_task_and_every_part() {
     let rows = repository("fixtures/rows.jsonl");
-    let args = ["bench", "ablate", arg(&rows), "--task-rows", "2", "--max-tokens", "40", "--free-rows"];
-    let shown = refrain(&args).done();
+    let args = ["ablate", arg(&rows), "--task-rows", "2", "--max-tokens", "40", "--free-rows"];
+    let shown = bench(&args).done();
     let line = |start: &str| {
         let line = shown.lines().find(|line| line.starts_with(start));
         line.unwrap_or_else(|| panic!("{start} in {shown}")).split('|').map(str::trim).collect::<Vec<_>>()
@@ -277,27 +289,27 @@ fn an_ablation_has_every_task_and_every_part() {
     {
         assert!(shown.contains(part), "{part} in {shown}");
     }
-    let named = refrain(&[&args[..], &["--arm", "+ history + echo + reuse,context"]].concat()).done();
+    let named = bench(&[&args[..], &["--arm", "+ history + echo + reuse,context"]].concat()).done();
     assert!(
         named.contains("| task | rows | tokens | plain | context | + history + echo + reuse |\n"),
         "{named}"
     );
-    let unknown = refrain(&[&args[..], &["--arm", "context,everything"]].concat());
+    let unknown = bench(&[&args[..], &["--arm", "context,everything"]].concat());
     assert_eq!(unknown.code, Some(2));
     assert!(
         unknown.stderr.contains("`everything`") && unknown.stderr.contains("sam, context"),
         "{}",
         unknown.stderr
     );
-    assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--rows", "0"]).code, Some(2));
-    assert_eq!(refrain(&["bench", "ablate", arg(&rows), "--reuse-threshold", "7"]).code, Some(2));
+    assert_eq!(bench(&["ablate", arg(&rows), "--rows", "0"]).code, Some(2));
+    assert_eq!(bench(&["ablate", arg(&rows), "--reuse-threshold", "7"]).code, Some(2));
 }
 
 #[test]
 fn tuning_writes_constants_and_reports_on_rows_that_took_no_part() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("fitted.rs");
-    let shown = refrain(&["bench", "tune", arg(&rows(folder.path())), "--out", arg(&out)]).done();
+    let shown = bench(&["tune", arg(&rows(folder.path())), "--out", arg(&out)]).done();
     assert!(shown.contains("as shipped") && shown.contains("odd rows, which took no part"), "{shown}");
     let written = fs::read_to_string(&out).unwrap();
     assert!(written.contains("3 rows") && written.contains("MATCHED_PERMILLE"), "{written}");
@@ -308,40 +320,183 @@ fn what_cannot_be_replayed_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.jsonl");
     fs::write(&bad, "{\"id\": 1}\n").unwrap();
-    let refused = refrain(&["bench", "replay", arg(&bad)]);
+    let refused = bench(&["replay", arg(&bad)]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
     assert!(refused.stderr.contains("bad.jsonl, line 1"), "{}", refused.stderr);
     let rows = rows(folder.path());
-    let refused = refrain(&["bench", "replay", arg(&rows), "--profile", arg(&bad)]);
+    let refused = bench(&["replay", arg(&rows), "--profile", arg(&bad)]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-    let refused = refrain(&["bench", "replay", arg(&rows), "--rows", "0"]);
+    let refused = bench(&["replay", arg(&rows), "--rows", "0"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
 }
 
 #[test]
-fn published_rules_say_what_plain_decoding_says() {
-    let say = |strategy: &str| {
-        let args = [
-            "run",
-            "--strategy",
-            strategy,
-            "--threads",
-            "1",
-            "--max-tokens",
-            "24",
-            "--stats",
-            "off",
-            "--raw",
-        ];
-        refrain(&[&args[..], &["The train leaves at noon. The train leaves at"]].concat()).done()
-    };
-    let plain = say("plain");
-    let rules =
-        ["refrain", "pld", "pld-2", "sam", "sam-recycle", "sam-only", "sam-length", "suffix", "recycle"];
-    for rule in rules {
-        assert_eq!(say(rule), plain, "{rule}");
+fn switching_is_measured_and_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("graphs");
+    let model = repository("fixtures/target.gguf");
+    let checkpoint = Checkpoint::open(&model).unwrap();
+    write_graphs(&checkpoint, &folder, 2, 32, 8, LoadOptions::default()).unwrap();
+    let report = bench(&["graphs", arg(&folder), "--tokens", "64", "--rounds", "2", "--json"]).done();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["ways"][2]["name"], "progressive");
+    assert_eq!(report["ways"][2]["measured_ms"].as_array().unwrap().len(), 2);
+    assert!(
+        report["memory"]["peak_bytes"].as_u64().unwrap() <= report["memory"]["limit_bytes"].as_u64().unwrap()
+    );
+
+    let times = repository("fixtures/graph_times/phone.json");
+    let table = bench(&["graphs", "--times", arg(&times)]).done();
+    assert!(table.starts_with("made up") && table.contains("| synchronous | 0 |"), "{table}");
+    bench(&["graphs", "--times", arg(&model)]).refused(3);
+    bench(&["graphs"]).refused(2);
+}
+
+#[test]
+fn the_parts_of_pruning_are_compared_in_one_run() {
+    let rows = repository("fixtures/rows.jsonl");
+    let args = ["ablate", arg(&rows), "--pruning", "fixture", "--task-rows", "2", "--free-rows"];
+    let shown = bench(&[&args[..], &["--max-tokens", "32", "--rows", "32"]].concat()).done();
+    for arm in ["whole drafts", "pruned", "pruned, no shadow tokens", "pruned, no safeguards"] {
+        assert!(shown.contains(&format!("| {arm} |")), "{arm} in {shown}");
     }
-    for strategy in ["always-right", "oracle-jump", "racer"] {
-        assert_eq!(refrain(&["run", "--strategy", strategy, "hello"]).code, Some(2), "{strategy}");
+    let model = repository("fixtures/target.gguf");
+    let args = ["pruning", arg(&model), "--threads", "1", "--rounds", "2", "--context", "32"];
+    let shown = bench(&[&args[..], &["--rows", "8,16"]].concat()).done();
+    assert!(shown.contains("| 16 | 8 |"), "{shown}");
+    let refused = bench(&[&args[..], &["--layer", "6"]].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
+#[test]
+fn a_profile_is_drawn_and_nothing_else_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let engine = Engine::open(repository("fixtures/target.gguf"), EngineOptions::default()).unwrap();
+    let options = ProfileOptions { contexts: vec![64], ..ProfileOptions::default() };
+    engine.measure_profile(&options, |_, _| {}).unwrap().write(&at("p.json")).unwrap();
+    let plot = |out: &str| bench(&["plot", arg(&at("p.json")), arg(&at(out))]);
+    plot("p.svg").done();
+    plot("p.svg").done();
+    let svg = fs::read_to_string(at("p.svg")).unwrap();
+    assert!(svg.contains("Cost of a verification batch") && svg.trim_end().ends_with("</svg>"));
+    assert!(svg.contains("context 64"), "{svg}");
+    fs::write(at("drawing.svg"), "<svg>mine</svg>").unwrap();
+    assert!(plot("drawing.svg").refused(2).contains("drawing.svg"));
+    assert_eq!(fs::read_to_string(at("drawing.svg")).unwrap(), "<svg>mine</svg>");
+    assert!(
+        bench(&["plot", arg(&at("drawing.svg")), arg(&at("x.svg"))]).refused(3).contains("refrain profile")
+    );
+}
+
+/// The fixture model, packed.
+fn packed() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("target.refrain");
+    let checkpoint = Checkpoint::open(repository("fixtures/target.gguf")).unwrap();
+    pack(&checkpoint, &path, LoadOptions::default()).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn streaming_is_measured_beside_the_disk() {
+    let (_dir, path) = packed();
+    let args = ["stream", arg(&path), "--tokens", "4", "--rounds", "2", "--pinned", "0,50,100"];
+    let table = bench(&args).done();
+    let rows = table.lines().filter(|line| line.starts_with("| ") && line.contains(" % |")).count();
+    assert_eq!(rows, 3, "{table}");
+    let json: Value = serde_json::from_str(&bench(&[&args[..], &["--json"]].concat()).done()).unwrap();
+    assert_eq!(json["shares"][0]["rounds"].as_array().unwrap().len(), 2);
+    assert_eq!(json["shares"][2]["pass_bytes"], 0);
+    assert!(json["shares"][0]["rounds"][0]["sequential"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn drafting_is_measured_where_the_model_comes_from_flash() {
+    let (_dir, path) = packed();
+    let rows = repository("fixtures/rows.jsonl");
+    let args =
+        ["stream", arg(&path), "--replay", arg(&rows), "--flash-bandwidth", "100MB", "--task-rows", "1"];
+    let args = [&args[..], &["--pinned", "0,100", "--lengths", "8,24", "--draft", "fixture", "--rows", "8"]]
+        .concat();
+    let cells: Vec<Value> = serde_json::from_str(&bench(&[&args[..], &["--json"]].concat()).done()).unwrap();
+    assert_eq!(cells.len(), 2 * 2 * 6, "{cells:?}");
+    for cell in &cells {
+        assert!(cell["n_rows"].as_u64().unwrap() > 0 && cell["speed_up"].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(cell["acceptance_length"].as_f64().unwrap() >= 1.0, "{cell}");
     }
+    let table = bench(&[&args[..], &["--strategy", "refrain"]].concat()).done();
+    assert_eq!(table.lines().filter(|line| line.contains("| refrain |")).count(), 4, "{table}");
+    assert!(table.contains("a slowed reader models a disk of 100 MB/s"), "{table}");
+    let whole = ["stream", arg(&path), "--replay", arg(&rows), "--task-rows", "1", "--pinned", "50"];
+    assert_eq!(
+        bench(&whole)
+            .done()
+            .lines()
+            .filter(|line| line.starts_with("| 50 % | whole | refrain | 4 |"))
+            .count(),
+        1
+    );
+    let without = ["stream", arg(&path), "--replay", arg(&rows), "--strategy", "chain:8"];
+    assert!(bench(&without).refused(2).contains("--draft"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_budget_is_kept_while_memory_is_asked_back() {
+    let (_dir, path) = packed();
+    let args = ["pressure", arg(&path), "--memory", "0", "--seconds", "2", "--reports", "100"];
+    let ran = bench(&[&args[..], &["--tokens", "12", "--json"]].concat());
+    let json: Value = serde_json::from_str(ran.stdout.trim()).unwrap_or_else(|_| panic!("{ran:?}"));
+    // A busy machine answers fewer reports.
+    assert!(json["n_reports"].as_u64().unwrap() > 50 && json["n_answered"].as_u64().unwrap() > 10, "{json}");
+    assert!(
+        json["n_answers"].as_u64().unwrap() > 2 && json["peak_bytes"].as_u64().unwrap() > 1 << 20,
+        "{json}"
+    );
+    // The exit code agrees with the report, for any size of this build's own pages.
+    assert_eq!(ran.code == Some(0), json["is_within"].as_bool().unwrap(), "{json}");
+    let fits = ["pressure", arg(&path), "--memory", "1GiB", "--seconds", "1"];
+    assert!(bench(&fits).refused(2).contains("--memory"));
+}
+
+#[test]
+fn the_ways_of_drafting_with_a_model_are_compared_in_one_run() {
+    let rows = repository("fixtures/rows.jsonl");
+    let args = ["ablate", arg(&rows), "--draft", "fixture", "--task-rows", "1", "--max-tokens", "24"];
+    let shown = bench(&[&args[..], &["--free-rows"]].concat()).done();
+    for part in [
+        "| draft model |",
+        "| + history + draft model |",
+        "| chain:8 |",
+        "| eagle-2 |",
+        "| edgellm |",
+        "| best-first |",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    let model = repository("fixtures/target.gguf");
+    let args = ["replay", arg(&rows), "--model", arg(&model), "--threads", "1", "--model-rows", "1"];
+    for projection in ["on-demand", "eager"] {
+        let strategies = ["--strategy", "refrain,retrieval,draft-model,chain:4", "--draft", "fixture"];
+        let shown = bench(&[&args[..], &strategies, &["--projection", projection]].concat()).done();
+        for strategy in ["refrain", "retrieval", "draft-model", "chain:4"] {
+            assert!(shown.contains(&format!("| all | {strategy} |")), "{strategy} in {shown}");
+        }
+    }
+    let refused = bench(&[&args[..], &["--strategy", "specinfer"]].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let refused = bench(&["replay", arg(&rows), "--strategy", "opt-tree"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_tokenizer_is_a_regular_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("tokenizer.json");
+    let made = std::process::Command::new("mkfifo").arg(&json).status().unwrap();
+    assert!(made.success());
+    let refused = bench(&["replay", "--tokenizer", arg(&json), arg(&repository("fixtures/rows.jsonl"))]);
+    assert!(refused.refused(3).contains("named pipe"));
 }

@@ -1,14 +1,14 @@
-//! `refrain bench pruning`: measures the time saved by pruning batches half-way, at a model's shape.
+//! `refrain-bench pruning`: measures the time saved by pruning batches half-way, at a model's shape.
 
-use refrain_bench::pruning::{self, PruningBench, PruningBenchError};
+use crate::pruning::{self, PruningBench, PruningBenchError};
 
-use crate::args::BenchPruningArgs;
-use crate::failure::{Exit, Failure};
-use crate::load;
-use crate::progress::Progress;
-use crate::terminal::AnswerStream;
+use super::args::BenchPruningArgs;
+use refrain_program::failure::{Exit, Failure};
+use refrain_program::load;
+use refrain_program::progress::Progress;
+use refrain_program::terminal::AnswerStream;
 
-pub(crate) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
+pub(super) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(&args.model))?;
     let config = checkpoint.config();
     let layer_idx = args.layer.unwrap_or(config.n_layers() / 2);

@@ -1,25 +1,33 @@
-//! The commands of `refrain bench`.
+//! The command line of `refrain-bench`.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use refrain::device::IsaKind;
-use refrain::drafting::PruningConfig;
-use refrain_bench::{Sources, Strategy};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use refrain::{IsaKind, PruningConfig};
+use refrain_program::args::{
+    DraftModelArg, ModelArgs, PruningArg, ReuseArgs, StreamingArgs, bandwidth, bytes, isa,
+};
+use refrain_program::start::Color;
 
-use super::draft::{DraftModelArg, PruningArg};
-use super::engine::{ModelArgs, isa};
-use super::session::ReuseArgs;
-use super::streaming::StreamingArgs;
+use crate::{Sources, Strategy};
 
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
+/// Measures drafting: replays recorded text with Refrain and published rules, records traces, lets models answer with parts of
+/// drafting, and measures graphs, streams and costs. Models have paths.
+#[derive(Debug, Parser)]
+#[command(name = "refrain-bench", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    /// When to colour the output.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub(super) color: Color,
+    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(super) pre_tokenizer: Option<String>,
     #[command(subcommand)]
-    pub(crate) command: BenchCommand,
+    pub(super) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
+pub(super) enum Command {
     /// Replay recorded responses as the output of a model, and count the accepted draft tokens.
     ///
     /// A row is a JSON object on one line with `id`, `task`, `prompt` and `response`. Optional fields are
@@ -65,164 +73,174 @@ pub(crate) enum BenchCommand {
     /// Decode from flash within a memory budget under repeated memory pressure. Fails if the process holds
     /// more than the budget and 64 MiB, or if an answer changes.
     Pressure(BenchPressureArgs),
+    /// Draw a profile, as `refrain profile` measures and stores it: time by rows, with a line for each context.
+    Plot(PlotArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchPressureArgs {
+pub(super) struct PlotArgs {
+    /// The profile.
+    pub(super) profile: PathBuf,
+    /// The plot, as SVG. An existing plot of a profile is replaced.
+    pub(super) out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BenchPressureArgs {
     /// A packed file, larger than the budget.
-    pub(crate) model: PathBuf,
+    pub(super) model: PathBuf,
     /// Memory budget of the process.
-    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bytes, default_value = "1GiB")]
-    pub(crate) memory: u64,
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1GiB")]
+    pub(super) memory: u64,
     /// Duration in seconds.
     #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) seconds: u64,
+    pub(super) seconds: u64,
     /// Number of memory pressure reports during the measurement.
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) reports: u32,
+    pub(super) reports: u32,
     /// Tokens per answer.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) tokens: u32,
+    pub(super) tokens: u32,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// One JSON object instead of text.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchPruningArgs {
+pub(super) struct BenchPruningArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Nothing else should run during the measurement.
-    pub(crate) model: PathBuf,
+    pub(super) model: PathBuf,
     /// Rows of the batches.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) rows: Vec<u32>,
+    pub(super) rows: Vec<u32>,
     /// Share of kept rows, in percent.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) kept: u32,
+    pub(super) kept: u32,
     /// The layer before which batches are pruned [default: the middle one].
     #[arg(long, value_name = "N")]
-    pub(crate) layer: Option<usize>,
+    pub(super) layer: Option<usize>,
     /// Rank of the predictor.
     #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) rank: usize,
+    pub(super) rank: usize,
     /// Tokens of the predictor's shadow pool.
     #[arg(long, value_name = "N", default_value_t = 1024)]
-    pub(crate) shadow_pool: usize,
+    pub(super) shadow_pool: usize,
     /// Context length before the batch.
     #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) context: usize,
+    pub(super) context: usize,
     /// Number of passes of each kind; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
+    pub(super) rounds: u32,
     /// Threads of the forward pass [default: the cores of this machine].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// One JSON list instead of text.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchStreamArgs {
+pub(super) struct BenchStreamArgs {
     /// A packed file. Nothing else should run during the measurement.
-    pub(crate) model: PathBuf,
+    pub(super) model: PathBuf,
     /// Shares of the layers that stay in memory, in percent.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 25, 50, 75, 100], value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub(crate) pinned: Vec<u32>,
+    pub(super) pinned: Vec<u32>,
     /// Tokens decoded at each share in a round, 2 or more.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=10_000))]
-    pub(crate) tokens: u32,
+    pub(super) tokens: u32,
     /// Rows of the verification batch compared with a single row.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) rows: u32,
+    pub(super) rows: u32,
     /// Number of rounds; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
+    pub(super) rounds: u32,
     /// Limit all reads to BYTES per second, to simulate a slower disk.
-    #[arg(long, value_name = "BYTES", value_parser = super::streaming::bandwidth)]
-    pub(crate) flash_bandwidth: Option<u64>,
+    #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
+    pub(super) flash_bandwidth: Option<u64>,
     /// Instead, replay these rows (JSON Lines) for each share of pinned layers, each of --lengths and each of
     /// --strategy, against plain decoding.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    pub(crate) replay: Vec<PathBuf>,
+    pub(super) replay: Vec<PathBuf>,
     /// With --replay: numbers of output tokens; shorter responses are left out [default: whole responses].
     #[arg(long, value_name = "N,…", value_delimiter = ',', requires = "replay", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) lengths: Vec<u32>,
+    pub(super) lengths: Vec<u32>,
     /// With --replay: drafting strategies, as in `bench replay` [default: refrain; with --draft also
     /// retrieval, draft-model, chain:8, edgellm and best-first].
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "replay")]
-    pub(crate) strategy: Vec<Strategy>,
+    pub(super) strategy: Vec<Strategy>,
     /// With --replay: a draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH", requires = "replay")]
-    pub(crate) draft: Option<DraftModelArg>,
+    pub(super) draft: Option<DraftModelArg>,
     /// With --replay: a tokenizer.json, a GGUF file or a Hugging Face folder [default: the model's].
     #[arg(long, value_name = "PATH", requires = "replay")]
-    pub(crate) tokenizer: Option<PathBuf>,
+    pub(super) tokenizer: Option<PathBuf>,
     /// With --replay: maximum number of rows of each task at each length.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "replay")]
-    pub(crate) task_rows: usize,
+    pub(super) task_rows: usize,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// One JSON object instead of text.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct BenchGraphsArgs {
+pub(super) struct BenchGraphsArgs {
     /// A folder written by `refrain graphs`. Nothing else should run during the measurement.
-    pub(crate) folder: Option<PathBuf>,
+    pub(super) folder: Option<PathBuf>,
     /// Simulate from the times in this file (JSON, as a folder's times.json) instead.
     #[arg(long, value_name = "FILE", conflicts_with = "folder")]
-    pub(crate) times: Option<PathBuf>,
+    pub(super) times: Option<PathBuf>,
     /// Length of the prompt in tokens.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) tokens: u32,
+    pub(super) tokens: u32,
     /// Number of measured runs of each switching method.
     #[arg(long, value_name = "N", default_value_t = 9)]
-    pub(crate) rounds: usize,
+    pub(super) rounds: usize,
     /// Threads of the forward pass [default: the physical performance cores].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// One JSON object instead of text.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TraceArgs {
+pub(super) struct TraceArgs {
     /// Files of rows, JSON Lines.
     #[arg(required = true)]
-    pub(crate) files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// The folder for the traces, `TASK.trace`.
     #[arg(long, value_name = "FOLDER")]
-    pub(crate) out: PathBuf,
+    pub(super) out: PathBuf,
     /// Strategies whose trees are recorded, with all sources [default: those of `replay --trace` that draft].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) strategy: Vec<Strategy>,
+    pub(super) strategy: Vec<Strategy>,
     /// Maximum rows of a verification batch: the trees of each are recorded.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [16])]
-    pub(crate) rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     /// Maximum number of tokens of an answer.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
-    pub(crate) max_tokens: u32,
+    pub(super) max_tokens: u32,
     /// Maximum number of tokens of a prompt; requests with longer ones are left out.
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) prompt_tokens: u32,
+    pub(super) prompt_tokens: u32,
     /// Maximum number of rows of each task, from all of its subtasks alike [default: all].
     #[arg(long, value_name = "N")]
-    pub(crate) task_rows: Option<usize>,
+    pub(super) task_rows: Option<usize>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {
+pub(super) struct ReplayArgs {
     #[command(flatten)]
-    pub(crate) rows_args: RowsArgs,
+    pub(super) rows_args: RowsArgs,
     /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
     /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
     /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
@@ -231,64 +249,64 @@ pub(crate) struct ReplayArgs {
     /// --draft those that use a draft model]. Without --model also oracle-anchored, oracle-jump, oracle-pairs,
     /// oracle-tokens: upper bounds of drafts from text.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    pub(crate) strategy: Vec<Strategy>,
+    pub(super) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,
     /// and the passages as a separate source).
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "passages")]
-    pub(crate) sources: Vec<Sources>,
+    pub(super) sources: Vec<Sources>,
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
-    pub(crate) rows: Vec<usize>,
+    pub(super) rows: Vec<usize>,
     /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
     /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
-    pub(crate) profile: Option<PathBuf>,
+    pub(super) profile: Option<PathBuf>,
     /// Reset the reliability table after every row.
     #[arg(long)]
-    pub(crate) fresh: bool,
+    pub(super) fresh: bool,
     /// Count why the steps of refrain and retrieval end: the next token is absent from the sources, a jump within
     /// them, under-weighted, or below the budget of rows. Builds each draft twice.
     #[arg(long, conflicts_with = "model")]
-    pub(crate) explain: bool,
+    pub(super) explain: bool,
     /// Run this model: everything is computed and timed, but the walk follows the recorded tokens. Rows that
     /// do not fit the context are left out. Only the first values of --rows and --sources are used. Rows are
     /// encoded by the model's tokenizer, or by --tokenizer.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["profile", "fresh"])]
-    pub(crate) model: Option<PathBuf>,
+    pub(super) model: Option<PathBuf>,
     /// With --model: a draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH", requires = "model")]
-    pub(crate) draft: Option<DraftModelArg>,
+    pub(super) draft: Option<DraftModelArg>,
     /// With --model: instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa, requires = "model")]
-    pub(crate) isa: Option<IsaKind>,
+    pub(super) isa: Option<IsaKind>,
     /// With --model: the rows of a batch that are projected onto the vocabulary.
     #[arg(long, value_enum, default_value_t = ProjectionArg::OnDemand, requires = "model")]
-    pub(crate) projection: ProjectionArg,
+    pub(super) projection: ProjectionArg,
     #[command(flatten)]
-    pub(crate) streaming: StreamingArgs,
+    pub(super) streaming: StreamingArgs,
     /// With --model: maximum number of rows of each subtask.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "model")]
-    pub(crate) model_rows: usize,
+    pub(super) model_rows: usize,
     /// With --model: give every prompt exactly N tokens. Prompts of other rows are put before a shorter one, and a
     /// longer one loses its first tokens.
     #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) prompt_tokens: Option<u32>,
+    pub(super) prompt_tokens: Option<u32>,
     /// Also write every cell as a line of CSV.
     #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    pub(super) csv: Option<PathBuf>,
     /// Also write the plots, as SVG files, into this folder.
     #[arg(long, value_name = "FOLDER")]
-    pub(crate) plots: Option<PathBuf>,
+    pub(super) plots: Option<PathBuf>,
     /// Also write an HTML page with tables, plots, and rows whose tokens are coloured by draft source.
     #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
+    pub(super) html: Option<PathBuf>,
     /// Rows of each subtask on the HTML page.
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) html_rows: usize,
+    pub(super) html_rows: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProjectionArg {
+pub(super) enum ProjectionArg {
     /// The rows that the walk visits, in waves.
     OnDemand,
     /// All rows.
@@ -297,7 +315,7 @@ pub(crate) enum ProjectionArg {
 
 impl ProjectionArg {
     /// The adverb of the report.
-    pub(crate) fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Self::OnDemand => "on demand",
             Self::Eager => "eagerly",
@@ -306,127 +324,127 @@ impl ProjectionArg {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct AblateArgs {
+pub(super) struct AblateArgs {
     /// Files of rows, JSON Lines.
     #[arg(required = true)]
-    pub(crate) files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(super) model: ModelArgs,
     /// A draft model with the same vocabulary; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|mtp|mtp:PATH|self|self:PATH|PATH")]
-    pub(crate) draft: Option<DraftModelArg>,
+    pub(super) draft: Option<DraftModelArg>,
     /// Prune by this predictor; `fixture` is the one inside this program.
     #[arg(long, value_name = "fixture|PATH")]
-    pub(crate) pruning: Option<PruningArg>,
+    pub(super) pruning: Option<PruningArg>,
     /// With --pruning: minimum predicted probability of a kept node.
     #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
-    pub(crate) pruning_threshold: f32,
+    pub(super) pruning_threshold: f32,
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
     /// Fill every batch as if rows were free, so that acceptance lengths do not depend on the machine
     /// [default: draft by the measured cost of rows].
     #[arg(long)]
-    pub(crate) free_rows: bool,
+    pub(super) free_rows: bool,
     /// Maximum number of output tokens.
     #[arg(long, value_name = "N", default_value_t = 160)]
-    pub(crate) max_tokens: usize,
+    pub(super) max_tokens: usize,
     /// Maximum number of rows of each task [default: all].
     #[arg(long, value_name = "N")]
-    pub(crate) task_rows: Option<usize>,
+    pub(super) task_rows: Option<usize>,
     /// Only plain decoding and these parts, named as in the report [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    pub(crate) arm: Vec<String>,
+    pub(super) arm: Vec<String>,
     /// The reuse of rejected drafts.
     #[command(flatten)]
-    pub(crate) reuse: ReuseArgs,
+    pub(super) reuse: ReuseArgs,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct FloorArgs {
+pub(super) struct FloorArgs {
     #[command(flatten)]
-    pub(crate) rows_args: RowsArgs,
+    pub(super) rows_args: RowsArgs,
     /// Costs of verification batches instead of the built-in list: files written by `refrain profile`, or JSON lists of
     /// [rows, microseconds].
     #[arg(long, value_name = "FILE")]
-    pub(crate) profile: Vec<PathBuf>,
+    pub(super) profile: Vec<PathBuf>,
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", default_value_t = 32)]
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct FleetArgs {
+pub(super) struct FleetArgs {
     /// Files of rows, JSON Lines.
     #[arg(required = true)]
-    pub(crate) files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
     #[arg(long, value_name = "PATH")]
-    pub(crate) tokenizer: Option<PathBuf>,
+    pub(super) tokenizer: Option<PathBuf>,
     /// Threads [default: the cores of this machine].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
     /// Numbers of workers.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64], value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) workers: Vec<u32>,
+    pub(super) workers: Vec<u32>,
     /// Delays until an answer reaches the other workers, in seconds.
     #[arg(long, value_name = "SECONDS,…", value_delimiter = ',', default_values_t = [0, 10, 60, 300, 900, 3600])]
-    pub(crate) delays: Vec<u32>,
+    pub(super) delays: Vec<u32>,
     /// Time between two requests to the whole fleet, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub(crate) interval: u32,
+    pub(super) interval: u32,
     /// Speed of a worker, in tokens per second.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) rate: u32,
+    pub(super) rate: u32,
     /// Number of sessions that take turns.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) sessions: u32,
+    pub(super) sessions: u32,
     /// Maximum rows of a verification batch; rows are free.
     #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
     /// Also write the plots, as SVG files, into this folder.
     #[arg(long, value_name = "FOLDER")]
-    pub(crate) plots: Option<PathBuf>,
+    pub(super) plots: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TuneArgs {
+pub(super) struct TuneArgs {
     #[command(flatten)]
-    pub(crate) rows_args: RowsArgs,
+    pub(super) rows_args: RowsArgs,
     /// Rows of a verification batch while fitting.
     #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
     /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
     /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
-    pub(crate) profile: Option<PathBuf>,
+    pub(super) profile: Option<PathBuf>,
     /// Write the fitted constants as Rust, for `src/draft/fitted.rs`.
     #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
 }
 
 /// Recorded rows.
 #[derive(Debug, Args)]
-pub(crate) struct RowsArgs {
+pub(super) struct RowsArgs {
     /// Files of rows, JSON Lines.
     #[arg(required_unless_present = "trace")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Instead of rows: files of `refrain bench trace`. Rules with logits need them.
+    pub(super) files: Vec<PathBuf>,
+    /// Instead of rows: files of `refrain-bench trace`. Rules with logits need them.
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "files")]
-    pub(crate) trace: Vec<PathBuf>,
+    pub(super) trace: Vec<PathBuf>,
     /// A tokenizer.json, a GGUF file or a Hugging Face folder [default: the model inside this program].
     #[arg(long, value_name = "PATH")]
-    pub(crate) tokenizer: Option<PathBuf>,
+    pub(super) tokenizer: Option<PathBuf>,
     /// The measured rows; the others are history only.
     #[arg(long, value_enum, default_value_t = HalfArg::All)]
-    pub(crate) half: HalfArg,
+    pub(super) half: HalfArg,
     /// Threads [default: the cores of this machine].
     #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
+    pub(super) threads: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HalfArg {
+pub(super) enum HalfArg {
     /// Every row.
     All,
     /// Rows with even numbers.

@@ -1,46 +1,32 @@
-//! `refrain bench`: measures drafting on recorded text.
+//! The commands that measure drafting on recorded text.
 
 use std::io::Write as _;
 use std::path::Path;
 
-use refrain::drafting::PruningConfig;
-use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
-use refrain_bench::replay::Wanted;
-use refrain_bench::report::html::TracedRow;
-use refrain_bench::report::{self, Plot, Report};
-use refrain_bench::sweep::SweepDraft;
-use refrain_bench::trace::{Trace, TraceError};
-use refrain_bench::{
+use crate::replay::Wanted;
+use crate::report::html::TracedRow;
+use crate::report::{self, Plot, Report};
+use crate::sweep::SweepDraft;
+use crate::trace::{Trace, TraceError};
+use crate::{
     AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
     Strategy, Tally, TokenRow, rows,
 };
+use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
+use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
 
-use crate::args::{
-    AblateArgs, BenchArgs, BenchCommand, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs,
-    TuneArgs, needs_draft_model,
-};
-use crate::failure::{Exit, Failure};
-use crate::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
-use crate::progress::Progress;
-use crate::setup;
-use crate::terminal::{print_line, stdout};
+use super::args::{AblateArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs};
+use super::needs_draft_model;
+use refrain_program::failure::{Exit, Failure};
+use refrain_program::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
+use refrain_program::progress::Progress;
+use refrain_program::terminal::stdout;
+use refrain_program::{print_line, profile};
 
-pub(crate) fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
-    match &args.command {
-        BenchCommand::Replay(args) => match &args.model {
-            Some(path) => replay_model(args, path),
-            None => replay(args),
-        },
-        BenchCommand::Floor(args) => floor(args),
-        BenchCommand::Trace(args) => crate::trace::bench(args),
-        BenchCommand::Ablate(args) => ablate(args),
-        BenchCommand::Tune(args) => tune(args),
-        BenchCommand::Graphs(args) => crate::graphs::bench(args),
-        BenchCommand::Stream(args) => crate::stream::bench(args),
-        BenchCommand::Pruning(args) => crate::pruning::bench(args),
-        BenchCommand::Fleet(args) => fleet(args),
-        BenchCommand::Pressure(args) => crate::stream::pressure(args),
+pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
+    match &args.model {
+        Some(path) => replay_model(args, path),
+        None => replay(args),
     }
 }
 
@@ -51,7 +37,7 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     let n_threads = n_threads(args.rows_args.threads);
     let started = std::time::Instant::now();
     let measurements =
-        refrain_bench::run(&set.rows, args.rows_args.half.half(), &settings, set.vocab_size, n_threads);
+        crate::run(&set.rows, args.rows_args.half.half(), &settings, set.vocab_size, n_threads);
     let mut conditions = set.conditions(&args.rows_args);
     conditions.push(match &args.profile {
         Some(path) => format!("cost profile: {}", path.display()),
@@ -82,10 +68,10 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
+pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let machines = match args.profile.as_slice() {
-        [] => refrain_bench::floor::machines(),
+        [] => crate::floor::machines(),
         files => {
             let machine = |path: &std::path::PathBuf| Ok((path.display().to_string(), Costs::read(path)?));
             files.iter().map(machine).collect::<Result<_, CostsError>>()?
@@ -93,15 +79,14 @@ fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     };
     let set = RowSet::load(&args.rows_args)?;
     let (half, n_threads) = (args.rows_args.half.half(), n_threads(args.rows_args.threads));
-    let measured =
-        refrain_bench::floor::measure(&set.rows, half, &machines, args.rows, set.vocab_size, n_threads);
+    let measured = crate::floor::measure(&set.rows, half, &machines, args.rows, set.vocab_size, n_threads);
     let mut conditions = set.conditions(&args.rows_args);
     conditions.push(format!("at most {} rows a batch; drafting measured on {n_threads} threads", args.rows));
-    write!(stdout(), "{}", refrain_bench::floor::write(&conditions, &measured))?;
+    write!(stdout(), "{}", crate::floor::write(&conditions, &measured))?;
     Ok(Exit::Done)
 }
 
-fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
+pub(super) fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let rows_args = RowsArgs {
         files: args.files.clone(),
@@ -120,9 +105,9 @@ fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
         max_rows: args.rows,
     };
     let n_threads = n_threads(args.threads);
-    let cells = refrain_bench::fleet::simulate(&set.rows, &bench, set.vocab_size, n_threads);
+    let cells = crate::fleet::simulate(&set.rows, &bench, set.vocab_size, n_threads);
     let conditions = set.conditions(&rows_args);
-    write!(stdout(), "{}", refrain_bench::fleet::write(&conditions, &bench, &cells))?;
+    write!(stdout(), "{}", crate::fleet::write(&conditions, &bench, &cells))?;
     write_plots(args.plots.as_deref(), &report::plots::draw_fleet(&cells))?;
     Ok(Exit::Done)
 }
@@ -174,7 +159,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     }
     let half = args.rows_args.half.half();
     let mut measured: Vec<&TokenRow> = Vec::new();
-    for rows in refrain_bench::run::by_subtask(&rows).into_values() {
+    for rows in crate::run::by_subtask(&rows).into_values() {
         measured.extend(rows.into_iter().filter(|row| half.takes(row)).take(args.model_rows));
     }
     let (Some(&max_rows), Some(&sources)) = (args.rows.first(), args.sources.first()) else {
@@ -182,13 +167,13 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     };
     let mut session = SessionOptions { verify_rows_max: max_rows, ..SessionOptions::default() };
     if args.projection == ProjectionArg::Eager {
-        refrain_bench::model::project_eagerly(&engine, &mut session);
+        crate::model::project_eagerly(&engine, &mut session);
     }
     let timings = {
         let progress = Progress::tokens("replaying");
         let rows = measured.into_iter();
         let report = |done, total| progress.set(done as u64, total as u64);
-        refrain_bench::model::replay(&engine, rows, &strategies, sources, &session, keeps_prompts, report)?
+        crate::model::replay(&engine, rows, &strategies, sources, &session, keeps_prompts, report)?
     };
     let (isa, n_threads) = engine.compute();
     let conditions = [
@@ -230,7 +215,7 @@ fn strategies(args: &ReplayArgs) -> Vec<Strategy> {
 }
 
 /// Answers the rows with one part of drafting added at a time.
-fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
+pub(super) fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let mut rows = rows::read(&args.files)?;
     if let Some(task_rows) = args.task_rows {
@@ -242,7 +227,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         });
     }
     let checkpoint = load::checkpoint(args.model.model.as_deref())?;
-    let mut options = setup::engine_options(&args.model);
+    let mut options = profile::engine_options(&args.model);
     let target = args.model.model.as_deref();
     let draft = args.draft.as_ref().map(|model| Drafts::open(model, target)).transpose()?;
     if let (Some(draft), Some(streaming)) = (&draft, &mut options.streaming) {
@@ -284,7 +269,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     let ablation = {
         let progress = Progress::tokens("answering");
         let report = |done, total| progress.set(done as u64, total as u64);
-        refrain_bench::ablate(&engine, &rows, &arms, &session, args.max_tokens, report)?
+        crate::ablate(&engine, &rows, &arms, &session, args.max_tokens, report)?
     };
     let (isa, n_threads) = engine.compute();
     let conditions = [
@@ -301,7 +286,7 @@ fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
+pub(super) fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let set = RowSet::load(&args.rows_args)?;
     let n_threads = n_threads(args.rows_args.threads);
@@ -320,11 +305,10 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         }
         None => print_line!("tokens per step on the even rows, geometric mean over the subtasks:"),
     }
-    let tuned = refrain_bench::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| {
-        print_line!("{trial}")
-    });
+    let tuned =
+        crate::tune::tune(&set.rows, &setting, set.vocab_size, n_threads, |trial| print_line!("{trial}"));
     let both = [setting.clone(), Setting { constants: tuned.constants.clone(), ..setting }];
-    let measurements = refrain_bench::run(&set.rows, Half::Odd, &both, set.vocab_size, n_threads);
+    let measurements = crate::run(&set.rows, Half::Odd, &both, set.vocab_size, n_threads);
     let report = Report { conditions: &[], settings: &both, measurements: &measurements };
     let [shipped, fitted] = [0, 1].map(|setting| report.mean_speed_up(setting));
     print_line!("odd rows, which took no part: {shipped:.4} as shipped, {fitted:.4} fitted");
@@ -336,12 +320,12 @@ fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
             set.conditions(&args.rows_args).join("; "),
             args.rows
         );
-        write_file(path, &refrain_bench::tune::to_rust(&tuned.constants, &comment))?;
+        write_file(path, &crate::tune::to_rust(&tuned.constants, &comment))?;
     }
     Ok(Exit::Done)
 }
 
-pub(crate) fn check_rows(rows: usize) -> Result<(), Failure> {
+pub(super) fn check_rows(rows: usize) -> Result<(), Failure> {
     match rows {
         1..=VERIFY_ROWS_MAX => Ok(()),
         _ => {
@@ -378,7 +362,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
         let problem = format!("{strategy} drafts from logits");
         return Err(Failure::usage(
             problem,
-            "record a trace with `refrain bench trace`, and name it with --trace",
+            "record a trace with `refrain-bench trace`, and name it with --trace",
         ));
     }
     let mut settings = Vec::new();
@@ -441,7 +425,7 @@ impl RowSet {
             settings.iter().find(|setting| setting.strategy == Strategy::Refrain).or(settings.first());
         let Some(setting) = setting else { return Vec::new() };
         let mut traced = Vec::new();
-        for rows in refrain_bench::run::by_subtask(&self.rows).into_values() {
+        for rows in crate::run::by_subtask(&self.rows).into_values() {
             let mut lane = Lane::new(setting, self.vocab_size);
             let measured = rows.into_iter().filter(|row| args.rows_args.half.half().takes(row));
             for row in measured.take(args.html_rows) {
@@ -479,8 +463,8 @@ impl RowSet {
 }
 
 /// The failure of a trace's file.
-pub(crate) fn trace_failure(path: &Path, error: &TraceError) -> Failure {
-    let advice = "name a file that `refrain bench trace` of this version has written";
+pub(super) fn trace_failure(path: &Path, error: &TraceError) -> Failure {
+    let advice = "name a file that `refrain-bench trace` of this version has written";
     match error {
         TraceError::Io { .. } => Failure::input(error, advice),
         _ => Failure::input(format!("{}: {error}", path.display()), advice),
@@ -509,7 +493,7 @@ impl From<AblateError> for Failure {
 
 impl From<RowsError> for Failure {
     fn from(error: RowsError) -> Self {
-        Self::input(error, "`refrain bench replay --help` names the fields of a row")
+        Self::input(error, "`refrain-bench replay --help` names the fields of a row")
     }
 }
 

@@ -1,20 +1,21 @@
-//! `refrain bench stream` compares streaming with the bandwidth of the disk and measures drafting of streamed
-//! models. `refrain bench pressure` checks the memory budget.
+//! `refrain-bench stream` compares streaming with the bandwidth of the disk and measures drafting of streamed
+//! models. `refrain-bench pressure` checks the memory budget.
 
 use std::time::Duration;
 
-use refrain_bench::pressure::{self, PressureBench, PressureBenchError};
-use refrain_bench::stream::{self, StreamBench, StreamBenchError};
-use refrain_bench::sweep::{self, Sweep, SweepDraft, SweepError};
-use refrain_bench::{Strategy, rows};
+use crate::pressure::{self, PressureBench, PressureBenchError};
+use crate::stream::{self, StreamBench, StreamBenchError};
+use crate::sweep::{self, Sweep, SweepDraft, SweepError};
+use crate::{Strategy, rows};
 
-use crate::args::{BenchPressureArgs, BenchStreamArgs, needs_draft_model};
-use crate::failure::{Exit, Failure};
-use crate::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
-use crate::progress::Progress;
-use crate::terminal::{AnswerStream, visible};
+use super::args::{BenchPressureArgs, BenchStreamArgs};
+use super::needs_draft_model;
+use refrain_program::failure::{Exit, Failure};
+use refrain_program::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
+use refrain_program::progress::Progress;
+use refrain_program::terminal::{AnswerStream, visible};
 
-pub(crate) fn bench(args: &BenchStreamArgs) -> Result<Exit, Failure> {
+pub(super) fn bench(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     if args.pinned.is_empty() {
         return Err(Failure::usage("nothing to measure", "name a share with --pinned"));
     }
@@ -111,7 +112,7 @@ impl<'a> From<&'a Drafts> for SweepDraft<'a> {
     }
 }
 
-pub(crate) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {
+pub(super) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {
     let bench = PressureBench {
         budget: args.memory,
         time: Duration::from_secs(args.seconds),
@@ -149,7 +150,6 @@ impl From<SweepError> for Failure {
             SweepError::Generate(error) => error.into(),
             SweepError::SelfDraft(error) => error.into(),
             SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
-            _ => Self::input(error, "check the rows"),
         }
     }
 }

@@ -8,14 +8,13 @@ use std::sync::OnceLock;
 use crate::failure::Failure;
 
 /// What to do about a key that is not that of a store.
-pub(crate) const KEY_ADVICE: &str =
-    "--key-file names the key; a store keeps the one it was begun with, or none";
+pub const KEY_ADVICE: &str = "--key-file names the key; a store keeps the one it was begun with, or none";
 
 /// The file that `--key-file` names.
 static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
 
 /// Sets the file, once.
-pub(crate) fn set_file(file: Option<PathBuf>) {
+pub fn set_file(file: Option<PathBuf>) {
     let _ = FILE.set(file);
 }
 
@@ -23,7 +22,7 @@ pub(crate) fn set_file(file: Option<PathBuf>) {
 ///
 /// # Errors
 /// The file cannot be read, has no key, or may be read by others.
-pub(crate) fn key() -> Result<Option<[u8; 32]>, Failure> {
+pub fn key() -> Result<Option<[u8; 32]>, Failure> {
     FILE.get().and_then(Option::as_deref).map(read).transpose()
 }
 

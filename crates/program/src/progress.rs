@@ -19,29 +19,29 @@ static QUIET: LazyLock<Duration> = LazyLock::new(|| {
 const DRAWINGS: u8 = 15;
 
 /// The progress bar of one operation.
-pub(crate) struct Progress {
+pub struct Progress {
     bar: ProgressBar,
     since: std::time::Instant,
 }
 
 impl Progress {
     /// Work counted in bytes.
-    pub(crate) fn bytes(what: &'static str) -> Self {
+    pub fn bytes(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {bytes}/{total_bytes}")
     }
 
     /// A download.
-    pub(crate) fn transfer(what: String) -> Self {
+    pub fn transfer(what: String) -> Self {
         Self::new(what, "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
     }
 
     /// Work counted in steps.
-    pub(crate) fn steps(what: &'static str) -> Self {
+    pub fn steps(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {pos}/{len}")
     }
 
     /// Work counted in tokens.
-    pub(crate) fn tokens(what: &'static str) -> Self {
+    pub fn tokens(what: &'static str) -> Self {
         Self::new(what, "{msg} {wide_bar} {pos}/{len} tokens, {per_sec}")
     }
 
@@ -53,7 +53,7 @@ impl Progress {
     }
 
     /// `done` of `total` is done.
-    pub(crate) fn set(&self, done: u64, total: u64) {
+    pub fn set(&self, done: u64, total: u64) {
         if self.bar.is_hidden() && terminal::has_bars() && self.since.elapsed() >= *QUIET {
             let line = Box::new(LastLine::default());
             self.bar.set_draw_target(ProgressDrawTarget::term_like_with_hz(line, DRAWINGS));

@@ -18,7 +18,7 @@ use refrain::drafting::SourceStats;
 use refrain::{Origin, Stats};
 
 /// Applies `--color` to all later output.
-pub(crate) fn set_color(choice: ColorChoice) {
+pub fn set_color(choice: ColorChoice) {
     choice.write_global();
 }
 
@@ -48,17 +48,17 @@ impl Screen {
 }
 
 /// Whether progress bars can be seen.
-pub(crate) fn has_bars() -> bool {
+pub fn has_bars() -> bool {
     io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Columns of the terminal.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     usize::from(console::Term::stderr().size().1)
 }
 
 /// Draws a progress bar over the last one; an empty one erases it. A failure to write it is ignored.
-pub(crate) fn draw_bar(bar: &str) {
+pub fn draw_bar(bar: &str) {
     let mut screen = screen();
     if screen.is_mid_line {
         return;
@@ -72,7 +72,7 @@ pub(crate) fn draw_bar(bar: &str) {
 }
 
 /// The user has ended a line.
-pub(crate) fn line_entered() {
+pub fn line_entered() {
     screen().is_mid_line = false;
 }
 
@@ -110,11 +110,12 @@ impl<W: Write> Write for Standard<W> {
 }
 
 /// Standard output as it is.
-pub(crate) fn stdout() -> Box<dyn Write> {
+pub fn stdout() -> Box<dyn Write> {
     Box::new(Standard::new(io::stdout()))
 }
 
 /// As `println!`, through the owner of the screen. A failure is ignored.
+#[macro_export]
 macro_rules! print_line {
     ($($text:tt)*) => {
         drop(std::io::Write::write_fmt(
@@ -124,23 +125,21 @@ macro_rules! print_line {
     };
 }
 
-pub(crate) use print_line;
-
 /// Writes to standard error at once, without colours where it shows none. A failure is ignored.
-pub(crate) fn write_error(text: &str) {
+pub fn write_error(text: &str) {
     let choice = AutoStream::choice(&io::stderr());
     let out: Box<dyn Write> = Box::new(Standard::new(io::stderr()));
     let _ = AutoStream::new(out, choice).write_all(text.as_bytes());
 }
 
 /// Writes whole lines to standard error, behind an unfinished line of the screen.
-pub(crate) fn write_error_lines(text: &str) {
+pub fn write_error_lines(text: &str) {
     let is_mid_line = io::stderr().is_terminal() && screen().is_mid_line;
     write_error(&format!("{}{text}\n", if is_mid_line { "\n" } else { "" }));
 }
 
 /// Standard output for answers.
-pub(crate) struct AnswerStream {
+pub struct AnswerStream {
     out: Box<dyn Write>,
     colored: bool,
     /// Whether control characters are made visible, because a terminal reads the text.
@@ -149,7 +148,8 @@ pub(crate) struct AnswerStream {
 }
 
 impl AnswerStream {
-    pub(crate) fn stdout() -> Self {
+    /// Standard output.
+    pub fn stdout() -> Self {
         let choice = AutoStream::choice(&io::stdout());
         let colored = choice != ColorChoice::Never;
         // The colour filter would also drop escape sequences of the answer; a pipe receives the text unchanged.
@@ -158,12 +158,13 @@ impl AnswerStream {
         Self { out, colored, guarded: colored || io::stdout().is_terminal(), at_line_start: true }
     }
 
-    pub(crate) fn is_colored(&self) -> bool {
+    /// Whether it has colours.
+    pub fn is_colored(&self) -> bool {
         self.colored
     }
 
     /// Writes the text of a token in the colour of its origin, at once.
-    pub(crate) fn token(&mut self, text: &str, origin: &Origin) -> io::Result<()> {
+    pub fn token(&mut self, text: &str, origin: &Origin) -> io::Result<()> {
         let Some(last) = text.chars().last() else {
             return Ok(());
         };
@@ -179,7 +180,7 @@ impl AnswerStream {
     }
 
     /// Writes text in a style, or between marks if there are no colours.
-    pub(crate) fn marked(&mut self, text: &str, style: Style, (open, close): (&str, &str)) -> io::Result<()> {
+    pub fn marked(&mut self, text: &str, style: Style, (open, close): (&str, &str)) -> io::Result<()> {
         let shown = if self.guarded { visible(text) } else { Cow::Borrowed(text) };
         match self.colored {
             true => write!(self.out, "{style}{shown}{style:#}")?,
@@ -190,7 +191,7 @@ impl AnswerStream {
     }
 
     /// Ends the line in which the answer stopped.
-    pub(crate) fn end_line(&mut self) -> io::Result<()> {
+    pub fn end_line(&mut self) -> io::Result<()> {
         // On a terminal, a notice may have ended it.
         let is_ended = if io::stdout().is_terminal() { !screen().is_mid_line } else { self.at_line_start };
         self.at_line_start = true;
@@ -201,7 +202,7 @@ impl AnswerStream {
     }
 
     /// Writes a line of the program itself.
-    pub(crate) fn line(&mut self, line: &str) -> io::Result<()> {
+    pub fn line(&mut self, line: &str) -> io::Result<()> {
         self.end_line()?;
         writeln!(self.out, "{line}")?;
         self.out.flush()
@@ -209,7 +210,7 @@ impl AnswerStream {
 }
 
 /// The colour of a token by its origin; the target's own tokens are plain.
-pub(crate) fn origin_style(origin: &Origin) -> Style {
+pub fn origin_style(origin: &Origin) -> Style {
     match origin {
         Origin::Target => Style::new(),
         Origin::Draft(name) => Style::new().fg_color(Some(source_color(name.as_str()).into())),
@@ -231,7 +232,7 @@ fn source_color(name: &str) -> AnsiColor {
 }
 
 /// The legend of colours, on one line: the draft sources of the generation.
-pub(crate) fn print_legend(stats: &Stats) {
+pub fn print_legend(stats: &Stats) {
     let drafted = stats.sources.iter().map(|SourceStats { name, .. }| {
         let style = origin_style(&Origin::Draft(name.clone()));
         format!("{style}{name}{style:#}")
@@ -241,13 +242,13 @@ pub(crate) fn print_legend(stats: &Stats) {
 }
 
 /// A notice of the program on standard error, dimmed. A failure to write it is ignored.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     let dim = Style::new().dimmed();
     write_error_lines(&format!("{dim}{text}{dim:#}"));
 }
 
 /// As [`note`], for a cause that lasts: the same text is written once.
-pub(crate) fn note_once(text: &str) {
+pub fn note_once(text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
         note(text);
@@ -255,7 +256,7 @@ pub(crate) fn note_once(text: &str) {
 }
 
 /// Asks on standard error and reads a line of standard input, of at most 1,024 bytes; both must be terminals.
-pub(crate) fn ask_user(question: &str) -> io::Result<String> {
+pub fn ask_user(question: &str) -> io::Result<String> {
     write_error(question);
     let mut line = Vec::new();
     io::Read::take(io::stdin().lock(), 1024).read_until(b'\n', &mut line)?;
@@ -268,7 +269,7 @@ pub(crate) fn ask_user(question: &str) -> io::Result<String> {
 
 /// `text` with visible replacements for control characters other than line ends and tabs. Model files, notes
 /// and answers are untrusted; they must not move the cursor or rename the window.
-pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+pub fn visible(text: &str) -> Cow<'_, str> {
     let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(acts) {
         return Cow::Borrowed(text);

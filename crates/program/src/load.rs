@@ -1,5 +1,6 @@
 //! Opens the models given by the user, or those inside the program.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,13 +14,12 @@ use refrain_files::open_regular;
 
 use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};
 use crate::failure::Failure;
-use crate::models;
 use crate::progress::Progress;
 use crate::terminal::note_once;
 
 /// The small model inside the program.
 #[cfg(feature = "embedded-model")]
-pub(crate) static EMBEDDED_MODEL: &[u8] =
+pub static EMBEDDED_MODEL: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf"));
 
 /// Its draft model.
@@ -36,20 +36,40 @@ static EMBEDDED_PREDICTOR: &[u8] =
 static PRE_TOKENIZER: OnceLock<Option<String>> = OnceLock::new();
 
 /// Sets the pre-tokenizer of GGUF files that name none, once.
-pub(crate) fn set_pre_tokenizer(name: Option<String>) {
+pub fn set_pre_tokenizer(name: Option<String>) {
     let _ = PRE_TOKENIZER.set(name);
 }
 
+/// Finds the file or folder of a model that may be given by its name.
+pub type Locate = fn(&Path) -> Result<Cow<'_, Path>, Failure>;
+
+/// How models are found that are given by their names. Without it, models have paths.
+static LOCATE: OnceLock<Locate> = OnceLock::new();
+
+/// Sets how models are found, once.
+pub fn set_locate(locate: Locate) {
+    let _ = LOCATE.set(locate);
+}
+
+fn locate(path: &Path) -> Result<Cow<'_, Path>, Failure> {
+    LOCATE.get().map_or(Ok(Cow::Borrowed(path)), |locate| locate(path))
+}
+
+/// The file or folder of a model; the path itself where there is none.
+pub fn located(path: &Path) -> Cow<'_, Path> {
+    locate(path).unwrap_or(Cow::Borrowed(path))
+}
+
 /// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
-pub(crate) fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
+pub fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => open(&models::located(path)?).map_err(|error| refrain::EngineError::from(error).into()),
+        Some(path) => open(&locate(path)?).map_err(|error| refrain::EngineError::from(error).into()),
         None => embedded(),
     }
 }
 
 /// Opens the checkpoint at `path`.
-pub(crate) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+pub fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     let checkpoint = Checkpoint::open(path)?;
     Ok(match PRE_TOKENIZER.get() {
         Some(Some(name)) => checkpoint.with_pre_tokenizer(name),
@@ -58,7 +78,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
 }
 
 /// Loads a checkpoint, with progress.
-pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
+pub fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
     let progress = Progress::bytes("loading");
     let engine = Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?;
     drop(progress);
@@ -67,7 +87,7 @@ pub(crate) fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<
 }
 
 /// Says, once, that the model inside the program answers, if it does.
-pub(crate) fn note_demonstration(model: &ModelArgs) {
+pub fn note_demonstration(model: &ModelArgs) {
     if model.model.is_none() {
         note_once(
             "the small model inside this program answers: it is a demonstration and knows nothing; `refrain` alone helps to choose another",
@@ -76,14 +96,15 @@ pub(crate) fn note_demonstration(model: &ModelArgs) {
 }
 
 /// Says if this machine computes with the slow scalar kernels.
-pub(crate) fn note_kernels(engine: &Engine) {
+pub fn note_kernels(engine: &Engine) {
     if let Some(notice) = engine.kernels_notice() {
         note_once(&notice.to_string());
     }
 }
 
 /// What drafts beside texts.
-pub(crate) enum Drafts {
+pub enum Drafts {
+    /// A draft model, or a head.
     Model(Box<Checkpoint>),
     /// The first layers of the streamed model, with this exit behind them.
     OwnLayers(Box<Predictor>),
@@ -91,13 +112,13 @@ pub(crate) enum Drafts {
 
 impl Drafts {
     /// Opens the draft model of a target at `target`; without a path, of the embedded one.
-    pub(crate) fn open(model: &DraftModelArg, target: Option<&Path>) -> Result<Self, Failure> {
+    pub fn open(model: &DraftModelArg, target: Option<&Path>) -> Result<Self, Failure> {
         Ok(match model {
             DraftModelArg::Fixture => Self::Model(Box::new(embedded_draft_model()?)),
             DraftModelArg::Path(path) => Self::Model(Box::new(checkpoint(Some(path))?)),
             DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
                 Some(path) => {
-                    let opened = Checkpoint::open_mtp(&models::located(path)?);
+                    let opened = Checkpoint::open_mtp(&locate(path)?);
                     Self::Model(Box::new(opened.map_err(refrain::EngineError::from)?))
                 }
                 None => {
@@ -110,14 +131,14 @@ impl Drafts {
     }
 
     /// Pins the layers of a streamed target that draft.
-    pub(crate) fn pin(&self, streaming: &mut StreamOptions) {
+    pub fn pin(&self, streaming: &mut StreamOptions) {
         if let Self::OwnLayers(predictor) = self {
             streaming.pinned_first = predictor.layer_idx();
         }
     }
 
     /// Gives the drafts to the engine, with progress.
-    pub(crate) fn load(self, engine: &Engine, options: DraftModelOptions) -> Result<(), Failure> {
+    pub fn load(self, engine: &Engine, options: DraftModelOptions) -> Result<(), Failure> {
         match self {
             Self::Model(checkpoint) => draft_model(engine, &checkpoint, options),
             Self::OwnLayers(predictor) => Ok(engine.set_self_draft(*predictor)?),
@@ -126,7 +147,7 @@ impl Drafts {
 }
 
 /// Loads the draft model of the engine, with progress.
-pub(crate) fn draft_model(
+pub fn draft_model(
     engine: &Engine,
     checkpoint: &Checkpoint,
     options: DraftModelOptions,
@@ -137,7 +158,7 @@ pub(crate) fn draft_model(
 }
 
 /// Reads a predictor.
-pub(crate) fn predictor(predictor: &PruningArg) -> Result<Predictor, Failure> {
+pub fn predictor(predictor: &PruningArg) -> Result<Predictor, Failure> {
     match predictor {
         PruningArg::Fixture => embedded_predictor(),
         PruningArg::Path(path) => Ok(Predictor::read(path)?),
@@ -155,7 +176,7 @@ fn embedded_predictor() -> Result<Predictor, Failure> {
 }
 
 /// The options of a draft model, from those of its target.
-pub(crate) fn draft_model_options(compute: &ComputeArgs) -> DraftModelOptions {
+pub fn draft_model_options(compute: &ComputeArgs) -> DraftModelOptions {
     let EngineOptions { quantize, packed_access, .. } = compute.engine_options();
     DraftModelOptions { quantize, packed_access, cost_profile: None }
 }
@@ -187,7 +208,7 @@ fn embedded() -> Result<Checkpoint, Failure> {
 }
 
 /// The tokenizer of a `tokenizer.json`, a GGUF file or a folder; without a path, the embedded model's.
-pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
+pub fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failure> {
     if let Some(path) = path.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
         let name = path.display().to_string();
         let advice = "name a tokenizer.json, a GGUF file or a folder";
@@ -203,12 +224,13 @@ pub(crate) fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String),
     Ok((tokenizer, checkpoint.name().to_owned()))
 }
 
-pub(crate) fn n_threads(asked: Option<usize>) -> usize {
+/// The number of threads: the given one, or that of the cores.
+pub fn n_threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).clamp(1, 256)
 }
 
 /// Checks that the model has every id of the tokenizer.
-pub(crate) fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
+pub fn check_vocabulary(name: &str, given: usize, limit: usize) -> Result<(), Failure> {
     if given <= limit {
         return Ok(());
     }

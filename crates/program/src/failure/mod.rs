@@ -1,5 +1,13 @@
 //! Errors as the program prints them: one line with the problem and advice, and an exit code.
 
+#[cfg(feature = "app")]
+mod app;
+#[cfg(feature = "history")]
+mod history;
+
+#[cfg(feature = "app")]
+pub use app::GRAMMAR_ADVICE;
+
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -13,16 +21,16 @@ use refrain::error::{ForwardError, SamplingError};
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
-use refrain::{EngineError, GenerateError, LoadError, SessionError, TokenizerError};
+use refrain::internals::schedule::TimesError;
+use refrain::{
+    EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
+    SessionError, TokenizerError,
+};
 use refrain_files::replace::ReplaceError;
-use refrain_fleet::FleetError;
-use refrain_index::{HistoryError, IndexError, ReadError};
-
-use crate::key::KEY_ADVICE;
 
 /// The exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// Success.
     Done = 0,
     /// A failure at run time.
@@ -43,36 +51,39 @@ impl From<Exit> for ExitCode {
 
 /// A printed error. An empty message ends the program silently.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     exit: Exit,
     message: String,
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+    /// A failure with this exit code.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into() }
     }
 
     /// A file or another input cannot be used.
-    pub(crate) fn input(problem: impl Display, advice: &str) -> Self {
+    pub fn input(problem: impl Display, advice: &str) -> Self {
         Self::new(Exit::Input, format!("{problem} ({advice})"))
     }
 
-    pub(crate) fn usage(problem: impl Display, advice: &str) -> Self {
+    /// The command line cannot be used.
+    pub fn usage(problem: impl Display, advice: &str) -> Self {
         Self::new(Exit::Usage, format!("{problem} ({advice})"))
     }
 
-    pub(crate) fn exit(&self) -> Exit {
+    /// Its exit code.
+    pub fn exit(&self) -> Exit {
         self.exit
     }
 
     /// The message on one line, even if a parser's own message has several.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// Prints the error and gives its exit code.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
             print_error(&self.line());
         }
@@ -81,13 +92,19 @@ impl Failure {
 }
 
 /// Prints a one-line error. A failure to write it is ignored.
-pub(crate) fn print_error(line: &str) {
+pub fn print_error(line: &str) {
     let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     crate::terminal::write_error_lines(&format!("{red}error:{red:#} {}", crate::terminal::visible(line)));
 }
 
+/// The name of the running program, as its user gives it.
+fn program() -> String {
+    let path = std::env::args_os().next().map(std::path::PathBuf::from).unwrap_or_default();
+    path.file_stem().map_or_else(|| "refrain".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// An error of the command line, on one line. Help and version are printed in full, and the failure has no message.
-pub(crate) fn usage(error: &clap::Error) -> Failure {
+pub fn usage(error: &clap::Error) -> Failure {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
@@ -100,7 +117,8 @@ pub(crate) fn usage(error: &clap::Error) -> Failure {
         _ => {
             let rendered = error.to_string();
             let problem = rendered.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-            Failure::usage(problem, "see `refrain --help` and `refrain COMMAND --help`")
+            let name = program();
+            Failure::usage(problem, &format!("see `{name} --help` and `{name} COMMAND --help`"))
         }
     }
 }
@@ -183,7 +201,7 @@ impl From<PredictorError> for Failure {
                 Self::usage(error, "omit --pruning, or name the model that the graphs were made from")
             }
             PredictorError::Memory { .. } => Self::new(Exit::Failed, error.to_string()),
-            _ => Self::input(error, "train a predictor for this model with `refrain train predictor`"),
+            _ => Self::input(error, "train a predictor for this model with `refrain-train predictor`"),
         }
     }
 }
@@ -259,48 +277,14 @@ impl From<GenerateError> for Failure {
     }
 }
 
-impl From<ReadError> for Failure {
-    fn from(error: ReadError) -> Self {
-        let advice = match error {
-            ReadError::Io { .. } => "check the path and its permissions",
-            ReadError::NotText { .. } => "notes are text files in UTF-8, or in UTF-16 with a byte order mark",
-            ReadError::FileTooLong { .. } => "split the file",
-            _ => "name fewer files or a smaller folder",
-        };
-        Self::input(error, advice)
+impl From<GraphsError> for Failure {
+    fn from(error: GraphsError) -> Self {
+        EngineError::Graphs(error).into()
     }
 }
 
-impl From<IndexError> for Failure {
-    fn from(error: IndexError) -> Self {
-        Self::new(Exit::Failed, error.to_string())
-    }
-}
-
-impl From<FleetError> for Failure {
-    fn from(error: FleetError) -> Self {
-        match error {
-            FleetError::HostName { .. } => Self::usage(error, "choose another name with --host"),
-            FleetError::History(error) => error.into(),
-            _ => Self::input(error, "name a folder, or s3://BUCKET/FOLDER with the variables of AWS"),
-        }
-    }
-}
-
-impl From<HistoryError> for Failure {
-    fn from(error: HistoryError) -> Self {
-        let advice = match error {
-            HistoryError::InUse { .. } => {
-                "one process at a time forgets and repairs: wait for the other to end"
-            }
-            HistoryError::Damaged { .. } => {
-                "`refrain history repair` drops what is damaged, and nothing else"
-            }
-            HistoryError::Key { .. } | HistoryError::Encrypted { .. } => KEY_ADVICE,
-            HistoryError::ReadOnly { .. } => "check the permissions of the folder",
-            HistoryError::NoSuchRecord { .. } => "`refrain history list` shows them",
-            _ => "name another folder with --history",
-        };
-        Self::input(error, advice)
+impl From<TimesError> for Failure {
+    fn from(error: TimesError) -> Self {
+        Self::input(error, "name a file of graph times, such as a folder's times.json")
     }
 }

@@ -1,0 +1,57 @@
+//! The program `refrain-bench`.
+
+mod args;
+mod graphs;
+mod plot;
+mod pruning;
+mod replay;
+mod stream;
+mod trace;
+
+use std::process::ExitCode;
+
+use refrain_program::failure::Failure;
+use refrain_program::{load, start, terminal};
+
+use crate::Strategy;
+use args::{Cli, Command};
+
+/// Runs the program with this process's arguments.
+pub fn main() -> ExitCode {
+    start::run(|| {
+        let cli: Cli = start::parse(std::env::args_os())?;
+        terminal::set_color(cli.color.choice());
+        load::set_pre_tokenizer(cli.pre_tokenizer);
+        start::check_memory()?;
+        match &cli.command {
+            Command::Replay(args) => replay::run(args),
+            Command::Floor(args) => replay::floor(args),
+            Command::Trace(args) => trace::bench(args),
+            Command::Ablate(args) => replay::ablate(args),
+            Command::Tune(args) => replay::tune(args),
+            Command::Graphs(args) => graphs::bench(args),
+            Command::Stream(args) => stream::bench(args),
+            Command::Pruning(args) => pruning::bench(args),
+            Command::Fleet(args) => replay::fleet(args),
+            Command::Pressure(args) => stream::pressure(args),
+            Command::Plot(args) => plot::plot(args),
+        }
+    })
+}
+
+/// The failure of a strategy without its draft model.
+fn needs_draft_model(strategy: Strategy) -> Failure {
+    Failure::usage(format!("{strategy} drafts with a model"), "name one with --draft")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,45 @@
+//! The options of a model that is larger than memory.
+
+use clap::Args;
+use refrain::{Pinned, StreamOptions};
+
+use super::size::bytes;
+
+/// The layers that stay in memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Streaming")]
+pub struct StreamingArgs {
+    /// Stream a packed model from flash within a memory budget (512MiB, 1GiB, 2000000000). As many layers
+    /// stay in memory as fit beside the KV cache. The process exceeds the budget by at most 64 MiB. Never
+    /// changes the output.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "pinned_layers")]
+    pub memory: Option<u64>,
+    /// Stream a packed model from flash with N of its layers in memory. Never changes the output.
+    #[arg(long, value_name = "N")]
+    pub pinned_layers: Option<usize>,
+    /// Limit reads to BYTES per second, to simulate a slower disk.
+    #[arg(long, value_name = "BYTES", value_parser = bandwidth)]
+    pub flash_bandwidth: Option<u64>,
+}
+
+impl StreamingArgs {
+    /// The streaming options; `None` keeps all weights in memory.
+    pub fn stream_options(&self) -> Option<StreamOptions> {
+        let pinned = match (self.memory, self.pinned_layers, self.flash_bandwidth) {
+            (Some(bytes), _, _) => Pinned::Memory(bytes),
+            (None, Some(n_layers), _) => Pinned::Layers(n_layers),
+            // A read limit without a number of layers streams all layers.
+            (None, None, Some(_)) => Pinned::Layers(0),
+            (None, None, None) => return None,
+        };
+        Some(StreamOptions { bandwidth_max: self.flash_bandwidth, ..StreamOptions::new(pinned) })
+    }
+}
+
+/// Parses the bandwidth of a simulated disk, in bytes per second.
+pub fn bandwidth(text: &str) -> Result<u64, String> {
+    let min = StreamOptions::BANDWIDTH_MIN;
+    bytes(text).and_then(|given| {
+        if given < min { Err(format!("the minimum is {min} bytes per second")) } else { Ok(given) }
+    })
+}

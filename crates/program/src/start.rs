@@ -1,0 +1,64 @@
+//! The start and the end of a program.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anstream::ColorChoice;
+use clap::{Parser, ValueEnum};
+use refrain::internals::kernels::{MEMORY_MARGIN, has_room};
+
+use crate::failure::{Exit, Failure, usage};
+
+/// Runs a program: its exit code, after its failure is printed.
+pub fn run(program: impl FnOnce() -> Result<Exit, Failure>) -> ExitCode {
+    match program() {
+        Ok(exit) => exit.into(),
+        Err(failure) => failure.report(),
+    }
+}
+
+/// The command line of a program without a file of defaults.
+///
+/// # Errors
+/// The command line cannot be used. Help and version are printed and end the program.
+pub fn parse<T: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<T, Failure> {
+    T::try_parse_from(args).map_err(|error| usage(&error))
+}
+
+/// Memory that every command needs. With less, the process would end in the middle of an allocation.
+const MEMORY_MIN: usize = 48 << 20;
+
+/// Checks that the system gives memory, before the first command allocates some.
+///
+/// # Errors
+/// It gives less than [`MEMORY_MIN`].
+pub fn check_memory() -> Result<(), Failure> {
+    if has_room(MEMORY_MIN) {
+        return Ok(());
+    }
+    let needed = (MEMORY_MIN + MEMORY_MARGIN) >> 20;
+    let problem = format!("the system gives this program less than {needed} MiB of memory");
+    Err(Failure::new(Exit::Failed, format!("{problem} (raise the limit of its address space: `ulimit -v`)")))
+}
+
+/// The value of `--color`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Even into files and pipes.
+    Always,
+    /// Plain text.
+    Never,
+}
+
+impl Color {
+    /// The choice of the writers of colours.
+    pub fn choice(self) -> ColorChoice {
+        match self {
+            Self::Auto => ColorChoice::Auto,
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+        }
+    }
+}
