@@ -2,7 +2,7 @@
 //!
 //! A suffix source's raw probability is a share of counts. Its real accuracy depends on the match length and
 //! the count. A prior is the share of such claims that were correct when recorded responses were replayed.
-//! The built-in prior (`fitted.rs`) is written by `refrain bench tune`, which fits on the even rows of a
+//! The built-in prior (`fitted.rs`) is written by `refrain-bench tune`, which fits on the even rows of a
 //! collection and reports on the odd rows, with equal weight for every subtask.
 //!
 //! It has two tables: one for claims of the automata, and one for claims of
@@ -11,7 +11,7 @@
 //!
 //! Claims of calibration, of reuse and of draft models come from a model's rows, which no recording contains.
 //! Their priors depend on the match length only, as measured with the target of the fixtures
-//! (`refrain bench ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a
+//! (`refrain-bench ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a
 //! draft model).
 
 use super::constants::Permille;

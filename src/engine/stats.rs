@@ -147,7 +147,7 @@ impl std::ops::AddAssign for RowStats {
 }
 
 /// Statistics of pruning. The accepted tokens lost by pruning cannot be counted in one run;
-/// `refrain bench ablate` compares runs.
+/// `refrain-bench ablate` compares runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PruningStats {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - A [`Predictor`] is a low-rank linear map from a middle layer's hidden state to scores of tokens. Its
-//!   file names the model that it was trained for (`refrain train predictor`).
+//!   file names the model that it was trained for (`refrain-train predictor`).
 //! - A node's chance is its share of the probability among its siblings *and* several likely tokens that were
 //!   not drafted. Without such shadow candidates an only child would always have the chance 1 (Lever, eq.
 //!   11).
@@ -45,7 +45,7 @@ pub(crate) use pruner::{Pruned, Pruner};
 pub struct PruningConfig {
     /// Minimum chance of a kept node, 0 to 1. Default 0.01: on the fixture target, a fifth to a third of the
     /// rows are kept, and a hundredth of the accepted tokens is lost; at 0.05 a thirtieth is lost
-    /// (`refrain bench ablate --pruning`).
+    /// (`refrain-bench ablate --pruning`).
     pub threshold: f32,
     /// Maximum shadow tokens: likely tokens that were not drafted and share the probability with the draft
     /// tokens.
