@@ -30,7 +30,7 @@ const BUDGET: u64 = 24 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let fixtures = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"));
-    // Once, when the model is installed, because only packed files are streamed. Outside this project, use `refrain pack`:
+    // Once, when the model is installed, because only packed files are streamed. Outside this project, use `refrain model pack`:
     // the function `pack` needs the feature `internals`.
     let packed = std::env::temp_dir().join(format!("refrain-example-{}.refrain", std::process::id()));
     pack(&Checkpoint::open(fixtures.join("target.gguf"))?, &packed, LoadOptions::default())?;

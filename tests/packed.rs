@@ -525,9 +525,9 @@ fn other_versions_are_refused_by_number() {
     assert_variant(
         &with(8, newer),
         "Version",
-        &[&format!("version {newer}"), &format!("supported: {FORMAT_VERSION}"), "`refrain pack MODEL "],
+        &[&format!("version {newer}"), &format!("supported: {FORMAT_VERSION}"), "`refrain model pack MODEL "],
     );
-    assert_variant(&with(12, 77), "PanelLayout", &["layout 77", "`refrain pack MODEL "]);
+    assert_variant(&with(12, 77), "PanelLayout", &["layout 77", "`refrain model pack MODEL "]);
     let mut long = bytes.clone();
     long[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_variant(&refusal(long), "OverLimit", &["header length", "offset 16"]);

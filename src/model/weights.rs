@@ -99,7 +99,7 @@ pub enum PackedAccess {
     ///
     /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in
     /// Rust's model of memory. In practice the output is wrong, or the process ends with SIGBUS. Replace a
-    /// model by writing a new file and renaming it, as `refrain pack` does. The process also ends with SIGBUS
+    /// model by writing a new file and renaming it, as `refrain model pack` does. The process also ends with SIGBUS
     /// if the disk cannot read a page.
     Map,
 }

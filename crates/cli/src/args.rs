@@ -12,13 +12,14 @@ mod policy;
 mod sampling;
 mod serve;
 mod session;
+mod tiers;
 
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use refrain::Task;
+use refrain::{GenerateOptions, Sampling, Task};
 use refrain_program::args::ModelArgs;
 use refrain_program::start::Color;
 
@@ -31,7 +32,7 @@ pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
 };
-pub(crate) use models::{ModelsCommand, ModelsCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
+pub(crate) use models::{ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
@@ -41,7 +42,13 @@ pub(crate) use session::SessionArgs;
 /// to 4.9 times as fast with a draft model as without drafts, and models in memory 1.2 to 1.5 times; more if
 /// the answer copies text.
 #[derive(Debug, Parser)]
-#[command(name = "refrain", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(
+    name = "refrain",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    disable_help_flag = true
+)]
 pub(crate) struct Cli {
     /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
@@ -63,12 +70,36 @@ pub(crate) struct Cli {
     /// (--prefixes) of another key are removed.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Show the options of every day.
+    #[allow(dead_code, reason = "clap acts on it")]
+    #[arg(long, short, global = true, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+    /// Show all options, by group and at length.
+    #[allow(dead_code, reason = "clap acts on it")]
+    #[arg(long, global = true, action = ArgAction::HelpLong)]
+    help_all: Option<bool>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// The definition of the command line.
+pub(crate) fn command_line() -> clap::Command {
+    tiers::apply(Cli::command())
+}
+
+/// What `--help` of `run` and `chat` leaves out.
+const MORE: &str = "\
+--help-all adds: links and passages of notes; quantisation and KV cache; stores of answers and
+prompts; samplers, penalties and seeds; regular expressions and grammars; colours and defaults.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Answer one request.
+    #[command(after_help = MORE)]
+    Run(Box<RunArgs>),
+    /// Hold a conversation of several turns. Later answers draft from earlier ones.
+    #[command(after_help = MORE)]
+    Chat(Box<ChatArgs>),
     /// Answer a question from your notes, and show where the answer comes from.
     Ask(Box<AskArgs>),
     /// Summarise texts or notes.
@@ -79,38 +110,30 @@ pub(crate) enum Command {
     Edit(Box<EditArgs>),
     /// Choose the next command on a screen.
     Ui(Box<UiArgs>),
-    /// Delete what `ask`, `summarize`, `reply`, `edit` and `ui` have kept of notes or conversations, and the notes' text in the index.
-    Forget(ForgetKeptArgs),
-    /// Answer one request.
-    Run(Box<RunArgs>),
-    /// Hold a conversation of several turns. Later answers draft from earlier ones.
-    Chat(Box<ChatArgs>),
     /// Serve models and notes to other programs on this device, through the OpenAI API and the Model Context Protocol.
     Serve(Box<ServeArgs>),
-    /// Download a model from a hub, verify it, and keep it under its name.
-    Pull(PullArgs),
-    /// List or remove pulled models.
-    Models(ModelsCommandArgs),
     /// Answer another program's questions about your notes, through the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),
-    /// Show the contents of a model file or folder, and the parts that are not supported.
-    Inspect(InspectArgs),
-    /// Compute the log-probability of each token of a text, and the perplexity.
-    Score(ScoreArgs),
-    /// Measure the cost of verification batches on this machine, and store it beside the model.
-    Profile(ProfileArgs),
-    /// Pack a model into a file that is loaded by mapping, in milliseconds at any size.
-    Pack(PackArgs),
-    /// Show or delete the stored answers that later ones draft from.
-    History(HistoryCommandArgs),
-    /// Show or delete the computed prompts that `run` and `chat` keep with --prefixes.
-    Prefixes(PrefixesCommandArgs),
+    /// Download, list, inspect and prepare models.
+    Model(ModelCommandArgs),
     /// Keep notes, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
-    /// Split a model into static graphs, for backends with fixed batch lengths and little memory.
-    Graphs(GraphsArgs),
-    /// Show the defaults of options that the file and the environment set.
-    Config,
+    /// Show or delete the answers and computed prompts that `run` and `chat` have stored.
+    History(HistoryCommandArgs),
+    /// Delete what `ask`, `summarize`, `reply`, `edit` and `ui` have kept of notes or conversations, and the notes' text in the index.
+    Forget(ForgetKeptArgs),
+    /// Show the defaults of options that the file and the environment set; write completions and manual pages.
+    Config(ConfigArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ConfigCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
     /// Print a script that completes this program's command line.
     Completions(CompletionsArgs),
     /// Write a manual page for each command.
@@ -131,10 +154,11 @@ pub(crate) struct ManArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The request. `-`, or no PROMPT with piped input, reads standard input.
+    /// The request; `-`, or none with piped input, reads standard input.
     pub(crate) prompt: Option<String>,
-    /// Read the request from a file (`-`: standard input). With a task and a PROMPT, the file is the text to
-    /// work on.
+    /// Read the request from a file.
+    ///
+    /// `-` is standard input. With a task and a PROMPT, the file is the text to work on.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Continue the prompt as plain text, without the chat template.
@@ -157,23 +181,28 @@ pub(crate) struct ChatArgs {
 /// The task, and the text to work on.
 #[derive(Debug, Args)]
 pub(crate) struct TaskArgs {
-    /// The task: summarize, answer, ui or reply [default with --context or --notes: answer].
+    /// The task: summarize, answer, ui or reply.
+    ///
+    /// The default with --context or --notes is `answer`.
     #[arg(long, value_name = "TASK")]
     pub(crate) task: Option<Task>,
-    /// Notes to use: .md and .txt files, and folders of them. Notes that do not fit the context are left out
-    /// with a notice. May be repeated.
+    /// Notes to use: .md and .txt files, and folders of them.
+    ///
+    /// Notes that do not fit the context are left out with a notice. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
     /// In folders of --context, follow links that lead out of the named files and folders.
     #[arg(long, requires = "context")]
     pub(crate) follow_links: bool,
-    /// Notes to answer from: the index that `refrain index` keeps [default without =DIR: `refrain/notes` in the user's data folder].
+    /// Notes to answer from: the index of `refrain index`.
+    ///
+    /// The default without =DIR is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// Maximum number of passages of the notes in the prompt, for tasks that search them.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
     pub(crate) passages: usize,
-    /// The system turn: instructions before the conversation.
+    /// Instructions before the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
 }
@@ -194,11 +223,25 @@ pub(crate) struct CommonArgs {
     pub(crate) prefixes: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    /// End the answer before this text; may be repeated.
+    #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
+    pub(crate) stop: Vec<String>,
+    /// Continue after the model's end token.
+    #[arg(long, help_heading = "Sampling")]
+    pub(crate) ignore_eos: bool,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
-    /// Statistics after each answer.
-    #[arg(long, value_enum, default_value_t = StatsFormat::Text)]
+    /// Statistics after each answer: text, json or off.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = StatsFormat::Text, hide_possible_values = true, hide_default_value = true)]
     pub(crate) stats: StatsFormat,
+}
+
+impl CommonArgs {
+    /// The options of an answer, with `defaults` for the missing ones.
+    pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
+        let options = self.sampling.generate_options(defaults);
+        GenerateOptions { stop: self.stop.clone(), ignore_eos: self.ignore_eos, ..options }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -225,13 +268,13 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 
     #[test]
     fn the_defaults_are_those_of_the_library() {
         let Command::Run(args) = Cli::parse_from(["refrain", "run", "hello"]).command else { unreachable!() };
-        let options = args.common.sampling.generate_options(Sampling::default());
+        let options = args.common.generate_options(Sampling::default());
         let defaults = GenerateOptions::default();
         assert_eq!(options.sampling, defaults.sampling);
         assert_eq!(options.max_tokens, defaults.max_tokens);

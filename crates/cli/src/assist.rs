@@ -331,9 +331,6 @@ impl<'a> Assisted<'a> {
         prompts: Prompts,
         task: Task,
     ) -> Result<Self, Failure> {
-        if !args.sampling.stop.is_empty() || args.sampling.ignore_eos {
-            return Err(Failure::usage("--stop and --ignore-eos are for `run` and `chat`", "omit them"));
-        }
         let setup = setup::open(&args.model, &args.session)?;
         let engine = &setup.engine;
         let is_text = task != Task::Ui;

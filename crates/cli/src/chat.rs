@@ -131,7 +131,7 @@ impl Chat<'_> {
     }
 
     fn options(&self) -> GenerateOptions {
-        let options = self.args.common.sampling.generate_options(self.sampling.clone());
+        let options = self.args.common.generate_options(self.sampling.clone());
         constrained(options, self.grammar.as_ref(), &self.args.common.sampling)
     }
 

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, ValueHint};
+use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
 use refrain_files::replace::{Manner, ReplaceError, replace_contents, replace_file};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::args::Cli;
+use crate::args::{Cli, command_line};
 use crate::failure::{Exit, Failure, usage};
 use crate::models;
 use crate::terminal::AnswerStream;
@@ -29,8 +29,9 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 26] = [
+const PER_CALL: [&str; 27] = [
     "help",
+    "help-all",
     "version",
     "config",
     "no-config",
@@ -94,13 +95,13 @@ struct Setting {
 /// # Errors
 /// The command line, the file or a variable cannot be used. Help and version are printed and end the program.
 pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
-    let matches = Cli::command().try_get_matches_from(args).map_err(|error| usage(&error))?;
+    let matches = command_line().try_get_matches_from(args).map_err(|error| usage(&error))?;
     let settings = settings(&matches)?;
     if settings.is_empty() {
         return Cli::from_arg_matches(&matches).map_err(|error| usage(&error));
     }
     let path = command_path(&matches);
-    let command = with_defaults(Cli::command(), &path, &settings);
+    let command = with_defaults(command_line(), &path, &settings);
     let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let origin =
@@ -114,7 +115,7 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
 
 /// The default of an option of a command, such as the model of `chat`.
 pub(crate) fn default_of(command: &str, option: &str) -> Result<Option<OsString>, Failure> {
-    let matches = Cli::command().try_get_matches_from(["refrain", command]).map_err(|error| usage(&error))?;
+    let matches = command_line().try_get_matches_from(["refrain", command]).map_err(|error| usage(&error))?;
     let found = settings(&matches)?.into_iter().find(|setting| setting.option == option);
     Ok(found.and_then(|setting| setting.values.into_iter().next()))
 }
@@ -122,7 +123,7 @@ pub(crate) fn default_of(command: &str, option: &str) -> Result<Option<OsString>
 /// Writes the default model of all commands into the file with defaults, which has none yet. Returns the file.
 pub(crate) fn remember_model(name: &str) -> Result<PathBuf, Failure> {
     let matches =
-        Cli::command().try_get_matches_from(["refrain", "config"]).map_err(|error| usage(&error))?;
+        command_line().try_get_matches_from(["refrain", "config"]).map_err(|error| usage(&error))?;
     let Some((path, text)) = file(&matches)? else {
         let problem = "there is no folder for the file with defaults";
         return Err(Failure::usage(problem, "name the file with REFRAIN_CONFIG"));
@@ -161,7 +162,7 @@ fn with_model(text: &str, name: &str) -> String {
 /// `refrain config`: prints the file's path, and each setting with its origin.
 pub(crate) fn show(args: &[OsString]) -> Result<Exit, Failure> {
     let mut out = AnswerStream::stdout();
-    let matches = Cli::command().try_get_matches_from(args).map_err(|error| usage(&error))?;
+    let matches = command_line().try_get_matches_from(args).map_err(|error| usage(&error))?;
     let root = built();
     match file(&matches)? {
         None => out.line("no file: `--config FILE`, REFRAIN_CONFIG, or a home folder names one")?,
@@ -214,7 +215,7 @@ fn last_matches(matches: &ArgMatches) -> &ArgMatches {
 
 /// The whole command line; built, so that each command knows the global options.
 fn built() -> Command {
-    let mut command = Cli::command();
+    let mut command = command_line();
     command.build();
     command
 }

@@ -14,7 +14,7 @@ use refrain::internals::engine::ReadRate;
 use refrain::internals::stream::available_bytes;
 use serde::Deserialize;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, ModelCommand, ModelCommandArgs};
 use crate::config;
 use crate::failure::{Exit, Failure};
 use crate::hub::size;
@@ -94,16 +94,18 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
     );
     let Some(chosen) = read_choice(&question, all.len(), best)? else {
         note(
-            "no model is chosen; `refrain --help` lists the commands, `refrain pull OWNER/NAME` gets any model",
+            "no model is chosen; `refrain --help` lists the commands, `refrain model pull OWNER/NAME` gets any model",
         );
         return Ok(Exit::Done);
     };
     let name = all[chosen].name();
     // As the command `pull`, with its defaults.
-    let args: Vec<OsString> = ["refrain", "pull", &name].map(OsString::from).into();
+    let args: Vec<OsString> = ["refrain", "model", "pull", &name].map(OsString::from).into();
     let cli: Cli = config::parse(&args)?;
     models::set_folder(cli.models.clone());
-    let Command::Pull(args) = &cli.command else { unreachable!("that is the command") };
+    let Command::Model(ModelCommandArgs { command: ModelCommand::Pull(args) }) = &cli.command else {
+        unreachable!("that is the command")
+    };
     let Some(pulled) = download_with_progress(args, interrupt)? else { return Ok(Exit::Interrupted) };
     Checkpoint::open(&pulled.path).map_err(refrain::EngineError::from)?;
     let file = config::remember_model(&pulled.name)?;

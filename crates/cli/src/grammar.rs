@@ -31,12 +31,12 @@ impl Given {
             Text::JsonSchema(schema, JsonOptions::default().with_whitespace(args.json_whitespace))
         } else if let Some(regex) = &args.regex {
             Text::Regex(regex.clone())
-        } else if !args.choices.is_empty() || !args.choice.is_empty() {
-            Text::Choices(args.choices.iter().chain(&args.choice).cloned().collect())
+        } else if !args.choice.is_empty() {
+            Text::Choices(args.choice.clone())
         } else if let Some(path) = &args.grammar {
             Text::Lark(read(path)?)
         } else if args.grammar_after.is_some() {
-            let advice = "name it with --json-schema, --regex, --choices or --grammar";
+            let advice = "name it with --json-schema, --regex, --choice or --grammar";
             return Err(Failure::usage("--grammar-after needs a grammar", advice));
         } else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `refrain graphs` splits a model into static graphs.
+//! `refrain model graphs` splits a model into static graphs.
 
 use std::time::Instant;
 

@@ -13,6 +13,7 @@ use refrain_program::history::{self, default_folder, short};
 use crate::args::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 use crate::failure::{Exit, Failure};
 use crate::key::key;
+use crate::prefixes;
 use crate::terminal::{AnswerStream, note, note_once, visible};
 
 /// The answers of a namespace: a draft source, and the place for new answers. Without a folder, sessions keep their
@@ -122,6 +123,7 @@ pub(crate) fn history(args: &HistoryCommandArgs) -> Result<Exit, Failure> {
         HistoryCommand::Stats(folder) => stats(folder),
         HistoryCommand::Forget(args) => forget(args),
         HistoryCommand::Repair(folder) => repair(folder),
+        HistoryCommand::Prefixes(args) => prefixes::prefixes(args),
     }
 }
 

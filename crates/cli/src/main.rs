@@ -46,7 +46,7 @@ mod stats;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use args::Command;
+use args::{Command, ConfigArgs, ConfigCommand, ModelCommand};
 use failure::{Exit, Failure};
 use interrupt::Interrupt;
 use refrain_program::start::{self, check_memory};
@@ -72,27 +72,35 @@ fn run_program() -> Result<Exit, Failure> {
     let interrupt = Interrupt::install()?;
     match &cli.command {
         Command::Ask(args) => assist::ask(args, &interrupt),
+        Command::Run(args) => run::run(args, &interrupt),
+        Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Summarize(args) => assist::summarize(args, &interrupt),
         Command::Reply(args) => assist::reply(args, &interrupt),
         Command::Edit(args) => assist::edit(args, &interrupt),
         Command::Ui(args) => assist::ui(args, &interrupt),
-        Command::Forget(args) => forget::forget(args),
-        Command::Run(args) => run::run(args, &interrupt),
-        Command::Chat(args) => chat::chat(args, &interrupt),
         Command::Serve(args) => serve::serve(args, &interrupt),
-        Command::Pull(args) => pull::pull(args, &interrupt),
-        Command::Models(args) => models::models(args),
         Command::Mcp(args) => mcp::mcp(args, &interrupt),
-        Command::Inspect(args) => inspect::inspect(args),
-        Command::Score(args) => score::score(args, &interrupt),
-        Command::History(args) => history::history(args),
-        Command::Prefixes(args) => prefixes::prefixes(args),
+        Command::Model(args) => model(&args.command, &interrupt),
         Command::Index(args) => index::index(args, &interrupt),
-        Command::Profile(args) => measure::profile(args),
-        Command::Pack(args) => pack::pack(args),
-        Command::Graphs(args) => graphs::graphs(args),
-        Command::Config => config::show(&args),
-        Command::Completions(args) => manual::completions(args),
-        Command::Man(args) => manual::man(args),
+        Command::History(args) => history::history(args),
+        Command::Forget(args) => forget::forget(args),
+        Command::Config(ConfigArgs { command }) => match command {
+            None => config::show(&args),
+            Some(ConfigCommand::Completions(args)) => manual::completions(args),
+            Some(ConfigCommand::Man(args)) => manual::man(args),
+        },
+    }
+}
+
+fn model(command: &ModelCommand, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    match command {
+        ModelCommand::Pull(args) => pull::pull(args, interrupt),
+        ModelCommand::List(args) => models::list(args),
+        ModelCommand::Rm(args) => models::remove(args),
+        ModelCommand::Inspect(args) => inspect::inspect(args),
+        ModelCommand::Pack(args) => pack::pack(args),
+        ModelCommand::Profile(args) => measure::profile(args),
+        ModelCommand::Score(args) => score::score(args, interrupt),
+        ModelCommand::Graphs(args) => graphs::graphs(args),
     }
 }

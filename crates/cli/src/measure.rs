@@ -1,4 +1,4 @@
-//! `refrain profile`: measures the cost of a model's passes on this machine. The result is a table and a
+//! `refrain model profile`: measures the cost of a model's passes on this machine. The result is a table and a
 //! file that `run` and `chat` use.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Pulled models: `refrain models`, and models that are named instead of given by their paths.
+//! Pulled models: `refrain model list` and `rm`, and models that are named instead of given by their paths.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 
-use crate::args::{ModelsCommand, ModelsCommandArgs, ModelsListArgs, ModelsRmArgs};
+use crate::args::{ModelsListArgs, ModelsRmArgs};
 use crate::failure::{Exit, Failure};
 use crate::hub::{self, HubError, ModelName, Pulled, Store, Unit, pick, units};
 use crate::terminal::{AnswerStream, note, visible};
@@ -60,7 +60,7 @@ pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>, Failure> {
             let problem = format!("there is no file `{given}`, and no model of this name was pulled");
             let advice = match name.revision {
                 Some(_) => "a pulled model is named without a revision, or with its whole commit".to_owned(),
-                None => format!("`refrain pull {given}` gets it"),
+                None => format!("`refrain model pull {given}` gets it"),
             };
             Err(Failure::input(problem, &advice))
         }
@@ -76,14 +76,7 @@ pub(crate) fn all() -> Result<Vec<Pulled>, Failure> {
     Ok(pulled)
 }
 
-pub(crate) fn models(args: &ModelsCommandArgs) -> Result<Exit, Failure> {
-    match &args.command {
-        ModelsCommand::List(args) => list(args),
-        ModelsCommand::Rm(args) => remove(args),
-    }
-}
-
-fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
+pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
     let store = store()?;
     let (pulled, unfinished, errors) = store.list();
     let mut out = AnswerStream::stdout();
@@ -130,7 +123,7 @@ fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
+pub(crate) fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
     let store = store()?;
     let names: Vec<ModelName> =
         args.names.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(HubError::from)?;
@@ -189,7 +182,9 @@ fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
 impl From<HubError> for Failure {
     fn from(error: HubError) -> Self {
         match error {
-            HubError::Name(_) | HubError::Endpoint { .. } => Self::usage(error, "see `refrain pull --help`"),
+            HubError::Name(_) | HubError::Endpoint { .. } => {
+                Self::usage(error, "see `refrain model pull --help`")
+            }
             HubError::Choose(_) => Self::input(error, "name one as OWNER/NAME:FILE"),
             HubError::TokenBytes { .. } => {
                 Self::usage(error, "check HF_TOKEN, or the file of the hub's tools")
@@ -201,16 +196,17 @@ impl From<HubError> for Failure {
             ),
             HubError::Space { .. } => Self::new(
                 Exit::Failed,
-                format!("{error} (`refrain models rm` frees some; --models names another disk)"),
+                format!("{error} (`refrain model rm` frees some; --models names another disk)"),
             ),
             HubError::NotPulled { .. } => {
                 Self::input(error, "nothing of it is changed; move it away, or choose another --models")
             }
             HubError::OtherRepo { .. } => Self::input(error, "choose another --models"),
-            HubError::Record { .. } => {
-                Self::input(error, "remove the record; `refrain pull` writes it again and keeps whole files")
-            }
-            HubError::Unknown { .. } => Self::input(error, "`refrain models list` shows them"),
+            HubError::Record { .. } => Self::input(
+                error,
+                "remove the record; `refrain model pull` writes it again and keeps whole files",
+            ),
+            HubError::Unknown { .. } => Self::input(error, "`refrain model list` shows them"),
             HubError::FileName(_) => Self::input(error, "choose another file"),
             HubError::HashDiffers { .. } | HubError::SizeDiffers { .. } => Self::new(
                 Exit::Failed,

@@ -1,4 +1,4 @@
-//! `refrain pack`: writes a model in the layout of the kernels, as one file that is loaded by mapping.
+//! `refrain model pack`: writes a model in the layout of the kernels, as one file that is loaded by mapping.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -68,7 +68,7 @@ pub(crate) fn failure(error: WritePackedError) -> Failure {
         WritePackedError::AlreadyPacked { .. } | WritePackedError::DraftHead { .. } => {
             Failure::new(Exit::Input, error.to_string())
         }
-        _ => Failure::input(error, "`refrain inspect` shows what the model holds"),
+        _ => Failure::input(error, "`refrain model inspect` shows what the model holds"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Computed prefixes of prompts on disk: restored before an answer, kept after it, and deleted by `refrain prefixes`.
+//! Computed prefixes of prompts on disk: restored before an answer, kept after it, and deleted by `refrain history prefixes`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `refrain pull`: downloads a model from a hub.
+//! `refrain model pull`: downloads a model from a hub.
 
 use std::collections::BTreeSet;
 use std::fs;

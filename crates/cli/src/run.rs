@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
     let mut session = history.session(engine, args.common.session.session_options(namespace))?;
     profile::note_mismatch(&session);
-    let options = args.common.sampling.generate_options(sampling::for_run(engine, task));
+    let options = args.common.generate_options(sampling::for_run(engine, task));
     let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;
     let options = constrained(options, grammar.as_ref(), &args.common.sampling);
 

@@ -1,4 +1,4 @@
-//! `refrain score`: the log-probabilities of a text, its perplexity, and the logits.
+//! `refrain model score`: the log-probabilities of a text, its perplexity, and the logits.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;

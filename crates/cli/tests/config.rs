@@ -145,7 +145,7 @@ fn the_settings_are_listed_with_their_origin() {
 
 #[test]
 fn completions_and_manual_pages_know_every_command() {
-    let bash = refrain(&["completions", "bash"]).done();
+    let bash = refrain(&["config", "completions", "bash"]).done();
     for word in ["history", "forget", "--max-tokens", "--json-schema"] {
         assert!(bash.contains(word), "{word}");
     }
@@ -157,14 +157,14 @@ fn completions_and_manual_pages_know_every_command() {
 
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man").join("man1");
-    refrain(&["man", arg(&pages)]).done();
+    refrain(&["config", "man", arg(&pages)]).done();
     let text = |name: &str| std::fs::read_to_string(Path::new(&pages).join(name)).unwrap();
     assert!(text("refrain.1").contains("refrain\\-run(1)"));
     assert!(text("refrain-run.1").contains("max\\-tokens"));
     assert!(text("refrain-index-search.1").contains("REQUEST"));
     let in_the_way = folder.path().join("file");
     std::fs::write(&in_the_way, "").unwrap();
-    assert!(refrain(&["man", arg(&in_the_way)]).refused(1).contains("file"));
+    assert!(refrain(&["config", "man", arg(&in_the_way)]).refused(1).contains("file"));
 }
 
 #[test]

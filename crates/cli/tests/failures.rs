@@ -102,10 +102,30 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
 
 #[test]
 fn help_and_version_go_to_standard_output() {
-    assert!(refrain(&["--help"]).done().contains("inspect"));
+    assert!(refrain(&["--help"]).done().contains("model"));
     assert!(refrain(&["run", "--help"]).done().contains("--context"));
     assert!(refrain(&["--version"]).done().starts_with("refrain "));
     let bare = refrain(&[]);
     assert_eq!(bare.code, Some(USAGE));
     assert!(bare.stderr.contains("Usage"));
+}
+
+#[test]
+fn help_fits_a_screen_and_names_the_way_to_the_rest() {
+    for command in ["run", "chat"] {
+        let help = refrain(&[command, "--help"]).done();
+        let n_lines = help.lines().count();
+        assert!((24..=40).contains(&n_lines), "{n_lines} lines:\n{help}");
+        let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(longest.chars().count() <= 100, "{longest}");
+        assert!(help.contains("--help-all") && !help.contains("--top-k"), "{help}");
+        assert_eq!(refrain(&[command, "-h"]).done(), help);
+        let all = refrain(&[command, "--help-all"]).done();
+        for rest in ["Sampling:", "--top-k", "--grammar", "--quantize", "--prefixes", "--config"] {
+            assert!(all.contains(rest), "{rest} in\n{all}");
+        }
+        assert!(!all.contains("--memory-pressure"), "{all}");
+    }
+    // What no help names works.
+    refrain(&["run", "--memory-pressure", "normal", "--max-tokens", "1", "hi"]).done();
 }

@@ -1,4 +1,4 @@
-//! `refrain forget` and `refrain prefixes`: after them, no file in the data folder has a byte of what was forgotten.
+//! `refrain forget` and `refrain history prefixes`: after them, no file in the data folder has a byte of what was forgotten.
 
 mod support;
 
@@ -131,7 +131,7 @@ fn prompts_of_a_file_that_is_gone_are_forgotten_through_a_link() {
     let (car, more) = (home.path("notes/car.md"), ["--prefixes", "--no-history", "--max-tokens", "8"]);
     home.ran(&[&["run", QUESTION, "--context", arg(&car)][..], &more].concat()).done();
     std::fs::remove_file(&car).unwrap();
-    let forgotten = home.json(&["prefixes", "forget", arg(&home.path("link/car.md"))]);
+    let forgotten = home.json(&["history", "prefixes", "forget", arg(&home.path("link/car.md"))]);
     assert!(forgotten["blocks"].as_u64().unwrap() > 0, "{forgotten}");
 }
 
@@ -146,18 +146,21 @@ fn prompts_of_run_and_chat_are_forgotten_by_their_files() {
     run(&car);
     run(&trip);
     assert!(!home.files_with(SECRET).is_empty() && !home.files_with(OTHER).is_empty());
-    let status = home.json(&["prefixes", "status"]);
+    let status = home.json(&["history", "prefixes", "status"]);
     assert!(status["tokens"].as_u64().unwrap() > 0 && status["labels"].as_u64().unwrap() > 0, "{status}");
-    assert_eq!(home.json(&["prefixes", "forget", arg(&home.path("not"))])["blocks"], 0);
-    assert!(home.json(&["prefixes", "forget", arg(&car)])["blocks"].as_u64().unwrap() > 0);
+    assert_eq!(home.json(&["history", "prefixes", "forget", arg(&home.path("not"))])["blocks"], 0);
+    assert!(home.json(&["history", "prefixes", "forget", arg(&car)])["blocks"].as_u64().unwrap() > 0);
     assert_eq!(home.files_with(SECRET), NONE);
     assert!(!home.files_with(OTHER).is_empty());
     run(&car);
-    assert!(home.json(&["prefixes", "forget", arg(&home.path("notes"))])["blocks"].as_u64().unwrap() > 0);
+    assert!(
+        home.json(&["history", "prefixes", "forget", arg(&home.path("notes"))])["blocks"].as_u64().unwrap()
+            > 0
+    );
     assert_eq!((home.files_with(SECRET), home.files_with(OTHER)), (NONE.to_vec(), NONE.to_vec()));
     run(&car);
-    home.ran(&["prefixes", "clear"]).done();
-    assert_eq!(home.json(&["prefixes", "status"])["blocks"], 0);
+    home.ran(&["history", "prefixes", "clear"]).done();
+    assert_eq!(home.json(&["history", "prefixes", "status"])["blocks"], 0);
 }
 
 #[test]
@@ -168,6 +171,10 @@ fn what_cannot_be_forgotten_is_refused_in_one_line() {
     // It would delete more than what was made from the note before.
     assert!(refrain(&["forget", "a.md", "--before", "2020-01-01"]).refused(2).contains("--before"));
     assert!(refrain(&["forget", "--all", "--store", "no-such-folder"]).refused(3).contains("no-such-folder"));
-    assert!(refrain(&["prefixes", "clear", "--prefixes", "no-such-folder"]).refused(3).contains("no-such"));
-    assert!(refrain(&["prefixes", "status"]).refused(2).contains("--prefixes"));
+    assert!(
+        refrain(&["history", "prefixes", "clear", "--prefixes", "no-such-folder"])
+            .refused(3)
+            .contains("no-such")
+    );
+    assert!(refrain(&["history", "prefixes", "status"]).refused(2).contains("--prefixes"));
 }

@@ -1,4 +1,4 @@
-//! `--json-schema`, `--regex`, `--choices`, `--choice`, `--grammar` and `--grammar-after`.
+//! `--json-schema`, `--regex`, `--choice`, `--grammar` and `--grammar-after`.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn answers_are_those_of_the_grammar_with_and_without_drafts() {
         text.split_once(", ")
             .is_some_and(|(word, n)| ["yes", "no"].contains(&word) && n.parse::<u8>().is_ok())
     });
-    check(&["--choices", "left,right", "--choice", "up, then left"], &|text| {
+    check(&["--choice", "left", "--choice", "right", "--choice", "up, then left"], &|text| {
         ["left", "right", "up, then left"].contains(&text)
     });
     check(&["--grammar", arg(&lark), "--max-tokens", "400"], &|text| {
@@ -49,7 +49,7 @@ fn answers_are_those_of_the_grammar_with_and_without_drafts() {
 
 #[test]
 fn a_conversation_answers_in_the_grammar() {
-    let args = ["chat", "--threads", "1", "--stats", "off", "--choices", "left,right"];
+    let args = ["chat", "--threads", "1", "--stats", "off", "--choice", "left", "--choice", "right"];
     let shown = refrain_with(&args, b"Which way?\nAnd then?\n").done();
     let answers: Vec<&str> = shown.lines().collect();
     assert_eq!(answers.len(), 2, "{shown:?}");
@@ -60,7 +60,7 @@ fn a_conversation_answers_in_the_grammar() {
 fn what_is_no_grammar_is_refused_in_one_line() {
     let run = |args: &[&str]| refrain(&[&["run"], args, &["hello"]].concat());
     let usage: [(&[&str], &str); 4] = [
-        (&["--regex", "a", "--choices", "a,b"], "--choices"),
+        (&["--regex", "a", "--choice", "a"], "--choice"),
         (&["--json-schema", "{}", "--grammar", "x.lark"], "--grammar"),
         (&["--grammar-after", "</think>"], "needs a grammar"),
         (&["--json-whitespace"], "--json-schema"),
@@ -74,8 +74,8 @@ fn what_is_no_grammar_is_refused_in_one_line() {
         (&["--json-schema", r#"{"type": "#], "line 1"),
         (&["--json-schema", "no-such-file.json"], "no-such-file.json"),
         (&["--regex", "("], "regular expression"),
-        (&["--choices", "a,,b"], "choice 1 is empty"),
-        (&["--choices", "a", "--grammar-after", ""], "marker"),
+        (&["--choice", "a", "--choice", ""], "choice 1 is empty"),
+        (&["--choice", "a", "--grammar-after", ""], "marker"),
     ];
     for (args, word) in input {
         let message = run(args).refused(3);
@@ -85,6 +85,7 @@ fn what_is_no_grammar_is_refused_in_one_line() {
 
 #[test]
 fn the_legend_of_colours_names_the_grammar() {
-    let stderr = refrain(&["run", "--color", "always", "--choices", "yes,no", "Is it so?"]).stderr;
+    let stderr =
+        refrain(&["run", "--color", "always", "--choice", "yes", "--choice", "no", "Is it so?"]).stderr;
     assert!(stderr.contains("\x1b[96mgrammar\x1b"), "{stderr:?}");
 }

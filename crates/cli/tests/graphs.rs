@@ -1,4 +1,4 @@
-//! `refrain graphs`, and the use of its folders by other commands.
+//! `refrain model graphs`, and the use of its folders by other commands.
 
 mod support;
 
@@ -12,13 +12,14 @@ fn graphs_answer_as_their_model_does() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("graphs");
     let source = model();
-    let cut = ["graphs", arg(&source), arg(&folder), "--blocks", "2", "--prefill", "64", "--verify", "16"];
+    let cut =
+        ["model", "graphs", arg(&source), arg(&folder), "--blocks", "2", "--prefill", "64", "--verify", "16"];
     let line = refrain(&cut).done();
     assert!(line.contains("2 blocks for 64 and 16 rows") && line.contains("to load"), "{line}");
     assert!(folder.join("times.json").exists());
     let untimed = dir.path().join("untimed");
     let sizes = ["--blocks", "2", "--prefill", "32", "--verify", "8", "--no-times"];
-    refrain(&[&["graphs", arg(&source), arg(&untimed)], &sizes[..]].concat()).done();
+    refrain(&[&["model", "graphs", arg(&source), arg(&untimed)], &sizes[..]].concat()).done();
     assert!(!untimed.join("times.json").exists());
 
     let notes = repository("fixtures/notes");
@@ -38,9 +39,10 @@ fn graphs_answer_as_their_model_does() {
     let refused = run(arg(&folder), &["--graph-memory", "1000"]).refused(2);
     assert!(refused.contains("the limit is 1000") && refused.contains("--graph-memory"), "{refused}");
 
-    let inspected = refrain(&["inspect", "--json", arg(&folder)]).done();
-    let [graphs, source]: [Value; 2] = [inspected, refrain(&["inspect", "--json", arg(&model())]).done()]
-        .map(|text| serde_json::from_str(&text).unwrap());
+    let inspected = refrain(&["model", "inspect", "--json", arg(&folder)]).done();
+    let [graphs, source]: [Value; 2] =
+        [inspected, refrain(&["model", "inspect", "--json", arg(&model())]).done()]
+            .map(|text| serde_json::from_str(&text).unwrap());
     assert!(graphs["format"].as_str().unwrap().starts_with("static graphs: 2 blocks"), "{graphs}");
     for field in ["name", "architecture", "config", "parameters", "tokenizer", "unsupported"] {
         assert_eq!(graphs[field], source[field], "{field}");

@@ -1,4 +1,4 @@
-//! `refrain inspect`.
+//! `refrain model inspect`.
 
 mod support;
 
@@ -26,9 +26,10 @@ fn gguf(version: u32, pairs: &[(&str, &str)]) -> Vec<u8> {
 #[test]
 fn a_model_is_shown_as_text_and_as_json() {
     let model = model();
-    let text = refrain(&["inspect", arg(&model)]).done();
+    let text = refrain(&["model", "inspect", arg(&model)]).done();
     assert!(text.contains("GGUF v3") && text.contains("nothing: this model runs"), "{text}");
-    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&model)]).done()).unwrap();
+    let json: Value =
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(&model)]).done()).unwrap();
     assert_eq!(json["architecture"], "llama");
     assert_eq!(json["unsupported"], Value::Array(Vec::new()));
     let n_tensors = json["tensors"].as_array().unwrap().len() as u64;
@@ -82,7 +83,7 @@ fn smollm3(folder: &Path) {
 fn layers_and_memory_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     smollm3(folder.path());
-    let text = refrain(&["inspect", arg(folder.path())]).done();
+    let text = refrain(&["model", "inspect", arg(folder.path())]).done();
     for part in [
         "layers        2 × attention, 4 heads (2 for keys and values) of 8, all positions, rope 5000; \
          feed-forward 64, SiLU; norms before\n",
@@ -91,13 +92,13 @@ fn layers_and_memory_are_shown() {
         " with --quantize q4_0",
         // One of four layers has a window, of 16 positions: 16 + 768 + 255 slots, rounded up to 1280.
         "KV cache f16   384 B a token, 1.50 MiB for 4096, 1.24 MiB with --window-cache bounded\n",
-        " tokens/s without drafts, an estimate: not measured here; `refrain profile MODEL` measures it\n",
+        " tokens/s without drafts, an estimate: not measured here; `refrain model profile MODEL` measures it\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(!text.contains("multipliers"), "{text}");
     let json: Value =
-        serde_json::from_str(&refrain(&["inspect", "--json", arg(folder.path())]).done()).unwrap();
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(folder.path())]).done()).unwrap();
     let (config, layers, memory) = (&json["config"], json["layers"].as_array().unwrap(), &json["memory"]);
     assert_eq!(
         (&config["n_layers"], &config["n_heads"], &config["ffn_dim"]),
@@ -139,7 +140,7 @@ fn multipliers_are_shown_where_they_are_not_neutral() {
         "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.5, "logits_scaling": 8.0,
     });
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let text = refrain(&["inspect", arg(folder.path())]).done();
+    let text = refrain(&["model", "inspect", arg(folder.path())]).done();
     assert!(text.contains("multipliers   embedding × 12, logits × 0.125\n"), "{text}");
     assert!(text.contains("layers        4 × attention") && text.contains("scores × 0.5"), "{text}");
     assert!(text.contains("norms before; results × 0.25\n"), "{text}");
@@ -150,11 +151,12 @@ fn a_stored_profile_gives_the_speed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.gguf");
     fs::copy(model(), &file).unwrap();
-    refrain(&["profile", arg(&file), "--contexts", "0,64", "--threads", "1"]).done();
-    let inspect = || refrain(&["inspect", arg(&file)]).done();
+    refrain(&["model", "profile", arg(&file), "--contexts", "0,64", "--threads", "1"]).done();
+    let inspect = || refrain(&["model", "inspect", arg(&file)]).done();
     let text = inspect();
     assert!(text.contains(" tokens/s after 0 tokens, ") && text.contains("(1 threads, "), "{text}");
-    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
+    let json: Value =
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(&file)]).done()).unwrap();
     let measured = &json["speed"]["measured"];
     assert_eq!((&measured["n_threads"], &measured["kv_type"]), (&json!(1), &json!("f16")));
     let decode = measured["decode"].as_array().unwrap();
@@ -165,7 +167,7 @@ fn a_stored_profile_gives_the_speed() {
     let profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     for (field, value, reason) in [
         ("cpu", json!("Another CPU"), "the profile was measured on Another CPU, this is "),
-        ("weights_bytes", json!(1), "the profile was measured with other weights; `refrain profile"),
+        ("weights_bytes", json!(1), "the profile was measured with other weights; `refrain model profile"),
     ] {
         let mut other = profile.clone();
         other["key"][field] = value;
@@ -180,8 +182,9 @@ fn a_stored_profile_gives_the_speed() {
 
 #[test]
 fn without_a_path_the_model_inside_is_shown() {
-    let named: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&model())]).done()).unwrap();
-    let inside: Value = serde_json::from_str(&refrain(&["inspect", "--json"]).done()).unwrap();
+    let named: Value =
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(&model())]).done()).unwrap();
+    let inside: Value = serde_json::from_str(&refrain(&["model", "inspect", "--json"]).done()).unwrap();
     assert_eq!(inside["tensors"], named["tensors"]);
 }
 
@@ -195,9 +198,10 @@ fn bytes_without_a_token_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("without.gguf");
     fs::write(&file, bytes).unwrap();
-    let text = refrain(&["inspect", arg(&file)]).done();
+    let text = refrain(&["model", "inspect", arg(&file)]).done();
     assert!(text.contains("no tokens for the bytes 04") && text.contains("this model runs"), "{text}");
-    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
+    let json: Value =
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(&file)]).done()).unwrap();
     assert_eq!(json["tokenizer"]["missing_bytes"], serde_json::json!([4]));
 }
 
@@ -207,7 +211,7 @@ fn an_unknown_architecture_is_shown_with_what_is_unsupported() {
     let file = folder.path().join("new.gguf");
     let pairs = [("general.architecture", "perceptron"), ("general.name", "A \x1b[2J name")];
     fs::write(&file, gguf(3, &pairs)).unwrap();
-    let text = refrain(&["inspect", arg(&file)]).done();
+    let text = refrain(&["model", "inspect", arg(&file)]).done();
     assert!(text.contains("perceptron") && text.contains("unsupported"), "{text}");
     assert!(!text.contains('\x1b'), "a file must not speak to the terminal");
 }
@@ -219,10 +223,11 @@ fn a_safetensors_file_is_shown_alone() {
     let header = br#"{"w":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 12]].concat();
     fs::write(&file, &bytes).unwrap();
-    let json: Value = serde_json::from_str(&refrain(&["inspect", "--json", arg(&file)]).done()).unwrap();
+    let json: Value =
+        serde_json::from_str(&refrain(&["model", "inspect", "--json", arg(&file)]).done()).unwrap();
     assert_eq!(json["parameters"], 6);
     fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-    refrain(&["inspect", arg(&file)]).refused(3);
+    refrain(&["model", "inspect", arg(&file)]).refused(3);
 }
 
 #[test]
@@ -234,9 +239,9 @@ fn what_is_malformed_is_refused() {
         [Vec::new(), b"GGUF".to_vec(), whole[..whole.len() - 1].to_vec(), gguf(99, &[]), vec![b'x'; 64]];
     for bytes in cases {
         fs::write(&file, &bytes).unwrap();
-        let message = refrain(&["inspect", arg(&file)]).refused(3);
+        let message = refrain(&["model", "inspect", arg(&file)]).refused(3);
         assert!(message.contains("bad.gguf"), "{message}");
     }
-    let empty = refrain(&["inspect", arg(folder.path())]).refused(3);
+    let empty = refrain(&["model", "inspect", arg(folder.path())]).refused(3);
     assert!(empty.contains("model.safetensors"), "{empty}");
 }

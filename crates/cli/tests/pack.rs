@@ -1,4 +1,4 @@
-//! `refrain pack`, and the use of its files by other commands.
+//! `refrain model pack`, and the use of its files by other commands.
 
 mod support;
 
@@ -13,7 +13,7 @@ const QUESTION: [&str; 2] = ["--task", "answer"];
 fn a_packed_model_works_wherever_its_source_does() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("target.refrain");
-    let line = refrain(&["pack", arg(&model()), arg(&out)]).done();
+    let line = refrain(&["model", "pack", arg(&model()), arg(&out)]).done();
     assert!(line.contains("target.refrain") && line.contains("sections"), "{line}");
 
     let notes = repository("fixtures/notes");
@@ -30,12 +30,13 @@ fn a_packed_model_works_wherever_its_source_does() {
     assert_eq!(run(arg(&out), &[]), expected);
     assert_eq!(run(arg(&out), &["--no-map"]), expected);
 
-    let score =
-        |model: &str| refrain(&["score", model, "--text", "The train leaves at noon.", "--json"]).done();
+    let score = |model: &str| {
+        refrain(&["model", "score", model, "--text", "The train leaves at noon.", "--json"]).done()
+    };
     assert_eq!(score(arg(&out)), score(arg(&model())));
 
     let inspect = |path: &str, more: &[&str]| -> Value {
-        let args = ["inspect", "--json", path].iter().chain(more).copied().collect::<Vec<_>>();
+        let args = ["model", "inspect", "--json", path].iter().chain(more).copied().collect::<Vec<_>>();
         serde_json::from_str(&refrain(&args).done()).unwrap()
     };
     let (packed, source) = (inspect(arg(&out), &["--verify"]), inspect(arg(&model()), &[]));
@@ -45,7 +46,7 @@ fn a_packed_model_works_wherever_its_source_does() {
     }
     assert!(packed["metadata"].to_string().contains("all verified"));
     assert!(!inspect(arg(&out), &[])["metadata"].to_string().contains("verified"));
-    let text = refrain(&["inspect", arg(&out)]).done();
+    let text = refrain(&["model", "inspect", arg(&out)]).done();
     assert!(text.contains("nothing: this model runs") && text.contains("identity"), "{text}");
 }
 
@@ -54,7 +55,7 @@ fn packing_again_replaces_packed_files_only() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("target.refrain");
     let pack = |quantize: &str| -> Value {
-        let ran = refrain(&["pack", arg(&model()), arg(&out), "--quantize", quantize, "--json"]);
+        let ran = refrain(&["model", "pack", arg(&model()), arg(&out), "--quantize", quantize, "--json"]);
         serde_json::from_str(&ran.done()).unwrap()
     };
     let (first, second) = (pack("q8_0"), pack("none"));
@@ -64,9 +65,9 @@ fn packing_again_replaces_packed_files_only() {
 
     let notes = folder.path().join("notes.md");
     fs::write(&notes, "# Mine\n").unwrap();
-    let message = refrain(&["pack", arg(&model()), arg(&notes)]).refused(2);
+    let message = refrain(&["model", "pack", arg(&model()), arg(&notes)]).refused(2);
     assert!(message.contains("notes.md"), "{message}");
-    refrain(&["pack", arg(&model()), arg(folder.path())]).refused(2);
+    refrain(&["model", "pack", arg(&model()), arg(folder.path())]).refused(2);
     assert_eq!(fs::read_to_string(&notes).unwrap(), "# Mine\n");
 
     // A path that cannot be inspected is not free. (A link to itself cannot be opened by any user.)
@@ -74,15 +75,16 @@ fn packing_again_replaces_packed_files_only() {
     {
         let circle = folder.path().join("circle");
         std::os::unix::fs::symlink(&circle, &circle).unwrap();
-        let message = refrain(&["pack", arg(&model()), arg(&circle)]).refused(2);
+        let message = refrain(&["model", "pack", arg(&model()), arg(&circle)]).refused(2);
         assert!(message.contains("cannot be read"), "{message}");
         fs::remove_file(&circle).unwrap();
     }
 
-    let message = refrain(&["pack", arg(&out), arg(&folder.path().join("again.refrain"))]).refused(3);
+    let message =
+        refrain(&["model", "pack", arg(&out), arg(&folder.path().join("again.refrain"))]).refused(3);
     assert!(message.contains("packed already"), "{message}");
     let nowhere = folder.path().join("missing/target.refrain");
-    let message = refrain(&["pack", arg(&model()), arg(&nowhere)]).refused(1);
+    let message = refrain(&["model", "pack", arg(&model()), arg(&nowhere)]).refused(1);
     assert!(message.contains("missing"), "{message}");
     let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
@@ -93,7 +95,7 @@ fn packing_again_replaces_packed_files_only() {
 fn damage_is_refused_or_found() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("target.refrain");
-    refrain(&["pack", arg(&model()), arg(&out)]).done();
+    refrain(&["model", "pack", arg(&model()), arg(&out)]).done();
     let whole = fs::read(&out).unwrap();
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = whole.clone();
@@ -104,15 +106,15 @@ fn damage_is_refused_or_found() {
     let message = refrain(&["run", "--model", arg(&out), "hello"]).refused(3);
     assert!(message.contains("header is damaged"), "{message}");
     with(&|bytes| bytes[8] = 9);
-    let message = refrain(&["inspect", arg(&out)]).refused(3);
-    assert!(message.contains("version 9") && message.contains("refrain pack"), "{message}");
+    let message = refrain(&["model", "inspect", arg(&out)]).refused(3);
+    assert!(message.contains("version 9") && message.contains("refrain model pack"), "{message}");
     with(&|bytes| bytes.truncate(bytes.len() - 1));
-    refrain(&["inspect", arg(&out)]).refused(3);
+    refrain(&["model", "inspect", arg(&out)]).refused(3);
     // Only --verify reads all weights.
     with(&|bytes| *bytes.last_mut().unwrap() ^= 1);
-    refrain(&["inspect", arg(&out)]).done();
-    let message = refrain(&["inspect", "--verify", arg(&out)]).refused(3);
+    refrain(&["model", "inspect", arg(&out)]).done();
+    let message = refrain(&["model", "inspect", "--verify", arg(&out)]).refused(3);
     assert!(message.contains("`output`") && message.contains("damaged"), "{message}");
-    let message = refrain(&["inspect", "--verify", arg(&model())]).refused(2);
+    let message = refrain(&["model", "inspect", "--verify", arg(&model())]).refused(2);
     assert!(message.contains("checksums"), "{message}");
 }

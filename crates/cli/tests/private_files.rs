@@ -134,14 +134,21 @@ fn every_command(home: &Home) {
     run(&["history", "list"]);
     run(&["history", "stats"]);
     run(&["history", "repair"]);
-    run(&["prefixes", "status"]);
-    with(&["score", "--text", "Ada Voss repairs it.", "--logits", arg(&home.path("data").join("logits"))]);
+    run(&["history", "prefixes", "status"]);
+    with(&[
+        "model",
+        "score",
+        "--text",
+        "Ada Voss repairs it.",
+        "--logits",
+        arg(&home.path("data").join("logits")),
+    ]);
     serve(home, notes, model);
     mcp(home, notes, model);
     run(&["index", "forget", trip]);
-    run(&["prefixes", "forget", car]);
+    run(&["history", "prefixes", "forget", car]);
     run(&["history", "forget", "--all"]);
-    run(&["prefixes", "clear"]);
+    run(&["history", "prefixes", "clear"]);
     run(&["forget", car]);
     run(&["forget", "--all"]);
 }

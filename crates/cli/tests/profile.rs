@@ -1,4 +1,4 @@
-//! `refrain profile`.
+//! `refrain model profile`.
 
 mod support;
 
@@ -13,13 +13,14 @@ fn a_profile_is_measured_shown_stored_and_used() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.gguf");
     fs::copy(model(), &file).unwrap();
-    let shown = refrain(&["profile", arg(&file), "--contexts", "64,0,100000", "--threads", "1"]).done();
+    let shown =
+        refrain(&["model", "profile", arg(&file), "--contexts", "64,0,100000", "--threads", "1"]).done();
     assert!(
         shown.contains("context 0") && shown.contains("context 64") && shown.contains("projection"),
         "{shown}"
     );
     assert!(!shown.contains("100000"), "the model was not trained for that context:\n{shown}");
-    let inspected = refrain(&["inspect", "--json", arg(&file)]).done();
+    let inspected = refrain(&["model", "inspect", "--json", arg(&file)]).done();
     let inspected: Value = serde_json::from_str(&inspected).unwrap();
     let longest = inspected["config"]["context_len"].as_u64().unwrap() - 64;
 
@@ -59,11 +60,11 @@ fn a_profile_is_measured_shown_stored_and_used() {
 #[test]
 fn the_model_inside_is_measured_for_a_named_file_only() {
     let folder = tempfile::tempdir().unwrap();
-    let shown = refrain(&["profile", "--contexts", "0", "--threads", "1"]);
+    let shown = refrain(&["model", "profile", "--contexts", "0", "--threads", "1"]);
     assert!(shown.stderr.contains("--out"), "{}", shown.stderr);
     assert!(shown.done().contains("context 0"));
     let nowhere = folder.path().join("none").join("p.json");
-    let line = refrain(&["profile", "--contexts", "0", "--out", arg(&nowhere)]);
+    let line = refrain(&["model", "profile", "--contexts", "0", "--out", arg(&nowhere)]);
     assert_eq!(line.code, Some(3), "{}", line.stderr);
     assert!(line.stderr.contains("--out"), "{}", line.stderr);
 }
@@ -74,7 +75,7 @@ fn nothing_but_profiles_is_replaced() {
     let at = |name: &str| folder.path().join(name);
     let profile = |out: &str| {
         let (model, out) = (at("m.gguf"), at(out));
-        refrain(&["profile", arg(&model), "--contexts", "0", "--threads", "1", "--out", arg(&out)])
+        refrain(&["model", "profile", arg(&model), "--contexts", "0", "--threads", "1", "--out", arg(&out)])
     };
     fs::copy(model(), at("m.gguf")).unwrap();
     fs::write(at("notes.txt"), "mine").unwrap();
@@ -89,7 +90,7 @@ fn nothing_but_profiles_is_replaced() {
     assert!(fs::read(at("m.gguf")).unwrap() == fs::read(model()).unwrap());
     assert_eq!(fs::read_to_string(at("notes.txt")).unwrap(), "mine");
 
-    // Files of `refrain profile` are replaced, also those of another version.
+    // Files of `refrain model profile` are replaced, also those of another version.
     profile("p.json").done();
     fs::write(at("p.json"), "{\"version\": 1}").unwrap();
     profile("p.json").done();

@@ -1,4 +1,4 @@
-//! `refrain pull` against a hub that fails in every way, and the models that it keeps.
+//! `refrain model pull` against a hub that fails in every way, and the models that it keeps.
 
 #[path = "support/hub.rs"]
 mod hub;
@@ -56,7 +56,7 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     assert_eq!(fs::read(place.file("tiny-Q8_0.gguf")).unwrap(), model);
     assert_eq!(place.files(), ["models/owner/model-GGUF/tiny-Q8_0.gguf"], "only the model");
 
-    let inspected = place.run(&["inspect", REPO, "--json"]).done();
+    let inspected = place.run(&["model", "inspect", REPO, "--json"]).done();
     assert!(inspected.contains("llama"), "{inspected}");
     let answer = place
         .run(&["run", "--no-history", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
@@ -66,17 +66,19 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     fs::write(&settings, format!("model = \"{REPO}:Q8_0\"\n")).unwrap();
     place.run(&["--config", arg(&settings), "run", "--no-history", "--max-tokens", "3", "Hello"]).done();
 
-    let listed = place.run(&["models", "list"]).done();
+    let listed = place.run(&["model", "list"]).done();
     assert!(listed.starts_with(REPO) && listed.contains(&COMMIT[..8]), "{listed}");
     let listed: serde_json::Value =
-        serde_json::from_str(&place.run(&["models", "list", "--json"]).done()).unwrap();
+        serde_json::from_str(&place.run(&["model", "list", "--json"]).done()).unwrap();
     assert_eq!(listed["models"][0]["bytes"], model.len());
     assert_eq!(listed["unfinished"], serde_json::json!([]));
 
     // The commit is a part of the name, too; another revision is another model.
-    place.run(&["inspect", &format!("{REPO}@{COMMIT}")]).done();
-    assert!(place.run(&["inspect", &format!("{REPO}@main")]).refused(3).contains("without a revision"));
-    place.run(&["models", "rm", &format!("{REPO}@{COMMIT}")]).refused(2);
+    place.run(&["model", "inspect", &format!("{REPO}@{COMMIT}")]).done();
+    assert!(
+        place.run(&["model", "inspect", &format!("{REPO}@main")]).refused(3).contains("without a revision")
+    );
+    place.run(&["model", "rm", &format!("{REPO}@{COMMIT}")]).refused(2);
 
     // A second pull finds it.
     let n_before = hub.downloads().len();
@@ -84,12 +86,12 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     assert!(again.stderr.contains("already"), "{}", again.stderr);
     assert_eq!(hub.downloads().len(), n_before);
 
-    let removed = place.run(&["models", "rm", REPO, "--json"]).done();
+    let removed = place.run(&["model", "rm", REPO, "--json"]).done();
     let removed: serde_json::Value = serde_json::from_str(&removed).unwrap();
     assert_eq!(removed["bytes"], model.len());
     assert_eq!(place.files(), ["config.toml"]);
     let refused = place.run(&["run", "--model", REPO, "Hello"]).refused(3);
-    assert!(refused.contains("refrain pull"), "{refused}");
+    assert!(refused.contains("refrain model pull"), "{refused}");
 }
 
 #[cfg(unix)]
@@ -186,9 +188,9 @@ fn a_split_model_is_pulled_whole() {
     assert!(path.trim_end().ends_with("m-BF16-00001-of-00002.gguf"), "{path}");
     assert_eq!(place.files().len(), 2);
     run(place.pull_named(&hub, "owner/model-GGUF:Q4_0", &[])).done();
-    let listed = place.run(&["models", "list"]).done();
+    let listed = place.run(&["model", "list"]).done();
     assert!(listed.contains(":m-Q4_0.gguf") && listed.contains(":BF16/m-BF16-00001"), "{listed}");
-    place.run(&["models", "rm", "owner/model-GGUF:BF16"]).done();
+    place.run(&["model", "rm", "owner/model-GGUF:BF16"]).done();
     assert_eq!(place.files(), ["models/owner/model-GGUF/m-Q4_0.gguf"]);
 }
 
@@ -226,7 +228,7 @@ fn a_later_pull_resumes_an_earlier_one() {
     let part = place.file("m-Q4_0.gguf.part");
     let n_bytes = fs::metadata(&part).unwrap().len();
     assert!((1..300_000).contains(&n_bytes), "{n_bytes}");
-    let listed = place.run(&["models", "list"]).done();
+    let listed = place.run(&["model", "list"]).done();
     assert!(listed.contains("unfinished"), "{listed}");
     run(place.pull(&hub, &[])).done();
     let requests = hub.downloads();
@@ -567,7 +569,7 @@ fn names_that_climb_are_refused() {
         run(place.pull_named(&hub, name, &[])).refused(2);
         assert!(hub.requests().is_empty());
     }
-    let refused = Place::new().run(&["pull", REPO, "--endpoint", "http://hub.example"]).refused(2);
+    let refused = Place::new().run(&["model", "pull", REPO, "--endpoint", "http://hub.example"]).refused(2);
     assert!(refused.contains("https"), "{refused}");
 }
 
@@ -579,13 +581,13 @@ fn a_file_that_was_not_pulled_is_never_replaced() {
     fs::write(&mine, "mine").unwrap();
     assert!(run(place.pull(&hub, &[])).refused(3).contains("was not pulled"));
     assert_eq!(fs::read(&mine).unwrap(), b"mine");
-    assert!(place.run(&["models", "rm", "owner/other"]).refused(3).contains("no model"));
+    assert!(place.run(&["model", "rm", "owner/other"]).refused(3).contains("no model"));
     let foreign = place.models().join("own").join("work");
     fs::create_dir_all(&foreign).unwrap();
     fs::write(foreign.join("own.gguf"), "mine").unwrap();
-    assert!(place.run(&["models", "rm", "own/work"]).refused(3).contains("was not pulled"));
+    assert!(place.run(&["model", "rm", "own/work"]).refused(3).contains("was not pulled"));
     assert_eq!(fs::read(foreign.join("own.gguf")).unwrap(), b"mine");
-    place.run(&["models", "rm", "../own"]).refused(2);
+    place.run(&["model", "rm", "../own"]).refused(2);
     // The same content is adopted.
     fs::write(&mine, bytes(300_000)).unwrap();
     run(place.pull(&hub, &[])).done();
@@ -722,7 +724,7 @@ fn a_hub_has_a_certificate_that_this_system_trusts() {
     let pull = |host: &str, trusted: &str| {
         let place = Place::new();
         let url = format!("https://{host}:{}", hub.port);
-        let mut command = place.command(&["pull", REPO, "--endpoint", &url, "--attempts", "1"]);
+        let mut command = place.command(&["model", "pull", REPO, "--endpoint", &url, "--attempts", "1"]);
         command
             .env("SSL_CERT_FILE", trusted)
             .env_remove("SSL_CERT_DIR")

@@ -54,8 +54,8 @@ fn too_little_address_space_is_an_error() {
         let index = index(n);
         let cases: [&[&str]; 4] = [
             &["run", "--no-history", "--stats", "off", "--max-tokens", "3", "hi"],
-            &["inspect"],
-            &["score", "--text", "The tap drips."],
+            &["model", "inspect"],
+            &["model", "score", "--text", "The tap drips."],
             &["index", "add", "--index", arg(&index), arg(&notes)],
         ];
         for case in cases {
@@ -77,7 +77,7 @@ fn too_few_open_files_are_an_error() {
         let limit = format!("ulimit -n {n}");
         let cases: [&[&str]; 3] = [
             &["run", "--no-history", "--stats", "off", "--max-tokens", "3", "hi"],
-            &["inspect"],
+            &["model", "inspect"],
             &["index", "add", "--index", arg(&index), arg(&notes)],
         ];
         for case in cases {

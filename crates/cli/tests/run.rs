@@ -29,7 +29,7 @@ fn model_that_drafts() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("m.gguf");
     fs::copy(model(), &file).unwrap();
-    refrain(&["profile", arg(&file), "--contexts", "0"]).done();
+    refrain(&["model", "profile", arg(&file), "--contexts", "0"]).done();
     let path = folder.path().join("m.gguf.profile.json");
     let mut profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     for costs in ["verify", "projection"] {
@@ -65,7 +65,7 @@ fn a_question_finds_its_note() {
     let (_, report) = run_json(&["--context", &notes(), "--max-tokens", "8", QUESTION]);
     let first = &report["passages"][0];
     assert!(first["path"].as_str().unwrap().ends_with("aniarda-travel.md"), "{first}");
-    assert!(first["score"].as_f64().unwrap() > 0.0);
+    assert!(first["model", "score"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

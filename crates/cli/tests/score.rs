@@ -1,4 +1,4 @@
-//! `refrain score`.
+//! `refrain model score`.
 
 mod support;
 
@@ -11,7 +11,7 @@ const TEXT: &str = "The hotel for the trip is the Marlund.";
 
 fn score_json(args: &[&str]) -> Value {
     let model = model();
-    let all = [&["score", arg(&model), "--json"], args].concat();
+    let all = [&["model", "score", arg(&model), "--json"], args].concat();
     serde_json::from_str(&refrain(&all).done()).expect("JSON")
 }
 
@@ -43,7 +43,8 @@ fn text_file_pipe_and_ids_score_the_same() {
     let ids: Vec<_> =
         report["tokens"].as_array().unwrap().iter().map(|token| token["id"].to_string()).collect();
     assert_eq!(score_json(&["--tokens", &ids.join(",")]), report);
-    let piped = refrain_with(&["score", arg(&model()), "--json", "--file", "-"], TEXT.as_bytes()).done();
+    let piped =
+        refrain_with(&["model", "score", arg(&model()), "--json", "--file", "-"], TEXT.as_bytes()).done();
     assert_eq!(serde_json::from_str::<Value>(&piped).unwrap(), report);
 }
 
@@ -84,14 +85,15 @@ fn read_logits(bytes: &[u8]) -> (Value, Vec<Vec<f32>>) {
 
 #[test]
 fn text_shows_every_token_and_the_perplexity() {
-    let text = refrain(&["score", "--text", TEXT]).done();
+    let text = refrain(&["model", "score", "--text", TEXT]).done();
     assert!(text.lines().last().unwrap().starts_with("perplexity "), "{text}");
 }
 
 #[test]
 fn what_cannot_be_scored_is_refused() {
     let model = model();
-    let refused = |args: &[&str], code| refrain(&[&["score", arg(&model)], args].concat()).refused(code);
+    let refused =
+        |args: &[&str], code| refrain(&[&["model", "score", arg(&model)], args].concat()).refused(code);
     assert!(refused(&["--text", ""], 3).contains("at least two"));
     assert!(refused(&["--tokens", "1,4294967295"], 3).contains("4294967295"));
     assert!(refused(&["--tokens", "1,x"], 2).contains("x"));

@@ -159,12 +159,12 @@ fn run_with_notes() {
 #[test]
 fn index_pack_verify_and_graphs() {
     is_plain(|home| owned(["index", "add", arg(&home.path("notes")), "--index", arg(&home.path("index"))]));
-    is_plain(|home| owned(["pack", arg(&model()), arg(&home.path("model.refrain"))]));
-    is_plain(|home| owned(["graphs", arg(&model()), arg(&home.path("graphs"))]));
+    is_plain(|home| owned(["model", "pack", arg(&model()), arg(&home.path("model.refrain"))]));
+    is_plain(|home| owned(["model", "graphs", arg(&model()), arg(&home.path("graphs"))]));
     is_plain(|home| {
         let packed = home.path("model.refrain");
-        support::refrain(&["pack", arg(&model()), arg(&packed)]).done();
-        owned(["inspect", arg(&packed), "--verify"])
+        support::refrain(&["model", "pack", arg(&model()), arg(&packed)]).done();
+        owned(["model", "inspect", arg(&packed), "--verify"])
     });
 }
 

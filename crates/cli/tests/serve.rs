@@ -354,6 +354,8 @@ fn unusable_options_are_refused() {
         (&["--origin", "null"], "origin"),
         (&["--allow-host", "a b"], "host"),
         (&["--add-model", "refrain-embedded.gguf"], "two models"),
+        (&["--models-memory", "1.5GiB"], "--models-memory"),
+        (&["--kept-prompts", "many"], "--kept-prompts"),
     ] {
         let line = refrain(&[&["serve", "--port", "0", "--threads", "1"], args].concat()).refused(2);
         assert!(line.contains(message), "{line}");

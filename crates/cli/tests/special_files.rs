@@ -22,16 +22,16 @@ fn models_and_their_files_are_regular_files() {
     let (out, model) = (folder.path().join("out"), model());
     let (out, model) = (arg(&out), arg(&model));
     let cases: [&[&str]; 12] = [
-        &["inspect", gguf],
-        &["inspect", packed],
-        &["inspect", safetensors],
-        &["inspect", other],
+        &["model", "inspect", gguf],
+        &["model", "inspect", packed],
+        &["model", "inspect", safetensors],
+        &["model", "inspect", other],
         &["run", "--model", gguf, "hi"],
         &["run", "--model", packed, "hi"],
         &["run", "--model", other, "hi"],
-        &["score", gguf, "--text", "hi"],
-        &["pack", gguf, out],
-        &["pack", model, packed],
+        &["model", "score", gguf, "--text", "hi"],
+        &["model", "pack", gguf, out],
+        &["model", "pack", model, packed],
         &["run", "--draft", gguf, "hi"],
         &["run", "--pruning", other, "hi"],
     ];

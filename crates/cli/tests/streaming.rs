@@ -11,7 +11,7 @@ use tempfile::TempDir;
 fn packed() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("target.refrain");
-    refrain(&["pack", arg(&model()), arg(&path)]).done();
+    refrain(&["model", "pack", arg(&model()), arg(&path)]).done();
     (dir, path)
 }
 
@@ -66,7 +66,7 @@ fn statistics_tell_of_flash() {
 fn what_cannot_be_streamed_is_refused_with_advice() {
     let (_dir, path) = packed();
     let refused = run(arg(&model()), &["--memory", "1GiB"]).refused(2);
-    assert!(refused.contains("only packed files") && refused.contains("refrain pack"), "{refused}");
+    assert!(refused.contains("only packed files") && refused.contains("refrain model pack"), "{refused}");
     let refused = run(arg(&path), &["--memory", "1TiB"]).refused(2);
     assert!(refused.contains("MiB"), "{refused}");
     run(arg(&path), &["--memory", "1GiB", "--pinned-layers", "1"]).refused(2);
@@ -76,7 +76,8 @@ fn what_cannot_be_streamed_is_refused_with_advice() {
 fn a_text_is_scored_from_flash() {
     let (_dir, path) = packed();
     let text = ["--text", "The train leaves at 08:15 from platform 4."];
-    let expected = refrain(&[&["score", arg(&path)][..], &text].concat()).done();
-    let streamed = refrain(&[&["score", arg(&path), "--pinned-layers", "1"][..], &text].concat()).done();
+    let expected = refrain(&[&["model", "score", arg(&path)][..], &text].concat()).done();
+    let streamed =
+        refrain(&[&["model", "score", arg(&path), "--pinned-layers", "1"][..], &text].concat()).done();
     assert_eq!(streamed, expected);
 }

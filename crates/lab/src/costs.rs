@@ -65,7 +65,7 @@ impl Costs {
         Costs::Fixed(Box::new(CostProfile::free_rows(1.0)))
     }
 
-    /// Reads a profile of `refrain profile`, or a JSON list of pairs `[rows, microseconds]`.
+    /// Reads a profile of `refrain model profile`, or a JSON list of pairs `[rows, microseconds]`.
     ///
     /// # Errors
     /// [`CostsError`].

@@ -385,7 +385,9 @@ fn a_profile_is_drawn_and_nothing_else_is_replaced() {
     assert!(plot("drawing.svg").refused(2).contains("drawing.svg"));
     assert_eq!(fs::read_to_string(at("drawing.svg")).unwrap(), "<svg>mine</svg>");
     assert!(
-        bench(&["plot", arg(&at("drawing.svg")), arg(&at("x.svg"))]).refused(3).contains("refrain profile")
+        bench(&["plot", arg(&at("drawing.svg")), arg(&at("x.svg"))])
+            .refused(3)
+            .contains("refrain model profile")
     );
 }
 

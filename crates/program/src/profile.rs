@@ -39,7 +39,7 @@ pub fn stored(model: Option<&Path>) -> Option<MachineProfile> {
 pub fn note_mismatch(session: &Session) {
     if let Some(mismatch) = session.profile_mismatch() {
         note_once(&visible(&format!(
-            "the stored profile is not used: {mismatch}; `refrain profile` measures again"
+            "the stored profile is not used: {mismatch}; `refrain model profile` measures again"
         )));
     }
 }

@@ -42,7 +42,7 @@ pub enum PackedFileError {
     /// The file has another version of the format.
     #[error(
         "{file}: format version {version} at offset 8 is not supported (supported: {supported}); pack the model again: \
-         `refrain pack MODEL {file}`"
+         `refrain model pack MODEL {file}`"
     )]
     Version {
         /// The file.
@@ -55,7 +55,7 @@ pub enum PackedFileError {
     /// The file was packed for kernels with another layout of panels.
     #[error(
         "{file}: panel layout {layout} at offset 12 is not supported (supported: {supported}); pack the model again: \
-         `refrain pack MODEL {file}`"
+         `refrain model pack MODEL {file}`"
     )]
     PanelLayout {
         /// The file.

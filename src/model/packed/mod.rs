@@ -19,7 +19,7 @@
 //! compares each offset, length, shape and type of the header with those that follow from the
 //! hyper-parameters. It does not check the weights themselves. Each section has a checksum of all bytes up to
 //! the next section. The checksum of the tokenizer is verified whenever it is read. Those of the weights are
-//! verified only by [`PackedFile::verify`] (`refrain inspect --verify`), since reading a gigabyte takes
+//! verified only by [`PackedFile::verify`] (`refrain model inspect --verify`), since reading a gigabyte takes
 //! longer than mapping it. Checksums (XXH3) detect damage, not forgery.
 //!
 //! **Pieces.** A model of static graphs ([`graphs`](crate::model::graphs)) consists of several files of this

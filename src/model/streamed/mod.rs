@@ -15,7 +15,7 @@
 //! ended, they are pinned again as they come through the ring.
 //!
 //! **Not checked.** Checksums of a packed file cover whole sections, and comparing them in every pass would
-//! read all weights twice. As for a mapped file, `refrain inspect --verify` compares them. A failed read is
+//! read all weights twice. As for a mapped file, `refrain model inspect --verify` compares them. A failed read is
 //! an error; damaged bytes give wrong output.
 
 mod error;

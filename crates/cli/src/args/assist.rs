@@ -52,7 +52,7 @@ pub(crate) struct AskArgs {
     /// Maximum number of passages in the prompt.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = super::at_least_one())]
     pub(crate) passages: usize,
-    /// Number the passages and let the answer cite them as [1].
+    /// Do not let the answer cite the passages as [1].
     #[arg(long)]
     pub(crate) cite: bool,
     #[command(flatten)]

@@ -9,12 +9,13 @@ use refrain_program::args::{DraftModelArg, PruningArg};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftArgs {
-    /// Drafting: `auto` (from text, whenever it saves time), `off` (plain decoding), or the path of an
-    /// additional draft model with the same vocabulary, or of an EAGLE-3 head for the model; `fixture` is the draft model for the model inside
+    /// Drafting: `auto`, `off` (plain decoding), or a draft model.
+    ///
+    /// `auto` drafts from text, whenever it saves time. A draft model is a model with the same vocabulary, or an EAGLE-3 head for the model; `fixture` is the draft model for the model inside
     /// this program. `mtp` is the head for multi-token prediction in the model's own file, and `mtp:PATH` that in another
     /// file. `self:PATH` drafts with the first layers of a streamed model itself, those before the layer of the predictor at PATH, while
     /// the others are read; `self` is the predictor inside this program. Never changes the output.
-    #[arg(long, value_name = "auto|off|fixture|mtp|mtp:PATH|self|self:PATH|PATH", default_value = "auto")]
+    #[arg(long, value_name = "HOW", default_value = "auto", hide_default_value = true)]
     pub(crate) draft: DraftArg,
     /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain
     /// train predictor`, or `fixture` for the model inside this program. Never changes the output.

@@ -8,25 +8,18 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Grammar")]
 pub(crate) struct GrammarArgs {
-    /// Answer in JSON that is valid under this schema: a file, or the schema itself.
-    #[arg(long, value_name = "FILE|TEXT", conflicts_with_all = ["regex", "choices", "choice", "grammar"])]
+    /// Answer in JSON under this schema.
+    ///
+    /// A file, or the schema itself.
+    #[arg(long, value_name = "FILE|TEXT", conflicts_with_all = ["regex", "choice", "grammar"])]
     pub(crate) json_schema: Option<String>,
     /// Allow white space between the parts of the JSON.
     #[arg(long, requires = "json_schema")]
     pub(crate) json_whitespace: bool,
     /// Answer with a text that this regular expression matches as a whole.
-    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, conflicts_with_all = ["choices", "choice", "grammar"])]
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, conflicts_with_all = ["choice", "grammar"])]
     pub(crate) regex: Option<String>,
-    /// Answer with one of these texts, separated by commas.
-    #[arg(
-        long,
-        value_name = "A,B,C",
-        value_delimiter = ',',
-        allow_hyphen_values = true,
-        conflicts_with = "grammar"
-    )]
-    pub(crate) choices: Vec<String>,
-    /// Answer with this text, or another --choice: for texts with commas. May be repeated.
+    /// Answer with this text, or that of another --choice. May be repeated.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "grammar")]
     pub(crate) choice: Vec<String>,
     /// Answer in the language of a Lark grammar.

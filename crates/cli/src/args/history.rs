@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::forget::PrefixesCommandArgs;
+
 /// The history options of run and chat.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "History")]
@@ -12,7 +14,7 @@ pub(crate) struct HistoryArgs {
     /// `refrain/history` in the user's data folder]. Never changes the output.
     #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
     pub(crate) history: Option<PathBuf>,
-    /// Do not store answers, and do not draft from stored ones.
+    /// Store no answers, and draft from no stored ones.
     #[arg(long)]
     pub(crate) no_history: bool,
 }
@@ -33,6 +35,8 @@ pub(crate) enum HistoryCommand {
     Forget(ForgetArgs),
     /// Remove damaged parts, and nothing else. Damaged files do no harm: they are left out and set aside.
     Repair(FolderArgs),
+    /// Show or delete the computed prompts that `run` and `chat` keep with --prefixes.
+    Prefixes(PrefixesCommandArgs),
 }
 
 #[derive(Debug, Args)]

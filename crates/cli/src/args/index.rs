@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use refrain_index::SourceKind;
 use refrain_index::notes::parse_date;
+use refrain_program::args::bytes;
 
 #[derive(Debug, Args)]
 pub(crate) struct IndexCommandArgs {
@@ -41,8 +42,8 @@ pub(crate) struct IndexFolderArgs {
 pub(crate) struct IndexReadArgs {
     #[command(flatten)]
     pub(crate) folder: IndexFolderArgs,
-    /// Skip files longer than this number of bytes; remembered [default: 8388608].
-    #[arg(long, value_name = "BYTES")]
+    /// Skip files longer than this, such as 20MB; remembered [default: 8MiB].
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) max_bytes: Option<u64>,
     /// The languages of the notes, as codes (`en,de`), or `all`, among which each note's is detected; remembered [default: all].
     #[arg(long, value_name = "CODES", value_delimiter = ',')]

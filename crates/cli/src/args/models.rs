@@ -1,7 +1,9 @@
-//! The options of `pull` and `models`.
+//! The options of `model`.
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+
+use super::files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
@@ -28,17 +30,29 @@ pub(crate) struct PullArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ModelsCommandArgs {
+pub(crate) struct ModelCommandArgs {
     #[command(subcommand)]
-    pub(crate) command: ModelsCommand,
+    pub(crate) command: ModelCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum ModelsCommand {
+pub(crate) enum ModelCommand {
+    /// Download a model from a hub, verify it, and keep it under its name.
+    Pull(PullArgs),
     /// List the pulled models with their sizes, and unfinished downloads.
     List(ModelsListArgs),
     /// Remove pulled models. Files that were not pulled are left.
     Rm(ModelsRmArgs),
+    /// Show the contents of a model file or folder, and the parts that are not supported.
+    Inspect(InspectArgs),
+    /// Pack a model into a file that is loaded by mapping, in milliseconds at any size.
+    Pack(PackArgs),
+    /// Measure the cost of verification batches on this machine, and store it beside the model.
+    Profile(ProfileArgs),
+    /// Compute the log-probability of each token of a text, and the perplexity.
+    Score(ScoreArgs),
+    /// Split a model into static graphs, for backends with fixed batch lengths and little memory.
+    Graphs(GraphsArgs),
 }
 
 #[derive(Debug, Args)]

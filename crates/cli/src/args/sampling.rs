@@ -9,7 +9,9 @@ pub(crate) struct SamplingArgs {
     /// Maximum number of output tokens [default: 512].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
-    /// Temperature; 0 decodes greedily [default: the model's own, else 0 for `run` and 0.7 for `chat`].
+    /// Temperature; 0 decodes greedily.
+    ///
+    /// The default is the model's own, else 0 for `run` and 0.7 for `chat`.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
     /// Seed of the random numbers: the same seed repeats the answer [default: a new one for each answer; the
@@ -63,12 +65,6 @@ pub(crate) struct SamplingArgs {
     /// Add V to the logit of token ID; `-inf` forbids the token. May be repeated.
     #[arg(long, value_name = "ID=V", value_parser = parse_logit_bias)]
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
-    /// End the answer before this text. May be repeated.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) stop: Vec<String>,
-    /// Continue after the model's end token.
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
 }
 
 impl SamplingArgs {
@@ -91,8 +87,6 @@ impl SamplingArgs {
                 seed: self.seed,
                 penalty_window: defaults.penalty_window,
             },
-            stop: self.stop.clone(),
-            ignore_eos: self.ignore_eos,
             ..options
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use refrain_program::args::ModelArgs;
+use refrain_program::args::{ModelArgs, addressable_bytes};
 
 use super::session::SessionArgs;
 
@@ -45,9 +45,9 @@ pub(crate) struct ServeArgs {
     /// Offer every pulled model under its name, loaded at its first request.
     #[arg(long)]
     pub(crate) pulled: bool,
-    /// Bytes of all loaded models, with the one that is being loaded. The longest unused ones without a request are unloaded, and a model that
+    /// Memory of all loaded models, with the one that is being loaded, such as 16GiB. The longest unused ones without a request are unloaded, and a model that
     /// has no room is refused [default: no limit].
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = addressable_bytes)]
     pub(crate) models_memory: Option<usize>,
     /// Requests that compute at a time, in turns. Each has a KV cache.
     #[arg(long, value_name = "N", default_value_t = 4)]
@@ -58,8 +58,8 @@ pub(crate) struct ServeArgs {
     /// Seconds that running requests have to end when the server is stopped. Later ones are cancelled.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = RangedU64ValueParser::<u64>::new().range(..=3600))]
     pub(crate) grace_time: u64,
-    /// Bytes of computed prompts that are kept per model, for the next turns of conversations.
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]
+    /// Memory of computed prompts that are kept per model, for the next turns of conversations.
+    #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = addressable_bytes)]
     pub(crate) kept_prompts: usize,
     #[command(flatten)]
     pub(crate) notes: NotesArgs,

@@ -514,7 +514,7 @@ mod tests {
         assert!(store.record(&repo).unwrap().is_none());
     }
 
-    /// The steps of `refrain pull`, for two files.
+    /// The steps of `refrain model pull`, for two files.
     fn pull(store: &Store, repo: &Repo, files: [(&str, &str); 2]) -> Result<(), HubError> {
         let commit = "0".repeat(40);
         let listed = |text: &str| {
@@ -540,7 +540,7 @@ mod tests {
         Ok(())
     }
 
-    /// `refrain models rm` of everything.
+    /// `refrain model rm` of everything.
     fn rm(store: &Store, repo: &Repo) -> Result<(), HubError> {
         match store.record(repo)? {
             Some(record) => store.remove(repo, &record, None).map(drop),

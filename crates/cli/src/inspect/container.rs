@@ -270,7 +270,7 @@ fn malformed_gguf(error: GgufError) -> Failure {
 fn malformed_packed(error: PackedFileError) -> Failure {
     let advice = match error {
         PackedFileError::Version { .. } | PackedFileError::PanelLayout { .. } => {
-            "pack the model again with `refrain pack`"
+            "pack the model again with `refrain model pack`"
         }
         _ => "the file is damaged or of another format; pack the model again",
     };

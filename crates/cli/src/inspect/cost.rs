@@ -168,10 +168,10 @@ impl Speed {
         memory: &Memory,
     ) -> Result<MeasuredSpeed, String> {
         let Some(profile) = profile else {
-            return Err("not measured here; `refrain profile MODEL` measures it".to_owned());
+            return Err("not measured here; `refrain model profile MODEL` measures it".to_owned());
         };
         let (key, here) = (profile.key(), cpu_name());
-        let again = "`refrain profile MODEL` measures again";
+        let again = "`refrain model profile MODEL` measures again";
         if key.cpu != here {
             return Err(format!("the profile was measured on {}, this is {here}; {again}", key.cpu));
         }

@@ -1,4 +1,4 @@
-//! `refrain inspect`: the contents of a model file or folder, and the parts that are not supported.
+//! `refrain model inspect`: the contents of a model file or folder, and the parts that are not supported.
 //!
 //! Any well-formed container is shown, also an unsupported one. A malformed container is refused, as by loading.
 

@@ -290,7 +290,7 @@ impl Place {
     }
 
     pub(crate) fn pull_named(&self, hub: &Hub, name: &str, more: &[&str]) -> Command {
-        self.command(&[&["pull", name, "--endpoint", &hub.url()], more].concat())
+        self.command(&[&["model", "pull", name, "--endpoint", &hub.url()], more].concat())
     }
 
     /// Every file below the folder of models, and those beside it that a climbing name would reach.

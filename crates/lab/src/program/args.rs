@@ -73,7 +73,7 @@ pub(super) enum Command {
     /// Decode from flash within a memory budget under repeated memory pressure. Fails if the process holds
     /// more than the budget and 64 MiB, or if an answer changes.
     Pressure(BenchPressureArgs),
-    /// Draw a profile, as `refrain profile` measures and stores it: time by rows, with a line for each context.
+    /// Draw a profile, as `refrain model profile` measures and stores it: time by rows, with a line for each context.
     Plot(PlotArgs),
 }
 
@@ -191,7 +191,7 @@ pub(super) struct BenchStreamArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BenchGraphsArgs {
-    /// A folder written by `refrain graphs`. Nothing else should run during the measurement.
+    /// A folder written by `refrain model graphs`. Nothing else should run during the measurement.
     pub(super) folder: Option<PathBuf>,
     /// Simulate from the times in this file (JSON, as a folder's times.json) instead.
     #[arg(long, value_name = "FILE", conflicts_with = "folder")]
@@ -257,7 +257,7 @@ pub(super) struct ReplayArgs {
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 16, 32])]
     pub(super) rows: Vec<usize>,
-    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
+    /// Cost of a verification batch: a file written by `refrain model profile`, or a JSON list of [rows,
     /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
     pub(super) profile: Option<PathBuf>,
@@ -364,7 +364,7 @@ pub(super) struct AblateArgs {
 pub(super) struct FloorArgs {
     #[command(flatten)]
     pub(super) rows_args: RowsArgs,
-    /// Costs of verification batches instead of the built-in list: files written by `refrain profile`, or JSON lists of
+    /// Costs of verification batches instead of the built-in list: files written by `refrain model profile`, or JSON lists of
     /// [rows, microseconds].
     #[arg(long, value_name = "FILE")]
     pub(super) profile: Vec<PathBuf>,
@@ -414,7 +414,7 @@ pub(super) struct TuneArgs {
     /// Rows of a verification batch while fitting.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) rows: usize,
-    /// Cost of a verification batch: a file written by `refrain profile`, or a JSON list of [rows,
+    /// Cost of a verification batch: a file written by `refrain model profile`, or a JSON list of [rows,
     /// microseconds] [default: rows are free].
     #[arg(long, value_name = "FILE")]
     pub(super) profile: Option<PathBuf>,

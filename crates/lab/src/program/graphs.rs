@@ -54,7 +54,9 @@ fn peak_memory() -> Option<u64> {
 impl From<GraphsBenchError> for Failure {
     fn from(error: GraphsBenchError) -> Self {
         match error {
-            GraphsBenchError::NoGraphs => Self::usage(error, "make them with `refrain graphs MODEL FOLDER`"),
+            GraphsBenchError::NoGraphs => {
+                Self::usage(error, "make them with `refrain model graphs MODEL FOLDER`")
+            }
             GraphsBenchError::Session(error) => error.into(),
             GraphsBenchError::Generate(error) => error.into(),
             _ => Self::new(Exit::Failed, error.to_string()),

@@ -14,7 +14,7 @@ use super::args::PlotArgs;
 
 pub(super) fn plot(args: &PlotArgs) -> Result<Exit, Failure> {
     let profile = MachineProfile::read(&args.profile)
-        .map_err(|error| Failure::input(error, "name a file that `refrain profile` has written"))?;
+        .map_err(|error| Failure::input(error, "name a file that `refrain model profile` has written"))?;
     refuse_to_replace(&args.out)?;
     write(&profile, &args.out)?;
     Ok(Exit::Done)

@@ -475,7 +475,7 @@ impl From<CostsError> for Failure {
     fn from(error: CostsError) -> Self {
         Self::input(
             error,
-            "name a file that `refrain profile` has written, or a JSON list of [rows, microseconds]",
+            "name a file that `refrain model profile` has written, or a JSON list of [rows, microseconds]",
         )
     }
 }

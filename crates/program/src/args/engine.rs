@@ -8,13 +8,16 @@ use refrain::device::IsaKind;
 use refrain::internals::model::graphs::Switching;
 use refrain::{EngineOptions, KvType, Quantize};
 
+use super::size::bytes;
 use super::streaming::StreamingArgs;
 
 /// A model, and how it is run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
+    /// The model; without it, the demonstration inside this program.
+    ///
+    /// A GGUF file, a Hugging Face folder, or a packed file. In `refrain` also the name of a pulled model.
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     /// How it is loaded and computed.
@@ -33,14 +36,14 @@ pub struct ComputeArgs {
     /// ending the program. Never changes the output.
     #[arg(long)]
     pub no_map: bool,
-    /// Threads of the forward pass [default: the physical performance cores].
+    /// Threads [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub isa: Option<IsaKind>,
     /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub graph_memory: Option<u64>,
     /// Static graphs: when to switch blocks from prefill to verify graphs. Never changes the output.
     #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]

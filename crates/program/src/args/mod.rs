@@ -7,5 +7,5 @@ mod streaming;
 
 pub use drafts::{DraftModelArg, PruningArg, ReuseArgs};
 pub use engine::{ComputeArgs, KvArg, ModelArgs, QuantizeArg, SwitchingArg, isa};
-pub use size::bytes;
+pub use size::{addressable_bytes, bytes};
 pub use streaming::{StreamingArgs, bandwidth};

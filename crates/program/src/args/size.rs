@@ -1,4 +1,4 @@
-//! Sizes in bytes.
+//! Sizes in bytes, as every option takes them.
 
 /// Parses a number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi`
 /// binary; a `B` may follow.
@@ -19,6 +19,11 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| "too many bytes".to_owned())
 }
 
+/// As [`bytes`], for what this machine can address.
+pub fn addressable_bytes(text: &str) -> Result<usize, String> {
+    bytes(text).and_then(|n| usize::try_from(n).map_err(|_| "too many bytes".to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,11 +41,12 @@ mod tests {
             ("7KiB", 7 << 10),
         ] {
             assert_eq!(bytes(text), Ok(expected), "{text}");
+            assert_eq!(addressable_bytes(text), Ok(expected as usize), "{text}");
         }
         for text in
             ["", "GiB", "-1", "1.5GiB", "1TiB", "1 2", "99999999999999999999", "18446744073709551615k"]
         {
-            assert!(bytes(text).is_err(), "{text}");
+            assert!(bytes(text).is_err() && addressable_bytes(text).is_err(), "{text}");
         }
     }
 }

@@ -9,9 +9,10 @@ use super::size::bytes;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Streaming")]
 pub struct StreamingArgs {
-    /// Stream a packed model from flash within a memory budget (512MiB, 1GiB, 2000000000). As many layers
-    /// stay in memory as fit beside the KV cache. The process exceeds the budget by at most 64 MiB. Never
-    /// changes the output.
+    /// Stream a packed model from flash within a budget, such as 1GiB.
+    ///
+    /// As many layers stay in memory as fit beside the KV cache. The process exceeds the budget by at most 64 MiB. Never changes the
+    /// output.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "pinned_layers")]
     pub memory: Option<u64>,
     /// Stream a packed model from flash with N of its layers in memory. Never changes the output.

@@ -137,7 +137,7 @@ impl From<io::Error> for Failure {
 }
 
 /// Advice for files that open but cannot be read.
-const DISK_ADVICE: &str = "check the disk; `refrain inspect --verify` verifies a packed file";
+const DISK_ADVICE: &str = "check the disk; `refrain model inspect --verify` verifies a packed file";
 
 impl From<ReplaceError> for Failure {
     fn from(error: ReplaceError) -> Self {
@@ -154,7 +154,7 @@ impl From<EngineError> for Failure {
             EngineError::Weights(WeightsError::Streamed(ref streamed)) => {
                 let advice = match streamed {
                     StreamedError::NotPacked { .. } | StreamedError::InMemory { .. } => {
-                        "pack it with `refrain pack MODEL model.refrain` and name that file"
+                        "pack it with `refrain model pack MODEL model.refrain` and name that file"
                     }
                     StreamedError::Widened { .. } => "use the model that it was packed from, in memory",
                     StreamedError::MemoryLimit { .. } => "raise --memory, or lower --ctx",
@@ -163,7 +163,9 @@ impl From<EngineError> for Failure {
                 };
                 Self::usage(error, advice)
             }
-            EngineError::Graphs(_) => Self::input(error, "write the folder again with `refrain graphs`"),
+            EngineError::Graphs(_) => {
+                Self::input(error, "write the folder again with `refrain model graphs`")
+            }
             EngineError::Forward(_) => Self::input(error, DISK_ADVICE),
             EngineError::DraftVocabulary { .. } => {
                 Self::input(error, "name a draft model with the target's vocabulary")
@@ -184,7 +186,7 @@ impl From<EngineError> for Failure {
             | EngineError::Tokenizer(_)
             | EngineError::DraftGraphs { .. }
             | EngineError::NoTaps { .. } => {
-                Self::input(error, "`refrain inspect` shows the model's contents")
+                Self::input(error, "`refrain model inspect` shows the model's contents")
             }
             EngineError::Isa { .. } => Self::usage(error, "omit --isa"),
             EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
@@ -258,7 +260,7 @@ impl From<GenerateError> for Failure {
             GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
             GenerateError::Forward(ForwardError::Layers(error)) => match error.problem {
                 LayersProblem::Checksum { .. } => {
-                    Self::input(error, "write the folder again with `refrain graphs`")
+                    Self::input(error, "write the folder again with `refrain model graphs`")
                 }
                 _ => Self::input(error, DISK_ADVICE),
             },
