@@ -261,8 +261,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-    use refrain::{GenerateOptions, Sampling, SessionOptions};
+    use refrain::SessionOptions;
 
     use super::*;
 

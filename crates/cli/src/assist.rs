@@ -32,7 +32,7 @@ use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
 use refrain_program::place::data_folder;
 
-/// The prompt of `ask --cite`.
+/// The prompt of `ask`, unless --no-citations is given.
 const CITING: &str =
     "Answer the question from the notes. Cite the notes as [1].\n\n{cited_passages}\n\nQuestion: {request}";
 
@@ -48,7 +48,8 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         None => Some(open_named(args.notes.as_deref())?.0),
     };
     let mut prompts = Prompts::default();
-    if args.cite {
+    // The demonstration has learnt another prompt.
+    if !args.no_citations && args.assist.model.model.is_some() {
         prompts.answer = Template::new(CITING).expect("it has its places");
     }
     let options = AssistantOptions::default().with_n_passages(args.passages);
@@ -331,12 +332,12 @@ impl<'a> Assisted<'a> {
         prompts: Prompts,
         task: Task,
     ) -> Result<Self, Failure> {
-        let setup = setup::open(&args.model, &args.session)?;
+        let setup = setup::open(&args.model, &args.session, 1)?;
         let engine = &setup.engine;
         let is_text = task != Task::Ui;
         let sampling = args.sampling.generate_options(sampling::for_task(is_text)).sampling;
         let options = options
-            .with_session(args.session.session_options("assistant"))
+            .with_session(setup.session_options(&args.session, "assistant"))
             .with_sampling(sampling)
             .with_answer_tokens(args.sampling.max_tokens)
             .with_system(args.system.clone());

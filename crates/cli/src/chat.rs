@@ -3,7 +3,7 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use refrain::{Engine, GenerateOptions, Role, Sampling, Session, TokenId};
+use refrain::{Engine, GenerateOptions, Role, Sampling, Session, SessionOptions, TokenId};
 use refrain_grammar::Grammar;
 use refrain_index::Label;
 
@@ -33,12 +33,12 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let composer = Composer::new(&args.task)?;
     let grammar = Given::read(&args.common.grammar)?;
-    let setup = setup::open(&args.common.model, &args.common.session)?;
+    let setup = setup::open(&args.common.model, &args.common.session, 1)?;
     if !setup.has_chat_template()? {
         let problem = format!("`{}` has no chat template", setup.checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));
     }
-    let Setup { checkpoint, engine, learned } = &setup;
+    let Setup { checkpoint, engine, learned, .. } = &setup;
     let mut chat = Chat {
         args,
         interrupt,
@@ -46,6 +46,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         history: History::open(&args.common.history, engine, NAMESPACE)?,
         prefixes: Prefixes::open(args.common.prefixes.as_ref(), NAMESPACE)?,
         engine,
+        session_options: setup.session_options(&args.common.session, NAMESPACE),
         model: checkpoint.name(),
         sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
         grammar: grammar.map(|grammar| grammar.compile(engine)).transpose()?,
@@ -102,6 +103,7 @@ struct Chat<'a> {
     interrupt: &'a Interrupt,
     composer: Composer,
     engine: &'a Engine,
+    session_options: SessionOptions,
     history: History,
     prefixes: Prefixes,
     model: &'a str,
@@ -122,8 +124,7 @@ struct Chat<'a> {
 impl Chat<'_> {
     /// A conversation without turns.
     fn new_session(&self) -> Result<Session, Failure> {
-        let options = self.args.common.session.session_options(NAMESPACE);
-        let mut session = self.history.session(self.engine, options)?;
+        let mut session = self.history.session(self.engine, self.session_options.clone())?;
         if let Some(system) = &self.args.task.system {
             session.append_turn(Role::System, system.as_str())?;
         }

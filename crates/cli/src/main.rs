@@ -4,7 +4,7 @@
 //! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
 //! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
@@ -41,6 +41,7 @@ mod sampling;
 mod score;
 mod serve;
 mod setup;
+mod span;
 mod stats;
 
 use std::ffi::OsString;
@@ -71,9 +72,9 @@ fn run_program() -> Result<Exit, Failure> {
     key::set_file(cli.key_file.clone());
     let interrupt = Interrupt::install()?;
     match &cli.command {
-        Command::Ask(args) => assist::ask(args, &interrupt),
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
+        Command::Ask(args) => assist::ask(args, &interrupt),
         Command::Summarize(args) => assist::summarize(args, &interrupt),
         Command::Reply(args) => assist::reply(args, &interrupt),
         Command::Edit(args) => assist::edit(args, &interrupt),

@@ -22,13 +22,13 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let composer = Composer::new(&args.task)?;
     let grammar = Given::read(&args.common.grammar)?;
 
-    let setup = setup::open(&args.common.model, &args.common.session)?;
+    let setup = setup::open(&args.common.model, &args.common.session, 1)?;
     let has_template = !args.raw && setup.has_chat_template()?;
-    let Setup { checkpoint, engine, learned } = &setup;
+    let Setup { checkpoint, engine, learned, .. } = &setup;
     let namespace = task.map_or(RUN, |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
     let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
-    let mut session = history.session(engine, args.common.session.session_options(namespace))?;
+    let mut session = history.session(engine, setup.session_options(&args.common.session, namespace))?;
     profile::note_mismatch(&session);
     let options = args.common.generate_options(sampling::for_run(engine, task));
     let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;

@@ -19,7 +19,7 @@ use crate::learned::LearnedFile;
 use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, visible};
-use crate::{load, models, profile, sampling};
+use crate::{load, models, profile, sampling, span};
 use refrain_program::args::ModelArgs;
 use refrain_program::place::data_folder;
 
@@ -48,7 +48,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     let notes =
         args.notes.notes.as_ref().map(|named| Notes::find(named, args.notes.index.as_deref())).transpose()?;
     // The first model is loaded now: an unusable one should not wait for its first request.
-    let setup = setup::open(&args.model, &args.session)?;
+    let setup = setup::open(&args.model, &args.session, args.parallel)?;
     let gate = Arc::<Gate>::default();
     let first = First {
         model: &args.model,
@@ -156,7 +156,7 @@ impl First<'_> {
     /// The assistant, with a store if it can have one.
     pub(crate) fn assistant(&self, setup: &Setup, gate: &Arc<Gate>) -> Result<Assistant, Failure> {
         let options = AssistantOptions::default()
-            .with_session(self.session_options())
+            .with_session(self.session_options(setup))
             .with_sampling(self.sampling(setup));
         let args = self.notes;
         let store = match args.no_store {
@@ -191,7 +191,7 @@ impl First<'_> {
     /// The model with its assistant. Its first request waits for `ready`.
     pub(crate) fn spec(&self, setup: &Setup, assistant: Assistant, ready: Option<Arc<Ready>>) -> ModelSpec {
         let (engine, session, sampling) =
-            (setup.engine.clone(), self.session_options(), self.sampling(setup));
+            (setup.engine.clone(), self.session_options(setup), self.sampling(setup));
         ModelSpec::new(self.id(), move || {
             if let Some(ready) = &ready {
                 ready.wait();
@@ -206,7 +206,7 @@ impl First<'_> {
 
     /// The model as it is loaded, with its learnt values.
     fn loaded(&self, setup: Setup, assistant: Assistant) -> Loaded {
-        let (session, sampling) = (self.session_options(), self.sampling(&setup));
+        let (session, sampling) = (self.session_options(&setup), self.sampling(&setup));
         let Setup { engine, learned, .. } = setup;
         let kept = Kept { engine: engine.clone(), learned };
         let loaded = Loaded::new(engine).with_sampling(sampling).with_session(session);
@@ -220,8 +220,8 @@ impl First<'_> {
         id.unwrap_or_else(|| EMBEDDED_NAME.to_owned())
     }
 
-    fn session_options(&self) -> SessionOptions {
-        self.session.session_options("serve")
+    fn session_options(&self, setup: &Setup) -> SessionOptions {
+        setup.session_options(self.session, "serve")
     }
 
     fn sampling(&self, setup: &Setup) -> Sampling {
@@ -244,7 +244,7 @@ fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, ga
             return Ok(loaded);
         }
         let load = || -> Result<Loaded, Failure> {
-            let setup = setup::open(first.model, first.session)?;
+            let setup = setup::open(first.model, first.session, args.parallel)?;
             let assistant = first.assistant(&setup, &gate)?;
             Ok(first.loaded(setup, assistant))
         };
@@ -301,7 +301,6 @@ fn pulled(args: &'static ServeArgs, specs: &[ModelSpec]) -> Result<Vec<ModelSpec
 fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
     let options =
         EngineOptions { profile: profile::stored(Some(&path)), ..args.model.compute.engine_options() };
-    let session = args.session.session_options("serve");
     let measured = path.clone();
     ModelSpec::new(id, move || {
         let engine = open(&path, options.clone()).inspect_err(|error| {
@@ -309,7 +308,10 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
             note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
         })?;
         let sampling = sampling::for_chat(&engine, false);
-        Ok(Loaded::new(engine).with_sampling(sampling).with_session(session.clone()))
+        let context_len = span::context_len(engine.config(), &args.session, span::room(), args.parallel);
+        let session =
+            SessionOptions { context_len: Some(context_len), ..args.session.session_options("serve") };
+        Ok(Loaded::new(engine).with_sampling(sampling).with_session(session))
     })
     .with_memory(move || memory(Some(&measured), args))
 }

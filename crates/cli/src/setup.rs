@@ -3,13 +3,13 @@
 use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::{Engine, EngineOptions};
+use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig, SessionOptions};
 
 use crate::args::SessionArgs;
 use crate::failure::Failure;
 use crate::learned::LearnedFile;
 use crate::load::Drafts;
-use crate::{load, profile};
+use crate::{load, profile, span};
 use refrain_program::args::ModelArgs;
 
 /// A loaded model with its checkpoint.
@@ -18,16 +18,21 @@ pub(crate) struct Setup {
     pub(crate) engine: Engine,
     /// The file of this run's learnt values.
     pub(crate) learned: LearnedFile,
+    /// The context of its sessions.
+    context_len: usize,
 }
 
-/// Loads the models that the options name.
-pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Failure> {
+/// Loads the models that the options name, for so many sessions at a time.
+pub(crate) fn open(model: &ModelArgs, session: &SessionArgs, n_sessions: usize) -> Result<Setup, Failure> {
     let draft_model = session.drafts.model();
     let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
     let draft = draft_model.map(|draft| Drafts::open(draft, model.model.as_deref())).transpose()?;
     let predictor = session.drafts.pruning.as_ref().map(load::predictor).transpose()?;
-    let options = options_beside(model, session, checkpoint.config(), draft.as_ref());
+    let room = span::room_beside(&checkpoint, &model.compute);
+    let context_len = span::context_len(checkpoint.config(), session, room, n_sessions);
+    let of_session = SessionOptions { context_len: Some(context_len), ..session.session_options("") };
+    let options = options_beside(model, &of_session, checkpoint.config(), draft.as_ref());
     let engine = load::engine(&checkpoint, options)?;
     if let Some(draft) = draft {
         draft.load(&engine, load::draft_model_options(&model.compute))?;
@@ -37,22 +42,21 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs) -> Result<Setup, Fa
     }
     session.policy.report_device(&engine);
     let learned = LearnedFile::open(model.model.as_deref(), &engine);
-    Ok(Setup { checkpoint, engine, learned })
+    Ok(Setup { checkpoint, engine, learned, context_len })
 }
 
 /// The options for a model of this configuration: a memory budget leaves room for the session and for a draft
 /// model.
 fn options_beside(
     model: &ModelArgs,
-    args: &SessionArgs,
+    session: &SessionOptions,
     config: &ModelConfig,
     draft: Option<&Drafts>,
 ) -> EngineOptions {
     let mut options = profile::engine_options(model);
     if let Some(streaming) = &mut options.streaming {
-        let session = args.session_options("");
         let draft_bytes = |draft: &Drafts| match draft {
-            Drafts::Model(draft) => load::draft_model_options(&model.compute).memory_bytes(draft, &session),
+            Drafts::Model(draft) => load::draft_model_options(&model.compute).memory_bytes(draft, session),
             Drafts::OwnLayers(predictor) => session.self_draft_bytes(config, predictor),
         };
         draft.iter().for_each(|draft| draft.pin(streaming));
@@ -62,6 +66,11 @@ fn options_beside(
 }
 
 impl Setup {
+    /// The options of a session.
+    pub(crate) fn session_options(&self, args: &SessionArgs, namespace: &str) -> SessionOptions {
+        SessionOptions { context_len: Some(self.context_len), ..args.session_options(namespace) }
+    }
+
     /// Whether the model has a chat template.
     ///
     /// # Errors

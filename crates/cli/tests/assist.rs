@@ -88,9 +88,21 @@ fn a_question_is_answered_from_the_index() {
 fn a_question_is_answered_from_files() {
     let home = Home::new();
     let notes = home.path("notes");
-    let json = home.json(&["ask", QUESTION, "--context", arg(&notes), "--cite"]);
+    let json = home.json(&["ask", QUESTION, "--context", arg(&notes)]);
     assert_eq!(json["passages"][0]["title"], "Car repair");
     assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
+}
+
+#[test]
+fn a_named_model_is_asked_to_cite_the_notes_unless_told_not_to() {
+    let home = Home::new();
+    let notes = home.path("notes");
+    let target = model();
+    let ask = ["ask", QUESTION, "--context", arg(&notes), "--model", arg(&target), "--max-tokens", "8"];
+    let n_prompt =
+        |more: &[&str]| home.json(&[&ask[..], more].concat())["stats"][0]["prompt_tokens"].as_u64().unwrap();
+    let (citing, plain) = (n_prompt(&[]), n_prompt(&["--no-citations"]));
+    assert!(citing > plain, "the passages have numbers: {citing} {plain}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine,
 pub fn note_demonstration(model: &ModelArgs) {
     if model.model.is_none() {
         note_once(
-            "the small model inside this program answers: it is a demonstration and knows nothing; `refrain` alone helps to choose another",
+            "the small model inside this program answers: it is a demonstration and knows nothing; `refrain model pull OWNER/NAME` gets another for --model, `refrain` alone suggests some",
         );
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct AskArgs {
     pub(crate) passages: usize,
     /// Do not let the answer cite the passages as [1].
     #[arg(long)]
-    pub(crate) cite: bool,
+    pub(crate) no_citations: bool,
     #[command(flatten)]
     pub(crate) assist: AssistArgs,
 }

@@ -23,7 +23,9 @@ pub(crate) struct SessionArgs {
     pub(crate) no_reuse: bool,
     #[command(flatten)]
     pub(crate) reuse_args: ReuseArgs,
-    /// Context length: tokens of prompt and output together [default: the training context, at most 4096].
+    /// Context: tokens of prompt and output together.
+    ///
+    /// The default is the context that the model was trained for, as far as memory allows.
     #[arg(long, value_name = "N")]
     pub(crate) ctx: Option<usize>,
     /// Element type of the KV cache.
