@@ -79,10 +79,10 @@ impl JointCosts {
         }
     }
 
-    /// After a step that ran as these groups: a factor that keeps generations apart loses weight, so that a shared pass
-    /// is tried again.
-    pub(crate) fn forget_if_apart(&mut self, groups: &[Vec<usize>]) {
-        if groups.len() > 1 && self.log_factor > 0.0 {
+    /// After a step in several groups: a factor that keeps generations apart loses weight, so that a shared pass is tried
+    /// again.
+    pub(crate) fn forget(&mut self) {
+        if self.log_factor > 0.0 {
             self.log_factor *= KEPT;
         }
     }
@@ -213,7 +213,7 @@ mod tests {
             if groups.len() == 1 {
                 break;
             }
-            joint.forget_if_apart(&groups);
+            joint.forget();
             n_apart += 1;
             assert!(n_apart < 200, "they try again");
         }

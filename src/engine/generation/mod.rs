@@ -21,7 +21,6 @@ use crate::engine::options::{DraftRows, GenerateOptions};
 use crate::engine::run::Run;
 use crate::engine::session::Session;
 use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
-use crate::engine::step::step;
 use crate::kernels::FloatEnv;
 use crate::model::transformer::ForwardError;
 use together::Panic;
@@ -58,7 +57,7 @@ enum Progress {
     Steps,
     /// A prefill or step is running, or has panicked.
     Working,
-    /// A stage of a joint step has panicked; the next item resumes the panic.
+    /// A stage of a step has panicked; the next item resumes the panic.
     Panicked(Panic),
     /// The last item is this error, after the committed tokens are taken.
     Failed(GenerateError),
@@ -206,14 +205,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let result = match self.progress {
             Progress::Prompt => self.prefill(|_, _| {}),
             Progress::Steps if self.run.output.finish().is_some() => return self.finish(String::new()),
-            Progress::Steps => {
-                let Self { session, run, .. } = self;
-                let session = session.as_mut().expect("the session is here").borrow_mut();
-                self.progress = Progress::Working;
-                let result = step(session, run);
-                self.progress = Progress::Steps;
-                result
-            }
+            Progress::Steps => return self.step_alone(),
             _ => return,
         };
         self.settle(result);
@@ -347,15 +339,15 @@ impl<S: BorrowMut<Session>> Iterator for Generation<S> {
     type Item = Result<Event, GenerateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Progress::Panicked(_) = self.progress
-            && let Progress::Panicked(panic) = std::mem::replace(&mut self.progress, Progress::Working)
-        {
-            panic::resume_unwind(panic.0);
-        }
         if matches!(self.progress, Progress::Working) {
             self.abandon(); // A panic has ended the generation; tokens that were not taken are rolled back.
         }
         loop {
+            if let Progress::Panicked(_) = self.progress
+                && let Progress::Panicked(panic) = std::mem::replace(&mut self.progress, Progress::Working)
+            {
+                panic::resume_unwind(panic.0);
+            }
             let Self { session, run, .. } = self;
             let session = session.as_mut().expect("the session is here").borrow_mut();
             if let Some(token) = run.take_token(&session.shared.tokenizer) {

@@ -3,12 +3,11 @@
 use std::any::Any;
 use std::borrow::BorrowMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
 
 use super::{Generation, Progress};
 use crate::engine::error::GenerateError;
 use crate::engine::session::Session;
-use crate::engine::step::{self, Member, SharedPasses};
+use crate::engine::step::{Member, Outcome, SharedPasses, step};
 use crate::kernels::FloatEnv;
 
 /// Runs the next step of several generations, with the rows of all in one forward pass where the measured costs say
@@ -63,27 +62,35 @@ pub fn step_together<S: BorrowMut<Session>>(generations: &mut [&mut Generation<S
         let prefilled = catch_unwind(AssertUnwindSafe(|| generation.prefill(|_, _| {})));
         generation.settle_caught(prefilled);
     }
-    let mut members = Vec::new();
-    let mut stepped = Vec::new();
-    for (i, generation) in
-        generations.iter_mut().enumerate().filter(|(_, generation)| generation.awaits_pass())
-    {
-        let Generation { session, run, progress } = &mut **generation;
-        *progress = Progress::Working;
-        members.push(Member::new(session.as_mut().expect("the session is here").borrow_mut(), run));
-        stepped.push(i);
-    }
-    let shared_passes = step::step_together(&mut members);
-    let outcomes: Vec<_> = members.into_iter().map(|member| member.outcome).collect();
-    for (i, outcome) in stepped.into_iter().zip(outcomes) {
-        generations[i].settle_caught(outcome.expect("the step has ended"));
+    let going = generations.iter_mut().enumerate().filter(|(_, generation)| generation.awaits_pass());
+    let mut members: Vec<Member<'_>> = going.map(|(place, generation)| generation.member(place)).collect();
+    let shared_passes = step(&mut members);
+    let outcomes: Vec<_> = members.into_iter().map(Member::into_outcome).collect();
+    for (place, outcome) in outcomes {
+        generations[place].settle_caught(outcome);
     }
     shared_passes
 }
 
 impl<S: BorrowMut<Session>> Generation<S> {
+    /// Runs a step of this generation alone: a group of one.
+    pub(super) fn step_alone(&mut self) {
+        let mut members = [self.member(0)];
+        step(&mut members);
+        let [member] = members;
+        let (_, outcome) = member.into_outcome();
+        self.settle_caught(outcome);
+    }
+
+    /// This generation in a step that begins.
+    fn member(&mut self, place: usize) -> Member<'_> {
+        let Self { session, run, progress } = self;
+        *progress = Progress::Working;
+        Member::new(place, session.as_mut().expect("the session is here").borrow_mut(), run)
+    }
+
     /// As [`settle`](Self::settle), for work whose panic was caught.
-    fn settle_caught(&mut self, result: thread::Result<Result<(), GenerateError>>) {
+    fn settle_caught(&mut self, result: Outcome) {
         let settled = result.and_then(|result| catch_unwind(AssertUnwindSafe(|| self.settle_step(result))));
         if let Err(panic) = settled {
             self.progress = Progress::Panicked(Panic(panic));

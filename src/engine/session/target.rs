@@ -111,7 +111,7 @@ impl TargetState {
         shared.model.forward_through(shared.compute(), part, end, Hooks::default())
     }
 
-    /// Fills the batch with the rows of `tree`, padded to `n_rows`, for a pass that generations share.
+    /// Fills the batch of the next pass with the rows of `tree`, padded to `n_rows`.
     ///
     /// # Errors
     /// [`ForwardError`]; nothing but the batch has changed.
@@ -138,8 +138,8 @@ impl TargetState {
         }
     }
 
-    /// Runs the rows of `tree`, padded to `n_rows`, after the cached tokens, up to their final hidden states, and works `meanwhile`
-    /// while layers are read. `committed` is the whole text, the root at its end; rows that the target's own layers have drafted begin
+    /// Runs the rows of `tree`, set by [`set_rows`](Self::set_rows), up to their final hidden states, and works `meanwhile` while layers
+    /// are read. `committed` is the whole text, the root at its end; rows that the target's own layers have drafted begin
     /// behind these layers.
     ///
     /// # Errors
@@ -148,19 +148,16 @@ impl TargetState {
         &mut self,
         shared: &Shared,
         committed: &[TokenId],
-        (tree, n_rows): (&DraftTree, usize),
+        tree: &DraftTree,
         batch_lens: &[usize],
         mut meanwhile: Option<impl Meanwhile>,
         cancel: &CancelToken,
     ) -> Result<Verified, ForwardError> {
         let Self { kv, workspace, batch, pruner, own_rows, taps, .. } = self;
-        workspace.tap(*taps);
-        batch.set_tree(kv.len(), tree.tokens(), tree.parents(), n_rows);
         let mut pass = pruner.as_mut().and_then(|pruner| pruner.pass(tree, batch_lens));
         let interlude = pass.as_mut().map(|pass| pass as &mut dyn Interlude);
         let meanwhile = meanwhile.as_mut().map(|work| work as &mut dyn Meanwhile);
         let (compute, end) = (shared.compute(), PassEnd::Hidden);
-        shared.model.check(batch, kv)?;
         // (Behind the layers that have computed them, rows pass no taps before.)
         let own_rows = own_rows.as_mut().filter(|_| taps.is_none());
         let kept = own_rows.and_then(|own_rows| own_rows.hand_over(committed, tree, kv));

@@ -15,7 +15,8 @@
 //!
 //! A step that fails or panics before its commit leaves tokens, KV cache and output as they were.
 //!
-//! [`joint`] runs the steps of several generations whose rows share one pass.
+//! The driver takes a group of generations. A single generation is a group of one; [`joint`] decides which generations
+//! share a pass. A stage of one generation that fails or panics ends that generation's step only.
 
 mod commit;
 mod decide;
@@ -26,19 +27,37 @@ mod overlap;
 mod verify;
 mod walk;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
 use crate::engine::error::GenerateError;
 use crate::engine::run::Run;
-use crate::engine::session::Session;
-use crate::engine::session::Verified;
+use crate::engine::session::{Session, Verified};
 use crate::engine::stats::Stopwatch;
+use crate::model::transformer::ForwardError;
 use decide::{Decision, decide};
 use draft::{Drafted, draft};
 pub use joint::SharedPasses;
-pub(super) use joint::{Member, step_together};
 use overlap::StepFlows;
 use refrain_stream::Flow;
 use verify::verify;
 use walk::{Walked, walk};
+
+/// A generation in a step.
+pub(in crate::engine) struct Member<'a> {
+    session: &'a mut Session,
+    run: &'a mut Run,
+    /// The caller's number of the generation; the driver reorders the members.
+    place: usize,
+    /// Members of equal number lie side by side and form a group.
+    group: usize,
+    begun: Option<Begun>,
+    outcome: Option<Outcome>,
+}
+
+/// The end of a step: its result, or the panic of a draft source or a logits processor.
+pub(in crate::engine) type Outcome = thread::Result<Result<(), GenerateError>>;
 
 /// The stages of a step before its pass.
 #[derive(Clone, Copy)]
@@ -57,39 +76,165 @@ struct PassTime {
     is_shared: bool,
 }
 
-/// Runs one step: commits at least one token and queues their events in `run.events`.
-///
-/// # Errors
-/// A pass failed, or the sampler found no token. Tokens chosen before the failure are committed.
-pub(super) fn step(session: &mut Session, run: &mut Run) -> Result<(), GenerateError> {
-    let begun = begin(session, run, 1);
-    pass_and_end(session, run, &begun)
-}
-
-/// The stages before the pass, if `n_sharing` generations are expected to share it.
-fn begin(session: &mut Session, run: &mut Run, n_sharing: usize) -> Begun {
-    let mut watch = Stopwatch::start();
-    if session.answer_pressure(&run.cancel) {
-        run.stats.policy.memory_reports += 1;
-        run.projection.release();
+/// Runs the next step of each member: it commits at least one token and queues their events. Members of one engine share
+/// passes where the measured costs say that this is faster; the others run passes of their own, one after another.
+/// Every member has an outcome afterwards.
+pub(in crate::engine) fn step(members: &mut [Member<'_>]) -> SharedPasses {
+    let mut shared_passes = SharedPasses::default();
+    joint::group_by_engine(members);
+    for of_engine in groups(members) {
+        shared_passes += step_of_engine(of_engine);
     }
-    run.projection.clear();
-    let began = session.shared.flow();
-    let decision = decide(session, &run.output);
-    let drafted = draft(session, &decision, n_sharing, &run.cancel);
-    watch.lap(&mut run.stats.time_us.draft);
-    Begun { decision, drafted, began, after_draft: session.shared.flow() }
+    shared_passes
 }
 
-/// The pass of a single generation, and the stages after it.
-fn pass_and_end(session: &mut Session, run: &mut Run, begun: &Begun) -> Result<(), GenerateError> {
-    let mut watch = Stopwatch::start();
-    let verified = verify(session, &begun.decision, &begun.drafted, &run.cancel)?;
-    let us = watch.lap(&mut run.stats.time_us.forward);
-    end(session, run, begun, verified, PassTime { us, is_shared: false })
+/// As [`step`], for a single member or members of one engine whose rows may share passes.
+fn step_of_engine(members: &mut [Member<'_>]) -> SharedPasses {
+    // The draft of a step counts the cost of its rows in the pass that is expected.
+    joint::group_by_cost(members);
+    for group in groups(members) {
+        let n_sharing = group.len();
+        group.iter_mut().for_each(|member| member.begin(n_sharing));
+    }
+    let members = going(members);
+    let n_groups = joint::group_by_cost(members);
+    let n_members = members.len();
+    joint::forget_if_apart(members, n_groups);
+    let mut shared_passes = SharedPasses::default();
+    for (number, group) in groups(members).enumerate() {
+        // What was read while all drafted comes to the first pass.
+        let flow = group[0].session.shared.flow();
+        for begun in group.iter_mut().filter_map(|member| member.begun.as_mut()) {
+            begun.began = if number == 0 { begun.began } else { flow };
+            begun.after_draft = flow;
+        }
+        let before_us = if n_groups > 1 { joint::alone_us(group) } else { None };
+        shared_passes += pass_and_end(group);
+        if let Some(before_us) = before_us {
+            joint::observe_alone(group, before_us, n_members);
+        }
+    }
+    shared_passes
 }
 
-/// The stages after the pass.
+/// The pass of a group, and the stages after it.
+fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
+    let (mut watch, mut us) = (Stopwatch::start(), 0.0);
+    for member in &mut *group {
+        member.set_rows();
+    }
+    let group = going(group);
+    let mut shared_passes = SharedPasses::default();
+    let Some(first) = group.first() else { return shared_passes };
+    let shared = Arc::clone(&first.session.shared);
+    let n_rows: usize = group.iter().map(Member::n_rows).sum();
+    let is_shared = group.len() > 1;
+    if is_shared {
+        shared_passes += SharedPasses { passes: 1, generations: group.len(), rows: n_rows };
+    }
+
+    let n_members = group.len();
+    let verified = verify(&shared, group);
+    watch.lap(&mut us);
+
+    let passed = going(group);
+    if is_shared {
+        joint::project_roots(&shared, passed);
+        // After a cancellation or an error, the time says nothing about the next pass.
+        if passed.len() == n_members {
+            joint::observe_pass(&shared, passed, us);
+        }
+    }
+    for member in passed {
+        member.end(verified, PassTime { us: us * member.n_rows() as f64 / n_rows as f64, is_shared });
+    }
+    shared_passes
+}
+
+/// The groups of sorted members.
+fn groups<'m, 'a>(members: &'m mut [Member<'a>]) -> impl Iterator<Item = &'m mut [Member<'a>]> {
+    members.chunk_by_mut(|a, b| a.group == b.group)
+}
+
+/// The members whose step has not ended; the others come behind them.
+fn going<'m, 'a>(members: &'m mut [Member<'a>]) -> &'m mut [Member<'a>] {
+    members.sort_unstable_by_key(|member| (member.outcome.is_some(), member.place));
+    let n_going = members.partition_point(|member| member.outcome.is_none());
+    &mut members[..n_going]
+}
+
+impl<'a> Member<'a> {
+    /// A generation whose next step begins. `place` is the caller's number of it.
+    pub(in crate::engine) fn new(place: usize, session: &'a mut Session, run: &'a mut Run) -> Self {
+        Self { session, run, place, group: 0, begun: None, outcome: None }
+    }
+
+    /// The caller's number of the generation, and the end of its step.
+    ///
+    /// # Panics
+    /// The step has not run.
+    pub(in crate::engine) fn into_outcome(self) -> (usize, Outcome) {
+        (self.place, self.outcome.expect("the step has ended"))
+    }
+
+    /// Runs a stage; a panic is the outcome of the step.
+    fn guarded<T>(&mut self, stage: impl FnOnce(&mut Session, &mut Run) -> T) -> Option<T> {
+        let Self { session, run, .. } = self;
+        match catch_unwind(AssertUnwindSafe(|| stage(session, run))) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                self.outcome = Some(Err(panic));
+                None
+            }
+        }
+    }
+
+    /// Ends the step with an error.
+    fn fail(&mut self, error: ForwardError) {
+        self.outcome = Some(Ok(Err(error.into())));
+    }
+
+    /// Rows of the verification batch, padding included.
+    fn n_rows(&self) -> usize {
+        self.begun.as_ref().map_or(0, |begun| begun.drafted.n_rows)
+    }
+
+    /// The stages before the pass, which `n_sharing` generations are expected to share.
+    fn begin(&mut self, n_sharing: usize) {
+        self.begun = self.guarded(|session, run| {
+            let mut watch = Stopwatch::start();
+            if session.answer_pressure(&run.cancel) {
+                run.stats.policy.memory_reports += 1;
+                run.projection.release();
+            }
+            run.projection.clear();
+            let began = session.shared.flow();
+            let decision = decide(session, &run.output);
+            let drafted = draft(session, &decision, n_sharing, &run.cancel);
+            watch.lap(&mut run.stats.time_us.draft);
+            Begun { decision, drafted, began, after_draft: began }
+        });
+    }
+
+    /// Fills the batch with the rows of the draft.
+    fn set_rows(&mut self) {
+        let n_rows = self.n_rows();
+        let Session { shared, target, drafting, .. } = &mut *self.session;
+        if let Err(error) = target.set_rows(shared, &drafting.tree, n_rows) {
+            self.fail(error);
+        }
+    }
+
+    /// The stages after the pass. Tokens chosen before a failure are committed.
+    fn end(&mut self, verified: Verified, pass: PassTime) {
+        let Some(begun) = self.begun else { return };
+        let ended = self.guarded(|session, run| end(session, run, &begun, verified, pass));
+        if let Some(result) = ended {
+            self.outcome = Some(Ok(result));
+        }
+    }
+}
+
 fn end(
     session: &mut Session,
     run: &mut Run,
@@ -98,6 +243,7 @@ fn end(
     pass: PassTime,
 ) -> Result<(), GenerateError> {
     let mut watch = Stopwatch::start();
+    run.stats.time_us.forward += pass.us;
     let mut walked = walk(session, run, verified);
     watch.lap(&mut run.stats.time_us.walk);
 
