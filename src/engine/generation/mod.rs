@@ -251,13 +251,16 @@ impl<S: BorrowMut<Session>> Generation<S> {
         let session = session.as_mut().expect("the session is here").borrow_mut();
         let finish = run.output.finish().unwrap_or(FinishReason::Cancelled);
         run.stats.rejections = run.rejections.finish();
-        for (stats, source) in run.stats.sources.iter_mut().zip(&mut session.drafting.sources) {
-            let before = stats.computed.take();
-            stats.computed = source.computing().map(|source| source.computed()).map(|all| match &before {
-                Some(before) => all.since(before),
-                None => all,
-            });
-        }
+        session.drafting.sources.guarded(|sources| {
+            for (stats, source) in run.stats.sources.iter_mut().zip(sources) {
+                let before = stats.computed.take();
+                stats.computed =
+                    source.computing().map(|source| source.computed()).map(|all| match &before {
+                        Some(before) => all.since(before),
+                        None => all,
+                    });
+            }
+        });
         let [start, prefilled] = run.flows;
         let streaming = |streamed| StreamingStats::new(streamed, start, prefilled, run.stats.tokens);
         run.stats.streaming = session.shared.model.streamed().map(streaming);
@@ -332,7 +335,7 @@ fn close(session: &mut Session, run: &Run) {
             &run.answer.reasoning,
         );
     }
-    session.drafting.end_generation();
+    session.drafting.sources.end_generation();
 }
 
 impl<S: BorrowMut<Session>> Iterator for Generation<S> {

@@ -1,6 +1,6 @@
 //! Generation start: checks the options and sets up drafting, sampling and statistics.
 
-use crate::draft::{CostProfile, Learned, RejectionCounter, ReliabilityTable};
+use crate::draft::{CostProfile, DraftSource, Learned, RejectionCounter, ReliabilityTable};
 use crate::engine::budget::STREAMED_WAVE_BYTES;
 use crate::engine::error::GenerateError;
 use crate::engine::options::{
@@ -39,7 +39,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         return Err(GenerateError::EmptyPrompt);
     }
     let sources = if session.options.drafting == Drafting::Off { Vec::new() } else { sources };
-    session.drafting.start_generation(sources, &session.conversation.tokens)?;
+    session.drafting.sources.start_generation(sources, &session.conversation.tokens)?;
     let end_tokens = if ignore_eos { Vec::new() } else { session.shared.tokenizer.eos().to_vec() };
     let context_tokens = session.conversation.context_len - prompt_len;
     let output = Output::new(OutputLimits { stop, stop_tokens, end_tokens, max_tokens, context_tokens });
@@ -96,7 +96,7 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
         }
         None => session.costs_moved(learned.costs().clone(), 0, prompt_len),
     };
-    let names = session.drafting.sources.iter().map(|source| source.name());
+    let names = session.drafting.sources.all().iter().map(|source| source.name());
     let costs = costs.with_draft_us_per_node(learned.times().us_per_node(names));
     let rows = match session.options.policy.rows {
         DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
@@ -117,20 +117,21 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
 
 /// Statistics of a generation that has not started.
 fn stats(session: &mut Session, prompt_len: usize) -> Stats {
-    let sources = session.drafting.sources.iter_mut().map(|source| SourceStats {
+    let stats = |source: &mut Box<dyn DraftSource>| SourceStats {
         name: source.name().into(),
         evidence: source.evidence(),
         drafted: 0,
         accepted: 0,
         // Holds the counts of earlier generations until the end.
         computed: source.computing().map(|source| source.computed()),
-    });
+    };
+    let sources = session.drafting.sources.guarded(|sources| sources.iter_mut().map(stats).collect());
     let cached_tokens = session.target.kv.len();
     Stats {
         prompt_tokens: prompt_len,
         cached_tokens,
         prefilled_tokens: prompt_len - 1 - cached_tokens,
-        sources: sources.collect(),
+        sources,
         pruning: session.target.prunes().then(PruningStats::default),
         lossy: match session.options.acceptance {
             Acceptance::Strict => None,

@@ -5,6 +5,7 @@ mod conversation;
 mod drafting;
 mod prefill;
 mod pressure;
+mod sources;
 mod start;
 mod state;
 mod target;
@@ -29,8 +30,9 @@ const CONTEXT_STEP: usize = 32;
 
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
+pub(in crate::engine) use sources::Sources;
 pub use state::{Restoration, StateKey};
-pub(in crate::engine) use target::{TargetState, Verified};
+pub(in crate::engine) use target::{PassStates, TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 
 /// One conversation.
@@ -146,7 +148,7 @@ impl Session {
     /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this
     /// name. The session is unchanged.
     pub fn add_source(&mut self, source: Box<dyn DraftSource>) -> Result<(), SessionError> {
-        self.drafting.add_own(source, &self.conversation.tokens)
+        self.drafting.sources.add_own(source, &self.conversation.tokens)
     }
 
     /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
@@ -155,13 +157,13 @@ impl Session {
     pub fn share_echo(&mut self, echo: &EchoStore) {
         if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
             let source = Box::new(EchoSource::new(config, echo));
-            self.drafting.exchange(source, &self.conversation.tokens);
+            self.drafting.sources.exchange(source, &self.conversation.tokens);
         }
     }
 
     /// The names of the session's draft sources, in their order; empty if it does not draft.
     pub fn source_names(&self) -> Vec<SourceName> {
-        self.drafting.own_sources().iter().map(|source| source.name().into()).collect()
+        self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
     }
 
     /// Why this session ignores the engine's stored profile; `None` if it uses the profile or none was given.
@@ -221,7 +223,7 @@ impl Session {
             self.target.kv.truncate(len);
             self.remembered = self.remembered.filter(|&at| at <= len);
         }
-        self.drafting.truncate(len);
+        self.drafting.sources.truncate(len);
     }
 
     /// A second, independent session with a copy of this session's state.
@@ -258,7 +260,7 @@ impl Session {
     /// nothing.
     pub(super) fn prime(&mut self, cancel: &CancelToken) {
         if !self.is_dormant() {
-            self.drafting.prime(&self.conversation.tokens, cancel);
+            self.drafting.sources.prime(&self.conversation.tokens, cancel);
         }
     }
 

@@ -68,7 +68,7 @@ impl Session {
     /// the passes.
     fn prepare_prefill(&mut self, cancel: &CancelToken) -> (usize, PassEnd) {
         // Before any other call of a source.
-        self.drafting.recover();
+        self.drafting.sources.recover();
         self.answer_pressure(cancel);
         let Self { shared, options, conversation, target, drafting, .. } = self;
         let tokens = &conversation.tokens;
@@ -78,9 +78,9 @@ impl Session {
         let start = target.kv.len();
         if let Some(reader) = &mut target.reader {
             reader.extend(&shared.model, tokens);
-            drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
+            drafting.sources.guarded(|sources| reader.extend_frequent(&shared.model, sources));
         }
-        let [last, before] = drafting.reads_hidden();
+        let [last, before] = drafting.sources.reads_hidden();
         target.taps = before.and_then(HiddenStates::taps);
         let n_layers = shared.model.config().last_stateful_layer() + 1;
         let is_behind = |taps: &[usize; 3]| taps.iter().any(|&layer_idx| layer_idx >= n_layers);
@@ -129,10 +129,11 @@ impl Session {
             return;
         }
         let Self { conversation, target, drafting, .. } = self;
-        for states in drafting.reads_hidden().into_iter().flatten().filter(|&states| target.has(states)) {
-            if states != HiddenStates::Final || pass_end != PassEnd::KeysAndValues {
-                let rows = (states, target.hidden_rows(states));
-                drafting.read_hidden(&conversation.tokens, positions.clone(), rows, cancel);
+        for states in drafting.sources.reads_hidden().into_iter().flatten() {
+            let is_there = states != HiddenStates::Final || pass_end != PassEnd::KeysAndValues;
+            let rows = if is_there { target.states().of(states) } else { None };
+            if let Some(rows) = rows {
+                drafting.sources.read_hidden(&conversation.tokens, positions.clone(), (states, rows), cancel);
             }
         }
     }
@@ -149,11 +150,7 @@ impl Session {
             return Ok(());
         };
         let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len(), cancel.flag())?;
-        drafting.guarded(|drafting| {
-            let listeners = drafting.sources.iter_mut().filter_map(|source| source.target_listener());
-            listeners.for_each(|source| source.calibrate(first, lists));
-        });
-        drafting.calibrated = drafting.calibrated.max(first + lists.len());
+        drafting.sources.calibrate(first, lists, None);
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ impl Session {
             MemoryPressure::Warning => self.release(EvidenceClass::is_of_target),
             MemoryPressure::Critical => {
                 self.release(|_| true);
-                (self.drafting.primed, self.drafting.calibrated) = (0, 0);
+                self.drafting.sources.forget_observed();
             }
         }
         if before == MemoryPressure::Critical {
@@ -60,10 +60,7 @@ impl Session {
     fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
         self.target.reader = None;
-        self.drafting.guarded(|drafting| {
-            let released = drafting.sources.iter_mut().filter(|source| is_released(source.evidence()));
-            released.for_each(|source| source.release());
-        });
+        self.drafting.sources.release(is_released);
     }
 
     /// Resumes calibration, echo and reuse with the next rows; earlier positions are not recomputed. If memory is
@@ -76,7 +73,7 @@ impl Session {
         target.reader = Reader::new(options, &shared.model).ok().flatten();
         if let Some(reader) = &mut target.reader {
             reader.extend(&shared.model, &conversation.tokens);
-            drafting.guarded(|drafting| reader.extend_frequent(&shared.model, &mut drafting.sources));
+            drafting.sources.guarded(|sources| reader.extend_frequent(&shared.model, sources));
         }
     }
 }

@@ -23,7 +23,7 @@ pub(in crate::engine) struct TargetState {
     /// Projects the target's rows for calibration, echo and reuse.
     pub(in crate::engine) reader: Option<Reader>,
     /// The layers before which a source reads the residual stream.
-    pub(super) taps: Option<[usize; 3]>,
+    pub(in crate::engine) taps: Option<[usize; 3]>,
     /// Rows that the target's own layers have drafted.
     pub(super) own_rows: Option<OwnRows>,
 }
@@ -37,6 +37,24 @@ pub(in crate::engine) struct Verified {
     pub(in crate::engine) pruned: Option<Pruned>,
     /// Rows that the first layers left out.
     pub(in crate::engine) n_kept: usize,
+}
+
+/// Hidden states of the rows of a pass.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct PassStates<'a> {
+    pub(in crate::engine) workspace: &'a Workspace,
+    /// The layers before which the residual stream was kept, from the prefill on.
+    pub(in crate::engine) taps: Option<[usize; 3]>,
+}
+
+impl<'a> PassStates<'a> {
+    /// These states of all rows; `None` if the pass kept none.
+    pub(in crate::engine) fn of(self, states: HiddenStates) -> Option<&'a [f32]> {
+        match states {
+            HiddenStates::Final => Some(self.workspace.hidden_rows()),
+            HiddenStates::Before(taps) => (self.taps == Some(taps)).then(|| self.workspace.tapped_rows()),
+        }
+    }
 }
 
 impl TargetState {
@@ -77,17 +95,9 @@ impl TargetState {
         Ok(fork)
     }
 
-    /// Whether passes keep these states: those before layers are kept from the prefill on.
-    pub(in crate::engine) fn has(&self, states: HiddenStates) -> bool {
-        states.taps().is_none_or(|taps| self.taps == Some(taps))
-    }
-
-    /// Hidden states of the rows of the newest pass, which [has](Self::has) them.
-    pub(in crate::engine) fn hidden_rows(&self, states: HiddenStates) -> &[f32] {
-        match states {
-            HiddenStates::Final => self.workspace.hidden_rows(),
-            HiddenStates::Before(_) => self.workspace.tapped_rows(),
-        }
+    /// Hidden states of the rows of the newest pass.
+    pub(in crate::engine) fn states(&self) -> PassStates<'_> {
+        PassStates { workspace: &self.workspace, taps: self.taps }
     }
 
     /// Whether verification batches are pruned.

@@ -1,9 +1,7 @@
 //! Decides whether the step drafts, and the maximum number of rows.
 
 use crate::draft::StepLimits;
-use crate::engine::output::Output;
-use crate::engine::policy::Skip;
-use crate::engine::session::Session;
+use crate::engine::policy::{MemoryPressure, Policy, Skip, ThermalState};
 
 /// The bounds of this step's draft.
 #[derive(Debug, Clone, Copy)]
@@ -22,9 +20,11 @@ impl Decision {
     }
 }
 
-/// Asks the policy, with the newest device state.
-pub(super) fn decide(session: &mut Session, output: &Output) -> Decision {
-    let (thermal, pressure) = (session.shared.device.thermal(), session.pressure.level);
-    let rows = session.drafting.policy.decide(thermal, pressure);
-    Decision { rows, max_depth: output.remaining().saturating_sub(1) }
+/// Asks the policy, with the newest device state and the tokens that the output has room for. Changes the policy's own state.
+pub(super) fn decide(
+    (thermal, pressure): (ThermalState, MemoryPressure),
+    room: usize,
+    policy: &mut Policy,
+) -> Decision {
+    Decision { rows: policy.decide(thermal, pressure), max_depth: room.saturating_sub(1) }
 }

@@ -2,9 +2,30 @@
 
 use super::decide::Decision;
 use crate::cancel::CancelToken;
-use crate::engine::session::{DraftingState, Session};
+use crate::draft::{CostProfile, DraftTree, TreeBuilder};
+use crate::engine::session::Sources;
+use refrain_trees::TokenId;
 
-/// The step's draft; its tree is in [`DraftingState::tree`].
+/// What drafting reads.
+pub(super) struct Reads<'a> {
+    pub(super) decision: &'a Decision,
+    /// The whole text; the newest token is the root.
+    pub(super) committed: &'a [TokenId],
+    /// Generations that are expected to share the pass.
+    pub(super) n_sharing: usize,
+    pub(super) cancel: &'a CancelToken,
+}
+
+/// What drafting changes.
+pub(super) struct Changes<'a> {
+    pub(super) sources: &'a mut Sources,
+    pub(super) builder: &'a mut TreeBuilder,
+    /// When the next plain step is due.
+    pub(super) costs: &'a mut CostProfile,
+    pub(super) tree: &'a mut DraftTree,
+}
+
+/// The size of the step's draft.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drafted {
     /// Rows of the verification batch, padding included.
@@ -15,46 +36,31 @@ pub(super) struct Drafted {
     pub(super) is_given_up: bool,
 }
 
-/// Builds the draft tree from the newest committed token, for a pass that `n_sharing` generations share. A tree of
-/// only the root is plain decoding.
-pub(super) fn draft(
-    session: &mut Session,
-    decision: &Decision,
-    n_sharing: usize,
-    cancel: &CancelToken,
-) -> Drafted {
-    session.follow_context();
-    let tokens = &session.conversation.tokens;
-    let is_given_up = match decision.limits() {
+/// Builds the draft tree from the newest committed token. A tree of only the root is plain decoding.
+pub(super) fn draft(reads: Reads<'_>, changes: Changes<'_>) -> Drafted {
+    let Reads { decision, committed, n_sharing, cancel } = reads;
+    let Changes { sources, builder, costs, tree } = changes;
+    let mut is_given_up = false;
+    match decision.limits() {
         Some(limits) => {
-            session.target.share_text(tokens);
-            session.drafting.watched(cancel, |drafting| {
-                let DraftingState { sources, builder, costs, tree, .. } = drafting;
-                let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
-                let costs = shared.as_ref().unwrap_or(costs);
-                builder.build(sources, tokens, limits, costs, tree);
-                // The times of shared passes are not learned.
-                n_sharing == 1 && is_given_up(drafting)
-            })
+            let shared = (n_sharing > 1).then(|| costs.shared_by(n_sharing));
+            let shared = shared.as_ref().unwrap_or(costs);
+            sources.watched(cancel, |sources| builder.build(sources, committed, limits, shared, tree));
+            // The times of shared passes are not learned.
+            is_given_up = n_sharing == 1 && is_plain_due(builder, costs, tree);
         }
-        None => {
-            session.drafting.tree.start(tokens[tokens.len() - 1]);
-            false
-        }
-    };
-    let DraftingState { builder, costs, tree, .. } = &session.drafting;
+        None => tree.start(committed[committed.len() - 1]),
+    }
+    if is_given_up {
+        tree.truncate(1);
+    }
     Drafted { n_rows: costs.batch_len(tree.len()), n_considered: builder.n_considered(), is_given_up }
 }
 
-/// Gives the newest tree up if the time of a plain step is to be learned.
-fn is_given_up(drafting: &mut DraftingState) -> bool {
-    let DraftingState { builder, costs, tree, .. } = drafting;
-    let is_due = tree.len() > 1 && builder.weighs() && {
+/// Whether the time of a plain step is to be learned instead of drafting this tree.
+fn is_plain_due(builder: &TreeBuilder, costs: &mut CostProfile, tree: &DraftTree) -> bool {
+    tree.len() > 1 && builder.weighs() && {
         let advantage = builder.advantage(costs);
         costs.is_plain_due(tree.len(), advantage)
-    };
-    if is_due {
-        tree.truncate(1);
     }
-    is_due
 }

@@ -6,12 +6,15 @@
 //!
 //! | stage | reads | changes |
 //! | --- | --- | --- |
-//! | [`decide`] | policy, heat, memory pressure, room in the output | the policy's own state |
-//! | [`draft`] | committed tokens, sources, costs | the draft tree; costs, moved behind the grown context |
-//! | [`verify`] | the tree | scratch slots after the committed KV cache, hidden states |
-//! | [`walk`] | the tree, hidden states, committed tokens | nothing: it returns accepted nodes and chosen tokens |
+//! | [`decide`] | heat, memory pressure, room in the output | the policy's own state |
+//! | [`draft`] | committed tokens, limits | the draft tree; the places of sources, when a plain step is due |
+//! | [`verify`] | the tree, committed tokens | scratch slots after the committed KV cache, hidden states; what sources compute ahead |
+//! | [`walk`] | the tree, hidden states, committed tokens | scratch only: it returns accepted nodes and chosen tokens |
 //! | [`commit`] | the walk | tokens, KV cache, output; all or nothing |
 //! | [`observe`] | all of the above | sources, reliability, costs, policy, statistics |
+//!
+//! Each stage takes what it reads and what it changes as parameters of its own (`Reads`, `Changes`), so the compiler holds this
+//! table. Before the draft, [`Member::begin`] answers memory pressure and moves the costs behind the grown context.
 //!
 //! A step that fails or panics before its commit leaves tokens, KV cache and output as they were.
 //!
@@ -31,17 +34,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
+use crate::draft::NodeSet;
 use crate::engine::error::GenerateError;
 use crate::engine::run::Run;
 use crate::engine::session::{Session, Verified};
-use crate::engine::stats::Stopwatch;
-use crate::model::transformer::ForwardError;
+use crate::engine::shared::Shared;
+use crate::engine::stats::{LossyStats, Stopwatch};
+use crate::model::transformer::{ForwardError, Part};
+use commit::commit;
 use decide::{Decision, decide};
 use draft::{Drafted, draft};
 pub use joint::SharedPasses;
+use observe::observe;
 use overlap::StepFlows;
 use refrain_stream::Flow;
-use verify::verify;
+use verify::{verify, verify_together};
 use walk::{Walked, walk};
 
 /// A generation in a step.
@@ -134,7 +141,7 @@ fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
     }
 
     let n_members = group.len();
-    let verified = verify(&shared, group);
+    let verified = verify_group(&shared, group);
     watch.lap(&mut us);
 
     let passed = going(group);
@@ -149,6 +156,20 @@ fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
         member.end(verified, PassTime { us: us * member.n_rows() as f64 / n_rows as f64, is_shared });
     }
     shared_passes
+}
+
+/// Runs the rows of a group to their final hidden states, in one pass. A member whose rows fail has an error as its outcome.
+fn verify_group(shared: &Shared, group: &mut [Member<'_>]) -> Verified {
+    let whole = Verified { nodes: NodeSet::ALL, pruned: None, n_kept: 0 };
+    if let [member] = group {
+        return member.verify().unwrap_or(whole);
+    }
+    let parts = group.iter_mut().map(|member| member.session.target.part(&member.run.cancel));
+    let failures = verify_together(shared, &mut parts.collect::<Vec<Part<'_>>>());
+    for (member, failure) in group.iter_mut().zip(failures) {
+        failure.into_iter().for_each(|error| member.fail(error));
+    }
+    whole
 }
 
 /// The groups of sorted members.
@@ -209,8 +230,23 @@ impl<'a> Member<'a> {
             }
             run.projection.clear();
             let began = session.shared.flow();
-            let decision = decide(session, &run.output);
-            let drafted = draft(session, &decision, n_sharing, &run.cancel);
+            session.follow_context();
+            let Session { shared, conversation, target, drafting, pressure, .. } = session;
+            let device = (shared.device.thermal(), pressure.level);
+            let decision = decide(device, run.output.remaining(), &mut drafting.policy);
+            let committed = &conversation.tokens[..];
+            if decision.limits().is_some() {
+                target.share_text(committed);
+            }
+            let drafted = draft(
+                draft::Reads { decision: &decision, committed, n_sharing, cancel: &run.cancel },
+                draft::Changes {
+                    sources: &mut drafting.sources,
+                    builder: &mut drafting.builder,
+                    costs: &mut drafting.costs,
+                    tree: &mut drafting.tree,
+                },
+            );
             watch.lap(&mut run.stats.time_us.draft);
             Begun { decision, drafted, began, after_draft: began }
         });
@@ -223,6 +259,24 @@ impl<'a> Member<'a> {
         if let Err(error) = target.set_rows(shared, &drafting.tree, n_rows) {
             self.fail(error);
         }
+    }
+
+    /// The pass of this generation alone.
+    fn verify(&mut self) -> Option<Verified> {
+        let drafts = self.begun.is_some_and(|begun| begun.decision.limits().is_some());
+        let result = self.guarded(|session, Run { cancel, .. }| {
+            let Session { shared, options, conversation, target, drafting, .. } = session;
+            let reads = verify::Reads {
+                shared,
+                committed: &conversation.tokens,
+                tree: &drafting.tree,
+                verify_lens: &options.verify_lens,
+                drafts,
+                cancel,
+            };
+            verify(reads, target, &mut drafting.sources)
+        })?;
+        result.map_err(|error| self.fail(error)).ok()
     }
 
     /// The stages after the pass. Tokens chosen before a failure are committed.
@@ -242,21 +296,73 @@ fn end(
     verified: Verified,
     pass: PassTime,
 ) -> Result<(), GenerateError> {
+    let is_dormant = session.is_dormant();
+    let Session { shared, conversation, target, drafting, .. } = session;
+    let Begun { decision, drafted, began, after_draft } = *begun;
     let mut watch = Stopwatch::start();
     run.stats.time_us.forward += pass.us;
-    let mut walked = walk(session, run, verified);
+    let Walked { scanner, n_replaced, failure } = walk(
+        walk::Reads {
+            shared,
+            committed: &conversation.tokens,
+            tree: &drafting.tree,
+            verified: verified.nodes,
+            output: &run.output,
+            lossy_top_p: run.stats.lossy.map(|LossyStats { top_p, .. }| top_p),
+            cancel: &run.cancel,
+        },
+        walk::Scratch {
+            walk: &mut run.scratch,
+            projection: &mut run.projection,
+            workspace: &mut target.workspace,
+            reader: target.reader.as_mut(),
+            sampler: &mut run.sampler,
+            processors: &mut run.processors,
+        },
+    );
     watch.lap(&mut run.stats.time_us.walk);
 
-    commit::commit(session, run, &mut walked);
+    let changes = commit::Changes {
+        tokens: &mut conversation.tokens,
+        kv: &mut target.kv,
+        scanner: &mut run.output.scanner,
+        events: &mut run.events,
+    };
+    commit(&mut run.scratch, scanner, &drafting.tree, &run.stats.sources, changes);
     watch.lap(&mut run.stats.time_us.commit);
 
-    let Walked { failure: None, n_replaced, .. } = walked else {
-        return Err(walked.failure.expect("the walk failed"));
-    };
-    let Begun { decision, drafted, began, after_draft } = *begun;
-    let flows = StepFlows { began, drafted: after_draft, ended: session.shared.flow() };
-    let seen = observe::Step { decision, drafted, verified, n_replaced, pass, flows };
-    observe::observe(session, run, &seen);
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    observe(
+        &observe::Reads {
+            shared,
+            decision,
+            drafted,
+            verified,
+            n_replaced,
+            pass,
+            flows: StepFlows { began, drafted: after_draft, ended: shared.flow() },
+            tree: &drafting.tree,
+            walk: &run.scratch.walk,
+            tokens: &conversation.tokens,
+            room: run.output.remaining(),
+            projection: &run.projection,
+            taps: target.taps,
+            is_dormant,
+            cancel: &run.cancel,
+        },
+        observe::Changes {
+            sources: &mut drafting.sources,
+            builder: &mut drafting.builder,
+            costs: &mut drafting.costs,
+            policy: &mut drafting.policy,
+            reader: target.reader.as_mut(),
+            workspace: &mut target.workspace,
+            rejections: &mut run.rejections,
+            stats: &mut run.stats,
+        },
+    );
     watch.lap(&mut run.stats.time_us.observe);
     Ok(())
 }

@@ -2,13 +2,25 @@
 
 use std::time::Duration;
 
-use super::Member;
-use crate::draft::{DraftSource, NodeSet};
-use crate::engine::run::Run;
-use crate::engine::session::{DraftingState, Session, Verified};
+use crate::cancel::CancelToken;
+use crate::draft::{DraftSource, DraftTree};
+use crate::engine::session::{Sources, TargetState, Verified};
 use crate::engine::shared::Shared;
 use crate::model::Meanwhile;
 use crate::model::transformer::{ForwardError, Part, PassEnd};
+use refrain_trees::TokenId;
+
+/// What the pass of one generation reads.
+pub(super) struct Reads<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) committed: &'a [TokenId],
+    /// The tree whose rows are set in the target's batch.
+    pub(super) tree: &'a DraftTree,
+    pub(super) verify_lens: &'a [usize],
+    /// Whether this step drafts.
+    pub(super) drafts: bool,
+    pub(super) cancel: &'a CancelToken,
+}
 
 /// The sources that compute, while the pass waits for weights from flash.
 struct Ahead<'a> {
@@ -22,45 +34,30 @@ impl Meanwhile for Ahead<'_> {
     }
 }
 
-/// Runs the rows of a group to their final hidden states, in one pass. A member whose rows fail has an error as its outcome;
-/// nothing is committed.
+/// Runs the rows of one generation to their final hidden states. They may be pruned, and may begin behind layers that have drafted
+/// them. Meanwhile, where weights are read from flash, sources that compute prepare the next draft, unless this step does without
+/// drafts.
 ///
-/// The rows of a single generation may be pruned, and may begin behind layers that have drafted them. Returns the nodes whose rows passed
-/// all layers.
-pub(super) fn verify(shared: &Shared, group: &mut [Member<'_>]) -> Verified {
-    let whole = Verified { nodes: NodeSet::ALL, pruned: None, n_kept: 0 };
-    match group {
-        [member] => verify_alone(member).unwrap_or(whole),
-        _ => {
-            verify_together(shared, group);
-            whole
-        }
-    }
+/// # Errors
+/// [`ForwardError`]; nothing is committed.
+pub(super) fn verify(
+    reads: Reads<'_>,
+    target: &mut TargetState,
+    sources: &mut Sources,
+) -> Result<Verified, ForwardError> {
+    let Reads { shared, committed, tree, verify_lens, drafts, cancel } = reads;
+    sources.watched(cancel, |sources| {
+        let meanwhile = drafts.then_some(Ahead { sources });
+        target.verify(shared, committed, tree, verify_lens, meanwhile, cancel)
+    })
 }
 
-/// The pass of one generation. Meanwhile, where weights are read from flash, sources that compute prepare the next draft, unless this
-/// step does without drafts.
-fn verify_alone(member: &mut Member<'_>) -> Option<Verified> {
-    let drafts = member.begun.is_some_and(|begun| begun.decision.limits().is_some());
-    let result = member.guarded(|session, Run { cancel, .. }| {
-        let Session { shared, options, conversation, target, drafting, .. } = session;
-        drafting.watched(cancel, |DraftingState { sources, tree, .. }| {
-            let meanwhile = drafts.then_some(Ahead { sources });
-            target.verify(shared, &conversation.tokens, tree, &options.verify_lens, meanwhile, cancel)
-        })
-    })?;
-    result.map_err(|error| member.fail(error)).ok()
-}
-
-/// The pass of several generations.
-fn verify_together(shared: &Shared, group: &mut [Member<'_>]) {
-    let parts = group.iter_mut().map(|member| member.session.target.part(&member.run.cancel));
-    let mut parts: Vec<Part<'_>> = parts.collect();
-    let result = shared.model.forward_together(shared.compute(), &mut parts, PassEnd::Hidden);
-    let is_cancelled: Vec<bool> = parts.iter().map(Part::is_cancelled).collect();
-    drop(parts);
-    for (member, is_cancelled) in group.iter_mut().zip(is_cancelled) {
-        let failure = if is_cancelled { Some(ForwardError::Cancelled) } else { result.clone().err() };
-        failure.into_iter().for_each(|error| member.fail(error));
-    }
+/// Runs the rows of several generations in one pass. Returns the error of each part that failed.
+pub(super) fn verify_together(shared: &Shared, parts: &mut [Part<'_>]) -> Vec<Option<ForwardError>> {
+    let result = shared.model.forward_together(shared.compute(), parts, PassEnd::Hidden);
+    let failure = |part: &Part<'_>| match part.is_cancelled() {
+        true => Some(ForwardError::Cancelled),
+        false => result.clone().err(),
+    };
+    parts.iter().map(failure).collect()
 }

@@ -1,13 +1,45 @@
 //! The walk: follows the target's own choices through the draft tree.
 
+use crate::cancel::CancelToken;
+use crate::draft::{DraftTree, NodeSet};
 use crate::engine::error::GenerateError;
-use crate::engine::output::Scanner;
-use crate::engine::run::{Run, WalkScratch};
-use crate::engine::session::{Session, Verified};
-use crate::engine::stats::LossyStats;
-use crate::verify;
+use crate::engine::output::{Output, Scanner};
+use crate::engine::projection::Projection;
+use crate::engine::reader::Reader;
+use crate::engine::run::WalkScratch;
+use crate::engine::shared::Shared;
+use crate::model::Workspace;
+use crate::verify::{self, LogitsProcessor, Sampler};
+use refrain_trees::TokenId;
 
-/// The walk of one step. Visited nodes, chosen tokens and their texts are in [`Run::scratch`].
+/// What the walk reads.
+pub(super) struct Reads<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) committed: &'a [TokenId],
+    pub(super) tree: &'a DraftTree,
+    /// Nodes whose rows passed all layers.
+    pub(super) verified: NodeSet,
+    pub(super) output: &'a Output,
+    /// The nucleus of lossy acceptance.
+    pub(super) lossy_top_p: Option<f32>,
+    pub(super) cancel: &'a CancelToken,
+}
+
+/// Buffers of the step; nothing in them outlives it.
+pub(super) struct Scratch<'a> {
+    /// Visited nodes, chosen tokens and their texts.
+    pub(super) walk: &'a mut WalkScratch,
+    /// The rows projected so far, from the hidden states in `workspace`.
+    pub(super) projection: &'a mut Projection,
+    pub(super) workspace: &'a mut Workspace,
+    /// Lists the successors of the visited nodes.
+    pub(super) reader: Option<&'a mut Reader>,
+    pub(super) sampler: &'a mut Sampler,
+    /// The app's. Their calls are those of plain decoding.
+    pub(super) processors: &'a mut [Box<dyn LogitsProcessor>],
+}
+
+/// The walk of one step. Visited nodes, chosen tokens and their texts are in [`Scratch::walk`].
 pub(super) struct Walked {
     /// The output's scanner after the last chosen token.
     pub(super) scanner: Scanner,
@@ -19,21 +51,16 @@ pub(super) struct Walked {
 
 /// Chooses a token at each visited node from the node's own logits, with its path as the text. The walk ends
 /// if the chosen token is not a draft token below the node, or if the output ends.
-///
-/// Changes only scratch buffers and calibration's list of visited rows.
-pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> Walked {
-    let Session { shared, conversation, target, drafting, .. } = session;
-    let tree = &drafting.tree;
-    let Run { sampler, processors, output, projection, stats, scratch, cancel, .. } = run;
-    let WalkScratch { text, walk, pieces } = scratch;
+pub(super) fn walk(reads: Reads<'_>, scratch: Scratch<'_>) -> Walked {
+    let Reads { shared, committed, tree, verified, output, lossy_top_p, cancel } = reads;
+    let Scratch { walk, projection, workspace, mut reader, sampler, processors } = scratch;
+    let WalkScratch { text, walk, pieces } = walk;
     let (limits, mut scanner) = (&output.limits, output.scanner.clone());
-    let lossy_top_p = stats.lossy.map(|LossyStats { top_p, .. }| top_p);
-    let (workspace, mut reader) = (&mut target.workspace, target.reader.as_mut());
     let mut n_replaced = 0;
 
     // A walk that panicked may have left more tokens than the committed text.
-    text.truncate(conversation.tokens.len());
-    text.extend_from_slice(&conversation.tokens[text.len()..]);
+    text.truncate(committed.len());
+    text.extend_from_slice(&committed[text.len()..]);
     let n_committed = text.len();
     pieces.clear();
     if let Some(reader) = &mut reader {
@@ -41,11 +68,11 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
     }
     let result = verify::walk(
         tree,
-        verified.nodes,
+        verified,
         walk,
         |node, chosen| {
             text.extend_from_slice(&chosen[text.len() - n_committed..]);
-            let logits = projection.logits(shared, workspace, tree, verified.nodes, node, cancel.flag())?;
+            let logits = projection.logits(shared, workspace, tree, verified, node, cancel.flag())?;
             if let Some(reader) = &mut reader {
                 reader.list_visited(shared, logits);
             }
@@ -55,7 +82,7 @@ pub(super) fn walk(session: &mut Session, run: &mut Run, verified: Verified) -> 
             let Some(top_p) = lossy_top_p else {
                 return sampler.choose(text, logits).map_err(GenerateError::from);
             };
-            let drafted = tree.children(node).filter(|&child| verified.nodes.contains(child));
+            let drafted = tree.children(node).filter(|&child| verified.contains(child));
             let drafted = drafted.map(|child| tree.token(child));
             let choice = sampler.choose_or_accept(text, logits, drafted, top_p)?;
             n_replaced += usize::from(choice.is_replaced);
