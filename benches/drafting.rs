@@ -184,7 +184,7 @@ impl Session {
             let mut before = self.successors.clone();
             before.truncate(self.start);
             self.sources.iter_mut().for_each(|source| {
-                source.reset();
+                source.truncate(0);
                 if let Some(source) = source.target_listener() {
                     source.calibrate(0, &before);
                 }

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use refrain::drafting::{Anchor, Candidate, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
 use refrain::{
-    Engine, EngineOptions, Event, GenerateOptions, Role, SessionOptions, SpecialTokens, Stats, TokenId,
-    Tokenizer,
+    Anchor, Candidate, Candidates, Cursor, DraftSource, Engine, EngineOptions, Event, EvidenceClass,
+    GenerateOptions, Role, SessionOptions, SpecialTokens, Stats, TokenId, Tokenizer,
 };
 
 const PHRASES: [&str; 3] = [
@@ -114,10 +114,8 @@ impl DraftSource for PhraseBook {
         }
     }
 
-    // The book does not depend on the text, so there is nothing to learn or to reset.
-    fn prime(&mut self, _committed: &[TokenId]) {}
-    fn reset(&mut self) {}
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
+    // The book does not depend on the text, so there is nothing to observe or to forget.
+    fn truncate(&mut self, _len: usize) {}
 
     fn memory_usage(&self) -> usize {
         self.phrases.iter().map(|phrase| phrase.len() * size_of::<TokenId>()).sum()

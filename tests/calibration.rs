@@ -20,8 +20,10 @@ use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling, Session, SessionError,
-    SessionOptions, TokenId,
+    Acceptance, Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftPolicy, DraftRows,
+    DraftSource, DraftTree, EchoConfig, Engine, EngineOptions, EvidenceClass, GenerateOptions, KvType,
+    NodeIdx, Quantize, ReuseConfig, Sampling, Session, SessionError, SessionOptions, Successor,
+    SuccessorLists, TargetListener, TokenId,
 };
 
 /// Records the received lists, and drafts nothing.
@@ -54,12 +56,6 @@ impl DraftSource for Listener {
         Some(self)
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {
-        self.0.lock().unwrap().clear();
-    }
-
     fn truncate(&mut self, len: usize) {
         self.0.lock().unwrap().truncate(len);
     }
@@ -67,12 +63,6 @@ impl DraftSource for Listener {
     fn anchors(&mut self, _committed: &[TokenId], _out: &mut Vec<Anchor>) {}
 
     fn expand(&mut self, _frontier: &[Cursor], _out: &mut Candidates) {}
-
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
-
-    fn memory_usage(&self) -> usize {
-        0
-    }
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(Listener(Arc::new(Mutex::new(self.0.lock().unwrap().clone()))))
@@ -295,21 +285,13 @@ impl DraftSource for RejectionListener {
         Some(self)
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {}
+    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, committed: &[TokenId], _out: &mut Vec<Anchor>) {
         self.committed = committed.to_vec();
     }
 
     fn expand(&mut self, _frontier: &[Cursor], _out: &mut Candidates) {}
-
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
-
-    fn memory_usage(&self) -> usize {
-        0
-    }
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())

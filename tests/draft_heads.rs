@@ -29,8 +29,10 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, KvType,
-    Sampling, SessionOptions, SpecialTokens, TokenId,
+    Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftModelOptions,
+    DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
+    GenerateOptions, HiddenStates, KvType, Pinned, Predictor, Sampling, SessionOptions, SpecialTokens,
+    StreamOptions, TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -208,19 +210,11 @@ impl DraftSource for Listener {
         Some(self)
     }
 
-    fn prime(&mut self, _: &[TokenId]) {}
-
-    fn reset(&mut self) {}
+    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {}
 
     fn expand(&mut self, _: &[Cursor], _: &mut Candidates) {}
-
-    fn observe(&mut self, _: &[TokenId], _: &StepOutcome<'_>) {}
-
-    fn memory_usage(&self) -> usize {
-        0
-    }
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())

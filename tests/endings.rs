@@ -34,9 +34,7 @@ impl DraftSource for Scripted {
         EvidenceClass::Plain
     }
 
-    fn prime(&mut self, _tokens: &[TokenId]) {}
-
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.step = 0;
     }
 

@@ -218,9 +218,9 @@ impl DraftSource for Fragile {
         self.inner.prime(committed);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.is_broken = false;
-        self.inner.reset();
+        self.inner.truncate(0);
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {

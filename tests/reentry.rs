@@ -77,7 +77,7 @@ impl DraftSource for App {
         self.call("prime");
     }
 
-    fn reset(&mut self) {}
+    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {
         self.call("anchors");
@@ -87,10 +87,6 @@ impl DraftSource for App {
 
     fn observe(&mut self, _: &[TokenId], _: &StepOutcome<'_>) {
         self.call("observe");
-    }
-
-    fn memory_usage(&self) -> usize {
-        0
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

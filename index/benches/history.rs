@@ -125,7 +125,7 @@ fn follow(source: &mut HistoryLogSource, text: &[TokenId], mut each: impl FnMut(
         source.expand(&frontier, &mut candidates);
         each(start.elapsed(), candidates.as_slice().len());
     }
-    source.reset();
+    source.truncate(0);
 }
 
 /// Prints the times of single lookups, the share of lookups with candidates, and the memory.

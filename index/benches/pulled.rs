@@ -80,7 +80,7 @@ fn main() {
                 source.expand(&frontier, &mut candidates);
                 us.push(start.elapsed().as_secs_f64() * 1e6);
             }
-            source.reset();
+            source.truncate(0);
         }
         us.sort_by(f64::total_cmp);
         let at = |share: f64| us[((us.len() - 1) as f64 * share) as usize];

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use refrain::TokenId;
 use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass};
 use refrain::internals::draft::OrderConfig;
+use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, TargetListener, TokenId};
 use refrain_index::history::LeftOutReason;
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
@@ -197,7 +198,7 @@ proptest! {
                     sources = NAMES.iter().map(|name| source(&log, name)).collect();
                 }
                 Op::Draft(name, text) => {
-                    sources[name].reset();
+                    sources[name].truncate(0);
                     prop_assert_eq!(sources[name].frequent_tokens(100), frequent(&model, NAMES[name]));
                     check_drafts(&mut sources[name], &model, NAMES[name], &tokens(text));
                 }

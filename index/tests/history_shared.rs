@@ -423,7 +423,7 @@ fn readers_are_right_while_the_writer_freezes_and_merges() {
             );
             let mut source = log.source("a");
             for i in (0..n).step_by(7) {
-                source.reset();
+                source.truncate(0);
                 let text = response(i);
                 let mut anchors: Vec<Anchor> = Vec::new();
                 source.anchors(&text, &mut anchors);

@@ -24,7 +24,7 @@
 use std::collections::HashMap;
 
 use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, TargetListener};
 use super::successors::{Successor, SuccessorLists};
 use refrain_trees::TokenId;
 
@@ -195,19 +195,16 @@ impl DraftSource for CalibrationSource {
         self.read(committed);
     }
 
-    fn reset(&mut self) {
-        self.text.clear();
-        self.earlier.clear();
-        self.newest.clear();
-        self.lists.clear();
-        self.places.clear();
-    }
-
     fn release(&mut self) {
         *self = Self::new();
     }
 
     fn truncate(&mut self, len: usize) {
+        if len == 0 {
+            self.text.clear();
+            self.earlier.clear();
+            self.newest.clear();
+        }
         self.lists.truncate(len);
         self.places.clear();
         while self.text.len() > len {
@@ -253,10 +250,6 @@ impl DraftSource for CalibrationSource {
                 self.propose(next, parent, out);
             }
         }
-    }
-
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.read(committed);
     }
 
     fn memory_usage(&self) -> usize {

@@ -3,7 +3,7 @@
 use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
-use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
+use super::source::{Anchor, Candidates, Cursor, DraftSource};
 use refrain_trees::TokenId;
 use refrain_trees::sam::SuffixAutomaton;
 
@@ -37,11 +37,11 @@ impl ContextSource {
     /// Reads the tokens committed since the last call.
     fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_read {
-            self.reset(); // truncated without a call of `truncate`: read everything again
+            self.truncate(0); // truncated without a call of `truncate`: read everything again
         }
         let keep = self.automaton.max_tokens() as usize / 2;
         if committed.len() - self.n_read > keep {
-            self.reset();
+            self.truncate(0);
             self.n_read = committed.len() - keep;
         }
         for (position, token) in committed.iter().enumerate().skip(self.n_read) {
@@ -75,7 +75,7 @@ impl DraftSource for ContextSource {
         self.read(committed);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.automaton.clear();
         self.n_read = 0;
     }
@@ -97,10 +97,6 @@ impl DraftSource for ContextSource {
             let (m, generation) = orders::decode(cursor);
             orders::propose(&self.automaton, m, &self.config, (parent as u32, generation), out);
         }
-    }
-
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.read(committed);
     }
 
     fn memory_usage(&self) -> usize {

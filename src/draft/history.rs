@@ -9,7 +9,7 @@ use super::echo::EchoStore;
 use super::evidence::EvidenceClass;
 use super::openings::{OpeningPlace, Openings};
 use super::orders;
-use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, most_frequent};
+use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, TargetListener, most_frequent};
 use crate::face::internals;
 use refrain_trees::TokenId;
 use refrain_trees::sam::{Match, SuffixAutomaton};
@@ -449,15 +449,8 @@ impl DraftSource for HistorySource {
         self.begin = committed.len();
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         (self.version, self.begin) = (u64::MAX, usize::MAX);
-    }
-
-    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
-        self.find_namespace();
-        let Some(namespace) = &self.namespace else { return Vec::new() };
-        let namespace = read(namespace);
-        most_frequent(namespace.automata.iter().flat_map(SuffixAutomaton::token_counts), n_max)
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
@@ -498,6 +491,19 @@ impl DraftSource for HistorySource {
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(self.clone())
+    }
+
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        Some(self)
+    }
+}
+
+impl TargetListener for HistorySource {
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        self.find_namespace();
+        let Some(namespace) = &self.namespace else { return Vec::new() };
+        let namespace = read(namespace);
+        most_frequent(namespace.automata.iter().flat_map(SuffixAutomaton::token_counts), n_max)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::constants::OrderConfig;
 use super::evidence::EvidenceClass;
 use super::orders;
-use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome};
+use super::source::{Anchor, Candidates, Cursor, DraftSource};
 use refrain_trees::TokenId;
 use refrain_trees::sam::{Match, SuffixAutomaton};
 
@@ -48,7 +48,7 @@ impl PassagesSource {
 
     fn follow(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_followed {
-            self.reset(); // truncated without a call of `truncate`
+            self.truncate(0); // truncated without a call of `truncate`
         }
         for token in &committed[self.n_followed..] {
             self.matched = self.automaton.follow(self.matched, token.0);
@@ -70,7 +70,7 @@ impl DraftSource for PassagesSource {
         self.follow(committed);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         (self.matched, self.n_followed) = (Match::EMPTY, 0);
     }
 
@@ -89,10 +89,6 @@ impl DraftSource for PassagesSource {
             let (m, generation) = orders::decode(cursor);
             orders::propose(&self.automaton, m, &self.config, (parent as u32, generation), out);
         }
-    }
-
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.follow(committed);
     }
 
     fn memory_usage(&self) -> usize {

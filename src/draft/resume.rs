@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use super::alignment::{Alignment, REDUNDANT_MAX};
 use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource};
 use refrain_trees::TokenId;
 
 /// Number of tokens that must agree before a text counts as copied.
@@ -67,10 +67,10 @@ impl ResumeSource {
 
     fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_read {
-            self.reset();
+            self.truncate(0);
         }
         if self.text.len() + (committed.len() - self.n_read) > TOKENS_MAX {
-            self.reset();
+            self.truncate(0);
             self.n_read = committed.len().saturating_sub(TOKENS_MAX / 2);
         }
         for &token in &committed[self.n_read..] {
@@ -171,7 +171,7 @@ impl DraftSource for ResumeSource {
         self.read(committed);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.text.clear();
         self.grams.clear();
         self.places.clear();
@@ -201,10 +201,6 @@ impl DraftSource for ResumeSource {
                 });
             }
         }
-    }
-
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.read(committed);
     }
 
     fn memory_usage(&self) -> usize {

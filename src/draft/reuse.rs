@@ -202,10 +202,10 @@ impl DraftSource for ReuseSource {
 
     fn prime(&mut self, _committed: &[TokenId]) {
         // A new turn has begun; rejected segments of the last turn are no longer relevant.
-        self.reset();
+        self.truncate(0);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.tokens.clear();
         self.segments.clear();
     }

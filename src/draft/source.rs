@@ -12,7 +12,7 @@ use refrain_trees::TokenId;
 use refrain_trees::{DraftTree, NodeIdx};
 
 /// The state of a source at one tree node, in the source's own encoding. Valid until the source's next
-/// `anchors`, `observe`, `prime` or `reset`.
+/// `anchors`, `observe`, `prime` or `truncate`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor(pub u64);
 
@@ -157,6 +157,43 @@ pub trait DraftSource: Send {
     /// The kind of evidence for the source's claims.
     fn evidence(&self) -> EvidenceClass;
 
+    /// Appends the cursors that match the end of the committed tokens, longest match first. `out` is empty on
+    /// entry.
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>);
+
+    /// Pushes the likely next tokens of each cursor, likeliest first. `out` is empty on entry.
+    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
+
+    /// Forgets the committed text from position `len` on; a source may forget all of it. Nothing of it stays after a
+    /// truncation to 0. A [`prime`](Self::prime) with the whole text follows.
+    fn truncate(&mut self, len: usize);
+
+    /// A copy of the source for a fork of the session.
+    fn fork(&self) -> Box<dyn DraftSource>;
+
+    /// Observes text committed outside of a decoding step: the prompt, or the next turn. `committed` is the
+    /// whole committed text; it begins with the text that the source has already observed. Nothing by default.
+    fn prime(&mut self, committed: &[TokenId]) {
+        let _ = committed;
+    }
+
+    /// Observes a finished step; `committed` is the whole committed text, including the step's tokens. As
+    /// [`prime`](Self::prime) by default.
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        let _ = step;
+        self.prime(committed);
+    }
+
+    /// As [`truncate`](Self::truncate) to 0, and frees the memory of all rebuildable state.
+    fn release(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Bytes on the heap owned by this source; shared memory is reported by its owner. 0 by default.
+    fn memory_usage(&self) -> usize {
+        0
+    }
+
     /// The source as a [`ComputingSource`]; `None` (the default) if its expansions are lookups.
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         None
@@ -166,48 +203,6 @@ pub trait DraftSource: Send {
     fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
         None
     }
-
-    /// Observes text committed outside of a decoding step: the prompt, or the next turn. `committed` is the
-    /// whole committed text; it begins with the text that the source has already observed.
-    fn prime(&mut self, committed: &[TokenId]);
-
-    /// Removes the committed text. A [`prime`](Self::prime) with another text follows.
-    fn reset(&mut self);
-
-    /// As [`reset`](Self::reset), and frees the memory of all rebuildable state.
-    fn release(&mut self) {
-        self.reset();
-    }
-
-    /// Truncates the committed text to its first `len` tokens. A [`prime`](Self::prime) with the rest
-    /// follows. The default resets the source.
-    fn truncate(&mut self, len: usize) {
-        let _ = len;
-        self.reset();
-    }
-
-    /// The tokens that occurred most often in outputs, at most `n_max`; none by default. Calibration projects
-    /// onto them in addition to the session's tokens. Called once per prefill.
-    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
-        let _ = n_max;
-        Vec::new()
-    }
-
-    /// Appends the cursors that match the end of the committed tokens, longest match first. `out` is empty on
-    /// entry.
-    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>);
-
-    /// Pushes the likely next tokens of each cursor, likeliest first. `out` is empty on entry.
-    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates);
-
-    /// Observes a finished step; `committed` is the whole committed text, including the step's tokens.
-    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>);
-
-    /// Bytes on the heap owned by this source; shared memory is reported by its owner.
-    fn memory_usage(&self) -> usize;
-
-    /// A copy of the source for a fork of the session.
-    fn fork(&self) -> Box<dyn DraftSource>;
 }
 
 /// Hidden states of the target that a source reads.
@@ -296,12 +291,21 @@ pub trait ComputingSource {
     fn computed(&self) -> Computed;
 }
 
-/// A source that learns from the target's rows.
+/// A source that learns from the target's rows, or says onto which tokens they are projected.
 pub trait TargetListener {
     /// Observes the target's likely successors of the tokens at positions `first..` of the committed text.
     /// The source may not have observed these tokens yet. The lists are valid until the text is truncated
-    /// before them.
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists);
+    /// before them. Nothing by default.
+    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+        let _ = (first, lists);
+    }
+
+    /// The tokens that occurred most often in outputs, at most `n_max`; none by default. Rows are projected onto them in
+    /// addition to the session's tokens. Called once per prefill.
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        let _ = n_max;
+        Vec::new()
+    }
 
     /// Observes the target's likely successors of rejected nodes of the tree of this step: `nodes[i]` has list `i`. Called
     /// before [`calibrate`](Self::calibrate) of the visited rows, if any source wants them.

@@ -4,7 +4,7 @@
 //! on them; the speed may.
 
 use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource};
 use refrain_trees::TokenId;
 
 /// Implements the common methods of these sources: no text of their own, and a fork that is a clone.
@@ -18,15 +18,7 @@ macro_rules! stateless_source {
             EvidenceClass::Plain
         }
 
-        fn prime(&mut self, _committed: &[TokenId]) {}
-
-        fn reset(&mut self) {}
-
-        fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
-
-        fn memory_usage(&self) -> usize {
-            0
-        }
+        fn truncate(&mut self, _len: usize) {}
 
         fn fork(&self) -> Box<dyn DraftSource> {
             Box::new(self.clone())

@@ -226,10 +226,6 @@ impl DraftSource for DraftModelSource {
         self.lock().prime(committed);
     }
 
-    fn reset(&mut self) {
-        self.lock().truncate(0);
-    }
-
     fn release(&mut self) {
         self.lock().release();
     }

@@ -123,7 +123,7 @@ impl Reader {
     pub(super) fn extend_frequent(&mut self, model: &Model, sources: &mut [Box<dyn DraftSource>]) {
         let Some(shortlist) = &mut self.shortlist else { return };
         let vocab_size = model.config().vocab_size;
-        for source in sources {
+        for source in sources.iter_mut().filter_map(|source| source.target_listener()) {
             let tokens = source.frequent_tokens(FREQUENT_OUTPUT_TOKENS_MAX).into_iter();
             // A source may return tokens outside the vocabulary.
             let known = tokens.filter(|token| token.index() < vocab_size);

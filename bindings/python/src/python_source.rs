@@ -11,7 +11,7 @@ use pyo3::types::{PyList, PyTuple};
 use refrain::TokenId;
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::{
-    Anchor, Candidate, Candidates, Cursor, EvidenceClass, StepOutcome, VERIFY_ROWS_MAX,
+    Anchor, Candidate, Candidates, Cursor, EvidenceClass, VERIFY_ROWS_MAX,
 };
 
 use crate::errors::Failure;
@@ -121,9 +121,7 @@ impl DraftSource for PythonSource {
         EvidenceClass::Plain
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.chain.clear();
     }
 
@@ -142,8 +140,6 @@ impl DraftSource for PythonSource {
             }
         }
     }
-
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
 
     fn memory_usage(&self) -> usize {
         self.chain.capacity() * size_of::<(TokenId, f32)>()

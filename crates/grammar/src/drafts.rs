@@ -166,20 +166,14 @@ impl DraftSource for GrammarDrafts {
         Some(self)
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.nodes.clear();
         self.text.clear();
         self.n_output = 0;
     }
 
-    fn truncate(&mut self, _len: usize) {
-        self.reset();
-    }
-
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        self.reset();
+        self.truncate(0);
         let start = self.start.of(committed.len());
         let Some(output) = committed.get(start..).filter(|_| !self.is_off) else { return };
         self.text.extend_from_slice(output);

@@ -377,7 +377,7 @@ fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case:
     assert!(n_lost <= n_in_file, "{case}: {n_lost} responses are lost");
     let mut source = log.source("a");
     for info in &listed {
-        source.reset();
+        source.truncate(0);
         let text = &known.held[&info.record].1;
         let mut anchors = Vec::new();
         source.anchors(text, &mut anchors);

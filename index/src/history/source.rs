@@ -8,6 +8,7 @@ use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, 
 use refrain::internals::draft::{
     AutomatonOrders, OpeningPlace, Openings, OrderConfig, most_frequent, propose_orders,
 };
+use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TargetListener, TokenId};
 use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::cache::PageCache;
@@ -301,17 +302,9 @@ impl DraftSource for HistoryLogSource {
         self.begin = committed.len();
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.forget_matches();
         self.begin = usize::MAX;
-    }
-
-    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
-        self.find_namespace();
-        let Some(namespace) = &self.namespace else { return Vec::new() };
-        let namespace = read(namespace);
-        let frozen = namespace.searched().flat_map(Segment::token_counts);
-        most_frequent(namespace.automaton().token_counts().chain(frozen), n_max)
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
@@ -367,5 +360,19 @@ impl DraftSource for HistoryLogSource {
 
     fn fork(&self) -> Box<dyn DraftSource> {
         Box::new(Self::new(Arc::clone(&self.shared), &self.name, self.config))
+    }
+
+    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
+        Some(self)
+    }
+}
+
+impl TargetListener for HistoryLogSource {
+    fn frequent_tokens(&mut self, n_max: usize) -> Vec<TokenId> {
+        self.find_namespace();
+        let Some(namespace) = &self.namespace else { return Vec::new() };
+        let namespace = read(namespace);
+        let frozen = namespace.searched().flat_map(Segment::token_counts);
+        most_frequent(namespace.automaton().token_counts().chain(frozen), n_max)
     }
 }

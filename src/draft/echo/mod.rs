@@ -23,7 +23,7 @@ mod store;
 use serde::{Deserialize, Serialize};
 
 use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, TargetListener};
 use super::successors::{LIST_BYTES, Successor, SuccessorLists};
 use refrain_trees::TokenId;
 use refrain_trees::VERIFY_ROWS_MAX;
@@ -208,16 +208,12 @@ impl DraftSource for EchoSource {
         self.read(committed);
     }
 
-    /// The lists stay: they are predictions after one or two tokens, wherever these occur.
-    fn reset(&mut self) {
-        self.truncate(0);
-    }
-
     fn release(&mut self) {
-        self.reset();
+        self.truncate(0);
         self.unread = SuccessorLists::new();
     }
 
+    /// The lists stay: they are predictions after one or two tokens, wherever these occur.
     fn truncate(&mut self, len: usize) {
         self.unread.truncate(len.saturating_sub(self.first));
         (self.root, self.before_root) = (None, None);
@@ -251,10 +247,6 @@ impl DraftSource for EchoSource {
                 Self::propose(&store, pair.single(), pair, 1, parent, out);
             }
         }
-    }
-
-    fn observe(&mut self, committed: &[TokenId], _step: &StepOutcome<'_>) {
-        self.read(committed);
     }
 
     /// The owner of the store reports the lists.
@@ -370,7 +362,7 @@ mod tests {
         one.prime(&tokens("aa"));
         let found = at_root(&mut one);
         assert_eq!(draft(&found), [('b', 1), ('b', 0)]);
-        one.reset();
+        one.truncate(0);
         assert_eq!(at_root(&mut one), [], "no text");
         let mut later = of_store();
         later.prime(&tokens("xa"));

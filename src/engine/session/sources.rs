@@ -127,7 +127,7 @@ impl Sources {
 
     /// Adds a source; it observes the tokens that the other sources have observed.
     fn add(&mut self, mut source: Box<dyn DraftSource>, tokens: &[TokenId]) {
-        source.reset();
+        source.truncate(0);
         source.prime(&tokens[..self.primed]);
         self.list.push(source);
     }
@@ -160,7 +160,7 @@ impl Sources {
     /// Restarts every source if a call of one has panicked.
     pub(super) fn recover(&mut self) {
         if self.is_disturbed {
-            self.list.iter_mut().for_each(|source| source.reset());
+            self.list.iter_mut().for_each(|source| source.truncate(0));
             watch(&mut self.list, &self.never);
             (self.primed, self.calibrated, self.is_disturbed) = (0, 0, false);
         }
@@ -272,7 +272,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::draft::{Anchor, Candidates, Computed, ComputingSource, Cursor, StepOutcome};
+    use crate::draft::{Anchor, Candidates, Computed, ComputingSource, Cursor};
 
     /// Shows the flag that it watches.
     struct Watching(Arc<Mutex<Arc<AtomicBool>>>);
@@ -290,19 +290,11 @@ mod tests {
             Some(self)
         }
 
-        fn prime(&mut self, _: &[TokenId]) {}
-
-        fn reset(&mut self) {}
+        fn truncate(&mut self, _len: usize) {}
 
         fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {}
 
         fn expand(&mut self, _: &[Cursor], _: &mut Candidates) {}
-
-        fn observe(&mut self, _: &[TokenId], _: &StepOutcome<'_>) {}
-
-        fn memory_usage(&self) -> usize {
-            0
-        }
 
         fn fork(&self) -> Box<dyn DraftSource> {
             Box::new(Self(Arc::default()))

@@ -162,7 +162,7 @@ impl<R: Rule> RuleSource<R> {
 
     fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.n_read {
-            self.reset(); // shortened without notice
+            self.truncate(0); // shortened without notice
         }
         self.rule.read(committed);
         self.n_read = committed.len();
@@ -212,7 +212,7 @@ impl<R: Rule> DraftSource for RuleSource<R> {
         self.read(committed);
     }
 
-    fn reset(&mut self) {
+    fn truncate(&mut self, _len: usize) {
         self.rule.reset();
         self.n_read = 0;
     }

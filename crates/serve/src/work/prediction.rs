@@ -34,8 +34,8 @@ impl DraftSource for Prediction {
         self.0.prime(committed);
     }
 
-    fn reset(&mut self) {
-        self.0.reset();
+    fn truncate(&mut self, _len: usize) {
+        self.0.truncate(0);
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {

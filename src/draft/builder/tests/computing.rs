@@ -72,9 +72,7 @@ impl DraftSource for Computing {
         Some(self)
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {}
+    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         self.ready.clear();
@@ -90,12 +88,6 @@ impl DraftSource for Computing {
                 out.push(Candidate { parent, token, probability, match_len: 1, count: 1, next });
             }
         }
-    }
-
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
-
-    fn memory_usage(&self) -> usize {
-        0
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

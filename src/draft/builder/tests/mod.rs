@@ -420,8 +420,8 @@ impl DraftSource for Named {
         self.1.prime(committed);
     }
 
-    fn reset(&mut self) {
-        self.1.reset();
+    fn truncate(&mut self, _len: usize) {
+        self.1.truncate(0);
     }
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
@@ -475,9 +475,7 @@ impl DraftSource for Unlikely {
         EvidenceClass::Plain
     }
 
-    fn prime(&mut self, _committed: &[TokenId]) {}
-
-    fn reset(&mut self) {}
+    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         out.push(Anchor { cursor: Cursor(0), match_len: 1 });
@@ -486,12 +484,6 @@ impl DraftSource for Unlikely {
     fn expand(&mut self, _frontier: &[Cursor], out: &mut Candidates) {
         let (token, next) = (self.0, Cursor(0));
         out.push(Candidate { parent: 0, token, probability: 0.05, match_len: 1, count: 1, next });
-    }
-
-    fn observe(&mut self, _committed: &[TokenId], _step: &StepOutcome<'_>) {}
-
-    fn memory_usage(&self) -> usize {
-        0
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -35,7 +35,7 @@ impl<R: Rule> Rule for CoordGen<R> {
 
     fn reset(&mut self) {
         self.base.reset();
-        self.calibration.reset();
+        self.calibration.truncate(0);
     }
 
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
