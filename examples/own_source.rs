@@ -10,10 +10,10 @@
 use std::error::Error;
 use std::path::Path;
 
-use refrain::drafting::{Anchor, Candidate, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
+use refrain::drafting::{Anchor, Candidate, Candidates, Cursor, DraftSource, EvidenceClass};
 use refrain::{
-    Anchor, Candidate, Candidates, Cursor, DraftSource, Engine, EngineOptions, Event, EvidenceClass,
-    GenerateOptions, Role, SessionOptions, SpecialTokens, Stats, TokenId, Tokenizer,
+    Engine, EngineOptions, Event, GenerateOptions, Role, SessionOptions, SpecialTokens, Stats, TokenId,
+    Tokenizer,
 };
 
 const PHRASES: [&str; 3] = [

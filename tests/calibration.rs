@@ -11,7 +11,7 @@ use model_files::golden;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{
     Acceptance, Anchor, Calibration, Candidates, Cursor, DraftPolicy, DraftRows, DraftSource, DraftTree,
-    EchoConfig, EvidenceClass, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists, TargetListener,
+    EchoConfig, EvidenceClass, NodeIdx, ReuseConfig, Successor, SuccessorLists, TargetListener,
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::engine::{ECHO_STEP_US_MIN, TARGET_READ_STEP_US_MIN};
@@ -20,10 +20,8 @@ use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    Acceptance, Anchor, Calibration, CancelToken, Candidates, Checkpoint, Cursor, DraftPolicy, DraftRows,
-    DraftSource, DraftTree, EchoConfig, Engine, EngineOptions, EvidenceClass, GenerateOptions, KvType,
-    NodeIdx, Quantize, ReuseConfig, Sampling, Session, SessionError, SessionOptions, Successor,
-    SuccessorLists, TargetListener, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling, Session, SessionError,
+    SessionOptions, TokenId,
 };
 
 /// Records the received lists, and drafts nothing.

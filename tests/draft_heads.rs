@@ -19,7 +19,7 @@ use model_files::{Gguf, assert_variant, golden};
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{
     Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource,
-    EvidenceClass, HiddenStates, Predictor, StepOutcome,
+    EvidenceClass, HiddenStates, Predictor,
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
@@ -29,10 +29,8 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Anchor, CancelToken, Candidates, Checkpoint, Computed, ComputingSource, Cursor, DraftModelOptions,
-    DraftPolicy, DraftRows, DraftSource, Drafting, Engine, EngineError, EngineOptions, EvidenceClass,
-    GenerateOptions, HiddenStates, KvType, Pinned, Predictor, Sampling, SessionOptions, SpecialTokens,
-    StreamOptions, TokenId,
+    CancelToken, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, KvType,
+    Sampling, SessionOptions, SpecialTokens, TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use refrain::TokenId;
-use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass};
+use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, TargetListener};
 use refrain::internals::draft::OrderConfig;
-use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, TargetListener, TokenId};
 use refrain_index::history::LeftOutReason;
 use refrain_index::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,

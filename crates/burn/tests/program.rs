@@ -1,8 +1,8 @@
 //! The program `refrain-train`: what it trains is used, and changes no answer.
 
-use refrain::{
-    Checkpoint, DraftModelOptions, Engine, EngineOptions, GenerateOptions, Predictor, Role, SessionOptions,
-};
+use refrain::checkpoint::Checkpoint;
+use refrain::drafting::Predictor;
+use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, Role, SessionOptions};
 use refrain_program::testing::{Ran, arg, repository, run};
 
 fn train(args: &[&str]) -> Ran {

@@ -50,7 +50,7 @@ use std::process::ExitCode;
 use args::{Command, ConfigArgs, ConfigCommand, ModelCommand};
 use failure::{Exit, Failure};
 use interrupt::Interrupt;
-use refrain_program::start::{self, check_memory};
+use refrain_program::start;
 use refrain_program::{failure, key, load, profile, progress, terminal};
 
 fn main() -> ExitCode {
@@ -68,7 +68,6 @@ fn run_program() -> Result<Exit, Failure> {
     models::set_folder(cli.models.clone());
     load::set_locate(models::located);
     load::set_pre_tokenizer(cli.pre_tokenizer.clone());
-    check_memory()?;
     key::set_file(cli.key_file.clone());
     let interrupt = Interrupt::install()?;
     match &cli.command {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use refrain::EngineOptions;
+use refrain::device::{MachineProfile, Powercap, ProfileError, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::profile::PassCost;
-use refrain::{EngineOptions, MachineProfile, Powercap, ProfileError, ProfileOptions, ThreadEnergy};
 use refrain_program::profile::beside;
 
 use crate::args::ProfileArgs;

@@ -82,6 +82,9 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     };
     models.load(&id)?;
     let server = Server::bind(options, models)?;
+    // Whoever reads the address may stop the server at once.
+    let stop = CancelToken::new();
+    let stopping = interrupt.cancels(stop.clone());
     refrain_serve::quiet_panics();
     let place = match (server.unix_socket(), &new_token) {
         (Some(path), _) => visible(&format!("unix:{}", path.display())).into_owned(),
@@ -106,8 +109,6 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         ),
     }
     load::note_demonstration(&args.model);
-    let stop = CancelToken::new();
-    let stopping = interrupt.cancels(stop.clone());
     server.run(&stop)?;
     drop((stopping, keeping));
     if let Some(setup) = pinned {

@@ -3,7 +3,7 @@
 use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::{Checkpoint, Engine, EngineOptions, ModelConfig, SessionOptions};
+use refrain::{Engine, EngineOptions, SessionOptions};
 
 use crate::args::SessionArgs;
 use crate::failure::Failure;

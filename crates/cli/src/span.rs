@@ -1,8 +1,11 @@
 //! The context of a session that names none: the model's, as far as memory allows.
 
+use refrain::architecture::ModelConfig;
 use refrain::architecture::RopeScaling;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::stream::available_bytes;
-use refrain::{CONTEXT_LEN_DEFAULT_MAX, Checkpoint, ModelConfig, Pinned, SessionOptions};
+use refrain::streaming::Pinned;
+use refrain::{CONTEXT_LEN_DEFAULT_MAX, SessionOptions};
 use refrain_program::args::ComputeArgs;
 
 use crate::args::SessionArgs;

@@ -5,10 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::ProfileOptions;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
-use refrain::{Checkpoint, Engine, EngineOptions, ProfileOptions};
+use refrain::{Engine, EngineOptions};
 use refrain_program::testing::{Ran, arg, repository, run};
 use serde_json::{Value, json};
 

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use refrain::{EngineOptions, MachineProfile, Session};
+use refrain::device::MachineProfile;
+use refrain::{EngineOptions, Session};
 
 use crate::args::ModelArgs;
 use crate::load;

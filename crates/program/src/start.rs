@@ -9,9 +9,9 @@ use refrain::internals::kernels::{MEMORY_MARGIN, has_room};
 
 use crate::failure::{Exit, Failure, usage};
 
-/// Runs a program: its exit code, after its failure is printed.
+/// Runs a program, if the system gives it memory: its exit code, after its failure is printed.
 pub fn run(program: impl FnOnce() -> Result<Exit, Failure>) -> ExitCode {
-    match program() {
+    match check_memory().and_then(|()| program()) {
         Ok(exit) => exit.into(),
         Err(failure) => failure.report(),
     }
@@ -28,11 +28,8 @@ pub fn parse<T: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<T, F
 /// Memory that every command needs. With less, the process would end in the middle of an allocation.
 const MEMORY_MIN: usize = 48 << 20;
 
-/// Checks that the system gives memory, before the first command allocates some.
-///
-/// # Errors
-/// It gives less than [`MEMORY_MIN`].
-pub fn check_memory() -> Result<(), Failure> {
+/// Checks that the system gives memory, before anything allocates some.
+fn check_memory() -> Result<(), Failure> {
     if has_room(MEMORY_MIN) {
         return Ok(());
     }

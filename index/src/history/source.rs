@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use refrain::TokenId;
-use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
+use refrain::drafting::{
+    Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TargetListener,
+};
 use refrain::internals::draft::{
     AutomatonOrders, OpeningPlace, Openings, OrderConfig, most_frequent, propose_orders,
 };
-use refrain::{Anchor, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome, TargetListener, TokenId};
 use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::cache::PageCache;

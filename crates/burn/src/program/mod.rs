@@ -4,7 +4,7 @@ mod args;
 
 use std::process::ExitCode;
 
-use refrain::Predictor;
+use refrain::drafting::Predictor;
 use refrain_program::failure::{Exit, Failure};
 use refrain_program::progress::Progress;
 use refrain_program::{load, print_line, start, terminal};
@@ -23,7 +23,6 @@ pub fn main() -> ExitCode {
         let cli: Cli = start::parse(std::env::args_os())?;
         terminal::set_color(cli.color.choice());
         load::set_pre_tokenizer(cli.pre_tokenizer);
-        start::check_memory()?;
         match &cli.command {
             Command::Predictor(args) => train_predictor(args),
             Command::Draft(args) => train_draft(args),

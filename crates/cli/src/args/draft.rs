@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use refrain::{Drafting, PruningConfig, SessionOptions};
+use refrain::drafting::PruningConfig;
+use refrain::{Drafting, SessionOptions};
 use refrain_program::args::{DraftModelArg, PruningArg};
 
 #[derive(Debug, Args)]

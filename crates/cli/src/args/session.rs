@@ -1,7 +1,9 @@
 //! The options of a session: draft sources, context, batches.
 
 use clap::{Args, ValueEnum};
-use refrain::{Calibration, EchoConfig, SessionOptions, WindowCache};
+use refrain::SessionOptions;
+use refrain::drafting::{Calibration, EchoConfig};
+use refrain::state::WindowCache;
 use refrain_program::args::{KvArg, ReuseArgs};
 
 use super::draft::DraftArgs;

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain::{IsaKind, PruningConfig};
+use refrain::device::IsaKind;
+use refrain::drafting::PruningConfig;
 use refrain_program::args::{
     DraftModelArg, ModelArgs, PruningArg, ReuseArgs, StreamingArgs, bandwidth, bytes, isa,
 };

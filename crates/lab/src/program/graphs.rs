@@ -1,8 +1,9 @@
 //! `refrain-bench graphs` measures the time that switching static graphs adds to a prefill.
 
 use crate::graphs::{self, GraphsBenchError};
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::schedule::SwitchTimes;
-use refrain::{Checkpoint, Engine, EngineOptions};
+use refrain::{Engine, EngineOptions};
 
 use super::args::BenchGraphsArgs;
 use refrain_program::failure::{Exit, Failure};

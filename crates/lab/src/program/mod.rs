@@ -22,7 +22,6 @@ pub fn main() -> ExitCode {
         let cli: Cli = start::parse(std::env::args_os())?;
         terminal::set_color(cli.color.choice());
         load::set_pre_tokenizer(cli.pre_tokenizer);
-        start::check_memory()?;
         match &cli.command {
             Command::Replay(args) => replay::run(args),
             Command::Floor(args) => replay::floor(args),

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use plotters::prelude::*;
-use refrain::MachineProfile;
+use refrain::device::MachineProfile;
 use refrain::internals::profile::PassCost;
 use refrain_files::open_regular;
 use refrain_program::failure::{Exit, Failure};

@@ -12,8 +12,9 @@ use crate::{
     AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
     Strategy, Tally, TokenRow, rows,
 };
+use refrain::drafting::PruningConfig;
 use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::{DraftModelOptions, EngineOptions, PruningConfig, SessionOptions, Tokenizer};
+use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
 
 use super::args::{AblateArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs};
 use super::needs_draft_model;

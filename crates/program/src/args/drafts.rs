@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use refrain::ReuseConfig;
+use refrain::drafting::ReuseConfig;
 
 /// A predictor.
 #[derive(Debug, Clone, PartialEq, Eq)]

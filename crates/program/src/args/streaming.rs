@@ -1,7 +1,7 @@
 //! The options of a model that is larger than memory.
 
 use clap::Args;
-use refrain::{Pinned, StreamOptions};
+use refrain::streaming::{Pinned, StreamOptions};
 
 use super::size::bytes;
 

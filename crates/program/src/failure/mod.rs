@@ -16,16 +16,12 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
 use refrain::device::ProfileError;
 use refrain::drafting::PredictorError;
-use refrain::error::SelfDraftError;
-use refrain::error::{ForwardError, SamplingError};
+use refrain::error::{ForwardError, SamplingError, SelfDraftError};
 use refrain::internals::model::graphs::{GraphsError, LayersProblem};
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::WeightsError;
 use refrain::internals::schedule::TimesError;
-use refrain::{
-    EngineError, ForwardError, GenerateError, LoadError, PredictorError, ProfileError, SamplingError,
-    SessionError, TokenizerError,
-};
+use refrain::{EngineError, GenerateError, LoadError, SessionError, TokenizerError};
 use refrain_files::replace::ReplaceError;
 
 /// The exit code of the program.
