@@ -65,7 +65,7 @@ fn a_question_finds_its_note() {
     let (_, report) = run_json(&["--context", &notes(), "--max-tokens", "8", QUESTION]);
     let first = &report["passages"][0];
     assert!(first["path"].as_str().unwrap().ends_with("aniarda-travel.md"), "{first}");
-    assert!(first["model", "score"].as_f64().unwrap() > 0.0);
+    assert!(first["score"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

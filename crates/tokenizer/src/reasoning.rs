@@ -140,7 +140,7 @@ enum State {
 /// answer: of gpt-oss also the arguments of a call of a tool, whose name [`Self::recipient`] has. Headers are removed.
 ///
 /// ```
-/// # use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
+/// # use refrain_tokenizer::{ReasoningMarkers, ReasoningSplitter, TextKind};
 /// let markers = ReasoningMarkers::pair("<think>", "</think>");
 /// let mut splitter = ReasoningSplitter::new(Some(markers), "");
 /// let mut out = Vec::new();

@@ -6,7 +6,7 @@
 /// invalid sequence becomes one U+FFFD. At most three bytes are pending.
 ///
 /// ```
-/// use refrain::internals::tokenizer::Utf8Stream;
+/// use refrain_tokenizer::Utf8Stream;
 ///
 /// let mut stream = Utf8Stream::new();
 /// assert_eq!(stream.push(b"caf\xc3"), "caf");

@@ -2,8 +2,8 @@
 //! declared order.
 //!
 //! ```
-//! use refrain::internals::kernels::BlockType;
-//! use refrain::internals::model::gguf::{GgufFile, GgufWriter};
+//! use refrain_kernels::BlockType;
+//! use refrain_containers::gguf::{GgufFile, GgufWriter};
 //!
 //! let mut writer = GgufWriter::new();
 //! writer.metadata("general.architecture", "llama");

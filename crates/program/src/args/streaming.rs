@@ -7,7 +7,7 @@ use super::size::bytes;
 
 /// The layers that stay in memory.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Streaming")]
+#[command(next_help_heading = "Model")]
 pub struct StreamingArgs {
     /// Stream a packed model from flash within a budget, such as 1GiB.
     ///

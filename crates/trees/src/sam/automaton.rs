@@ -61,7 +61,7 @@ pub struct FullError {
 /// A suffix automaton of one or more token sequences, extended token by token.
 ///
 /// ```
-/// use refrain::internals::sam::SuffixAutomaton;
+/// use refrain_trees::sam::SuffixAutomaton;
 ///
 /// let mut automaton = SuffixAutomaton::new();
 /// automaton.extend_all(&[7, 8, 9, 5, 7, 8])?;
@@ -69,7 +69,7 @@ pub struct FullError {
 /// assert_eq!(seen_before.len(), 2);
 /// let next: Vec<u32> = automaton.successors(seen_before).map(|s| s.token).collect();
 /// assert_eq!(next, [9]);
-/// # Ok::<(), refrain::internals::sam::FullError>(())
+/// # Ok::<(), refrain_trees::sam::FullError>(())
 /// ```
 ///
 /// `Clone` copies the whole automaton, as a forked session needs.
