@@ -3,10 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use refrain::architecture::ModelConfig;
-use refrain::drafting::VERIFY_ROWS_MAX;
-use refrain::internals::engine::CONTEXT_LEN_DEFAULT_MAX;
-use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
+use refrain::{Drafting, Engine, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
 use thiserror::Error;
 
 use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
@@ -157,18 +154,6 @@ impl Strategy {
         match self {
             Strategy::ModelRule(ModelRule::EdgeLlm) => VERIFY_ROWS_MAX,
             _ => max_rows,
-        }
-    }
-
-    /// Maximum memory of the rule's source in bytes, without the weights of its draft model. 0 for strategies other
-    /// than rules with a model.
-    pub fn rule_bytes(self, draft: &ModelConfig, options: &SessionOptions) -> u64 {
-        match self {
-            Strategy::ModelRule(rule) => {
-                let context_len = options.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
-                rule.bytes(draft, context_len, options.verify_rows_max)
-            }
-            _ => 0,
         }
     }
 

@@ -24,11 +24,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use refrain::architecture::ModelConfig;
-use refrain::drafting::DraftSource;
+use refrain::DraftSource;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
-use refrain::internals::draft_model::DraftModel;
-use refrain::internals::draft_model::{Drafter, KvTree};
+use refrain::internals::draft_model::{DraftModel, Drafter};
 use refrain::internals::model::kv_cache::KvCacheError;
 use serde::{Deserialize, Serialize};
 
@@ -85,11 +83,6 @@ impl ModelRule {
             ModelRule::EdgeLlm => 2 * n_max,
             ModelRule::BestFirst => n_max,
         }
-    }
-
-    /// Maximum memory of a source of this rule, in bytes, without the model's weights.
-    pub fn bytes(self, config: &ModelConfig, context_len: usize, max_rows: usize) -> u64 {
-        KvTree::bytes(config, context_len, self.n_nodes_max(max_rows))
     }
 
     /// The rule as a draft source, for sessions of `context_len` tokens and trees of at most `max_rows` rows.
