@@ -210,6 +210,9 @@ pub(crate) struct TaskArgs {
 /// The generation options of run and chat.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
+    /// Statistics after each answer: text, json or off.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = StatsFormat::Text, hide_possible_values = true, hide_default_value = true)]
+    pub(crate) stats: StatsFormat,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -231,9 +234,6 @@ pub(crate) struct CommonArgs {
     pub(crate) ignore_eos: bool,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
-    /// Statistics after each answer: text, json or off.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = StatsFormat::Text, hide_possible_values = true, hide_default_value = true)]
-    pub(crate) stats: StatsFormat,
 }
 
 impl CommonArgs {
