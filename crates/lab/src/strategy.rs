@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use refrain::{Drafting, Engine, Session, SessionError, SessionOptions, VERIFY_ROWS_MAX};
+use refrain::drafting::VERIFY_ROWS_MAX;
+use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
 use thiserror::Error;
 
 use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};

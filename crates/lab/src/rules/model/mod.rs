@@ -24,7 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use refrain::DraftSource;
+use refrain::drafting::DraftSource;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
 use refrain::internals::draft_model::{DraftModel, Drafter};
 use refrain::internals::model::kv_cache::KvCacheError;
