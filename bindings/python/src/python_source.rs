@@ -8,11 +8,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use refrain::TokenId;
-use refrain::drafting::DraftSource;
-use refrain::internals::draft::{
-    Anchor, Candidate, Candidates, Cursor, EvidenceClass, VERIFY_ROWS_MAX,
-};
+use refrain::internals::draft::{Anchor, Candidate, Candidates, Cursor, EvidenceClass, VERIFY_ROWS_MAX};
+use refrain::{DraftSource, TokenId};
 
 use crate::errors::Failure;
 
