@@ -415,7 +415,7 @@ pub fn events(session: &mut Session, options: GenerateOptions) -> Vec<Event> {
 
 /// The folder of the fixture models and the sample notes.
 pub fn fixtures() -> &'static Path {
-    // The tests of crates below use this module too.
+    // The tests of crates in `crates/` use this module too.
     let [here, above] = [
         concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"),
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures"),

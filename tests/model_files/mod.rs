@@ -19,7 +19,7 @@ pub const GOLDEN_EXPERTS: [&str; 3] = ["qwen3_moe", "gpt_oss", "lfm2_moe"];
 
 /// The folder of a golden model: a Hugging Face checkpoint and `golden.safetensors`, written by `tools/make-goldens`.
 pub fn golden(architecture: &str) -> PathBuf {
-    // The tests of crates below use this module too.
+    // The tests of crates in `crates/` use this module too.
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = manifest.join("tests/golden").join(architecture);
     let path = if own.is_dir() { own } else { manifest.join("../../tests/golden").join(architecture) };
