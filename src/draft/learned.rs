@@ -490,7 +490,6 @@ mod tests {
         assert_eq!(field(&|json| json["costs"]["knots"][1]["rows"] = 1.into()), "costs");
         assert_eq!(field(&|json| json["costs"]["knots"] = serde_json::json!([])), "costs");
         assert_eq!(field(&|json| json["costs"]["hidden_us"] = (-1.0).into()), "costs");
-        assert_eq!(field(&|json| json["costs"]["leaves"]["cells"][0]["per_leaf"] = 7.into()), "costs");
         assert_eq!(field(&|json| json["correction"]["log_factors"][3] = 100.into()), "correction");
         assert_eq!(field(&|json| json["correction"]["log_factors"] = serde_json::json!([0.0])), "correction");
         // A value beyond the range of its type, or not a number.

@@ -287,7 +287,7 @@ fn decode(
     let mut session = engine.session(SessionOptions {
         context_len: Some(context_len),
         drafting: strategy.drafting(),
-        draft_model: strategy == Strategy::Refrain,
+        draft_model: matches!(strategy, Strategy::Refrain | Strategy::Lever),
         // Each strategy learns its answers once.
         namespace: format!("{strategy} {}", row.session.as_deref().unwrap_or_default()),
         history: has_history,
@@ -333,7 +333,7 @@ fn own_sources(
         Strategy::Baseline(baseline) => vec![baseline.source(max_rows, earlier)],
         Strategy::AlwaysRight => vec![Box::new(AlwaysRight::new(prompt_len, response))],
         Strategy::AlwaysWrong => vec![Box::new(AlwaysWrong::new(prompt_len, response))],
-        Strategy::Refrain | Strategy::Retrieval
+        Strategy::Refrain | Strategy::Lever | Strategy::Retrieval
             if sources == Sources::Passages && !row.passages.is_empty() =>
         {
             vec![Box::new(PassagesSource::new(row.passages.iter().map(Vec::as_slice)))]

@@ -149,6 +149,7 @@ impl<'a> Lane<'a> {
         let names = sources.iter().map(|source| source.name());
         let costs = self.setting.costs.behind(row.prompt.len());
         let costs = costs.with_draft_us_per_node(self.times.us_per_node(names));
+        let costs = if self.setting.strategy == Strategy::Lever { costs.with_leaf_prices() } else { costs };
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
         self.read_prompt(row, &mut sources);
@@ -325,7 +326,7 @@ impl<'a> Lane<'a> {
             Strategy::Oracle(oracle) => {
                 vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
             }
-            Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval => {
+            Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
                     vec![Box::new(context), Box::new(ResumeSource::new())];

@@ -14,6 +14,8 @@ use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
 pub enum Strategy {
     /// Refrain's own tree builder over all its sources.
     Refrain,
+    /// As `Refrain`, with a price of leaves beside that of rows (Lever, eq. 4), in replays with costs.
+    Lever,
     /// No drafts: plain decoding.
     Plain,
     /// As `Refrain`, without the draft model.
@@ -99,13 +101,13 @@ impl Strategy {
 
     /// Whether Refrain's own tree builder drafts from texts.
     pub fn retrieves(self) -> bool {
-        matches!(self, Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval)
+        matches!(self, Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval)
     }
 
     /// Whether calibration and `echo` are sources in replays of traces.
     pub fn target_rows(self) -> (bool, bool) {
         match self {
-            Strategy::Refrain => (true, false),
+            Strategy::Refrain | Strategy::Lever => (true, false),
             Strategy::Rows(TargetRows::Echo) => (false, true),
             Strategy::Rows(TargetRows::Both) => (true, true),
             _ => (false, false),
@@ -115,7 +117,7 @@ impl Strategy {
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
-            Strategy::Refrain | Strategy::Rows(_) | Strategy::Retrieval => Drafting::Auto,
+            Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval => Drafting::Auto,
             Strategy::DraftModel => Drafting::DraftModel,
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
@@ -169,6 +171,7 @@ impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Strategy::Refrain => "refrain",
+            Strategy::Lever => "lever",
             Strategy::Plain => "plain",
             Strategy::Rows(TargetRows::Echo) => "refrain-echo",
             Strategy::Rows(TargetRows::Both) => "refrain-both",
@@ -242,6 +245,7 @@ impl FromStr for Strategy {
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
+        all.push(Strategy::Lever);
         all.extend(Oracle::ALL.map(Strategy::Oracle));
         find(&all, name)
     }
@@ -263,7 +267,7 @@ mod tests {
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
         let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
-        for strategy in all.chain([Strategy::ModelRule(ModelRule::Chain(3))]) {
+        for strategy in all.chain([Strategy::Lever, Strategy::ModelRule(ModelRule::Chain(3))]) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
         for sources in Sources::ALL {

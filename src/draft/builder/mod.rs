@@ -16,7 +16,7 @@
 //! node that lowers gain/cost (eq. 6); with a staircase of batch lengths that is a local optimum. Evaluating
 //! every prefix costs nothing more, finds the global optimum, fills the free rows of a stair, and includes
 //! `{root}`, which is plain decoding. A prefix costs the sum of its rows and its leaves (eq. 4): a node that
-//! extends a path adds a row, a new branch adds a leaf too. Leaves therefore influence the size of the tree.
+//! extends a path adds a row, a new branch adds a leaf too, which counts with costs that have prices of leaves.
 //! Among trees of one size, the tree with the highest gain is chosen.
 //!
 //! Sources that look up are expanded at every node. A source that computes

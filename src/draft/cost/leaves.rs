@@ -1,4 +1,4 @@
-//! Cost that the leaves of a tree add to its verification, learned per shape.
+//! Cost that the leaves of a tree add to its verification, learned per shape, for profiles with prices of leaves.
 //!
 //! A step costs `t_verify(rows, leaves)` (Lever, eq. 4). The measurement at load time covers chains, which
 //! have one leaf. The cost of further leaves is learned from verified trees, over a grid of shapes in powers
@@ -17,12 +17,10 @@
 //! The grid stores a cost per leaf, so the value learned for one shape is valid for its neighbours too. Costs
 //! are in units of a one-row step, so heat, which slows everything, does not change them.
 
-use serde::{Deserialize, Serialize};
-
 use refrain_trees::VERIFY_ROWS_MAX;
 
 /// Classes of rows, and of leaves: 1, 2, 4, … [`VERIFY_ROWS_MAX`].
-pub(super) const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
+const N_CLASSES: usize = VERIFY_ROWS_MAX.ilog2() as usize + 1;
 
 /// Assumed cost of a leaf if no similar shape was seen, in one-row steps. Measured (`benches/RESULTS.md`), it
 /// is −0.2 to 3 % depending on the shape, without a clear rule. On replayed responses, with the measured
@@ -74,73 +72,42 @@ struct Cell {
     n_seen: u8,
 }
 
-/// Leaf costs as stored: only the observed shapes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct StoredLeaves {
-    cells: Vec<StoredCell>,
-    n_straight: u8,
+/// The prices of one cost profile.
+#[derive(Clone, Debug)]
+pub(super) struct LeafPrices {
+    pub(super) costs: LeafCosts,
+    /// Cost that 1, 2, 4, … leaves add to each number of rows, in one-row steps.
+    added: [[f32; N_CLASSES]; VERIFY_ROWS_MAX],
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredCell {
-    row_class: u8,
-    leaf_class: u8,
-    per_leaf: f32,
-    n_seen: u8,
+impl Default for LeafPrices {
+    fn default() -> Self {
+        Self { costs: LeafCosts::unknown(), added: [[0.0; N_CLASSES]; VERIFY_ROWS_MAX] }
+    }
+}
+
+impl LeafPrices {
+    /// Looks the added costs up, which already rise with rows and with leaves. `batch_lens` are the batch lengths of 1, 2, … rows.
+    pub(super) fn fill(&mut self, batch_lens: &[usize; VERIFY_ROWS_MAX]) {
+        self.added = batch_lens.map(|len| self.costs.added_by_class(len));
+    }
+
+    /// Multiplies the added costs, until they are looked up again.
+    pub(super) fn scale(&mut self, factor: f32) {
+        self.added.as_flattened_mut().iter_mut().for_each(|added| *added *= factor);
+    }
+
+    /// Cost that `leaves` leaves add to `rows` rows, in one-row steps.
+    pub(super) fn added_to(&self, rows: usize, leaves: usize) -> f32 {
+        let (class, weight) = place(leaves.min(rows));
+        let of_rows = &self.added[rows.min(VERIFY_ROWS_MAX) - 1];
+        of_rows[class] + weight * (of_rows[class + 1] - of_rows[class])
+    }
 }
 
 impl LeafCosts {
-    /// Averages the shapes of both, weighted by their numbers of steps.
-    pub(super) fn blend(&mut self, theirs: &LeafCosts) {
-        let cells = self.cells.as_flattened_mut().iter_mut();
-        for (mine, theirs) in cells.zip(theirs.cells.as_flattened()) {
-            let n = f32::from(mine.n_seen) + f32::from(theirs.n_seen);
-            if n > 0.0 {
-                mine.per_leaf += f32::from(theirs.n_seen) / n * (theirs.per_leaf - mine.per_leaf);
-                mine.n_seen = mine.n_seen.max(theirs.n_seen);
-            }
-        }
-        self.n_straight = self.n_straight.min(theirs.n_straight);
-        self.fill_added();
-    }
-
-    pub(super) fn to_stored(&self) -> StoredLeaves {
-        let mut cells = Vec::new();
-        for (row_class, of_rows) in (0u8..).zip(&self.cells) {
-            for (leaf_class, &Cell { per_leaf, n_seen }) in (0u8..).zip(of_rows) {
-                if n_seen > 0 {
-                    cells.push(StoredCell { row_class, leaf_class, per_leaf, n_seen });
-                }
-            }
-        }
-        StoredLeaves { cells, n_straight: self.n_straight }
-    }
-
-    /// # Errors
-    /// The reason why the costs are invalid.
-    pub(super) fn from_stored(stored: &StoredLeaves) -> Result<Self, &'static str> {
-        let mut costs = Self::unknown();
-        if stored.n_straight >= FADING_STEPS || stored.cells.len() > N_CLASSES * N_CLASSES {
-            return Err("there are too many shapes, or steps without leaves");
-        }
-        for &StoredCell { row_class, leaf_class, per_leaf, n_seen } in &stored.cells {
-            let of_rows = costs.cells.get_mut(usize::from(row_class));
-            let cell = of_rows.and_then(|of_rows| of_rows.get_mut(usize::from(leaf_class)));
-            let cell = cell.ok_or("a shape has too many rows or leaves")?;
-            if !(-PER_LEAF_MAX..=PER_LEAF_MAX).contains(&per_leaf) {
-                return Err("the price of a leaf is not in its range");
-            }
-            *cell = Cell { per_leaf, n_seen };
-        }
-        costs.n_straight = stored.n_straight;
-        costs.fill_added();
-        Ok(costs)
-    }
-
     /// Costs without evidence.
-    pub(super) fn unknown() -> Self {
+    fn unknown() -> Self {
         let mut costs = LeafCosts { cells: Default::default(), added: Default::default(), n_straight: 0 };
         costs.fill_added();
         costs
@@ -155,7 +122,7 @@ impl LeafCosts {
 
     /// Cost that 1, 2, 4, … leaves add to a batch of `rows` rows, in one-row steps. Constant for rows beyond
     /// the largest class.
-    pub(super) fn added_by_class(&self, rows: usize) -> [f32; N_CLASSES] {
+    fn added_by_class(&self, rows: usize) -> [f32; N_CLASSES] {
         let (class, weight) = place(rows);
         let (fewer, more) = (&self.added[class], &self.added[class + 1]);
         std::array::from_fn(|leaf_class| fewer[leaf_class] + weight * (more[leaf_class] - fewer[leaf_class]))
@@ -256,7 +223,7 @@ impl Seen {
 /// The class of a number of rows or of leaves (at most the last but one), and the fraction of the way to the
 /// next class.
 #[inline]
-pub(super) fn place(n: usize) -> (usize, f32) {
+fn place(n: usize) -> (usize, f32) {
     let n = n.clamp(1, VERIFY_ROWS_MAX);
     let class = (n.ilog2() as usize).min(N_CLASSES - 2);
     (class, n as f32 / (1 << class) as f32 - 1.0)

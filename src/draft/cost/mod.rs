@@ -9,9 +9,10 @@ pub(super) mod stored;
 mod tests;
 
 use self::hidden::HiddenTime;
-use self::leaves::{LeafCosts, N_CLASSES, place};
+use self::leaves::LeafPrices;
 use self::plain::PlainSteps;
 use super::draft_times::DRAFT_US_PER_NODE;
+use crate::face::internals;
 use refrain_trees::VERIFY_ROWS_MAX;
 
 /// The time of a verification step by the rows and leaves of its tree, and the time of drafting.
@@ -26,12 +27,10 @@ use refrain_trees::VERIFY_ROWS_MAX;
 /// Later measurements correct it slowly ([`observe`](Self::observe)), because the cost grows with the context
 /// and with heat. Costs of row counts far from any measured count are learned from steps.
 ///
-/// The measurements cover only chains. The cost of further leaves is learned only from steps, per leaf and
-/// over a small grid of shapes. If neither a shape nor a similar one was observed, a leaf counts as a
-/// thousandth of a one-row step. This assumption fades as steps are observed. More leaves are never cheaper:
-/// a cheaper tree would be treated as a chain anyway.
+/// The measurements cover only chains, and a tree costs as much as a chain of its rows. A profile [with prices of
+/// leaves](Self::with_leaf_prices) learns what further leaves add, as Lever's costs do.
 ///
-/// Size: about 4 kB, whatever was measured.
+/// Size: about 2 kB, whatever was measured.
 #[derive(Clone, Debug)]
 pub struct CostProfile {
     /// Ascending by rows; the first `n_knots` are in use. At most one for each number of rows up to
@@ -42,8 +41,8 @@ pub struct CostProfile {
     free_rows: bool,
     /// Batch lengths of the backend, ascending; empty if it accepts any length.
     batch_lens: Vec<usize>,
-    /// Cost of leaves.
-    leaves: LeafCosts,
+    /// Learned cost of leaves; `None`: they cost nothing.
+    leaves: Option<Box<LeafPrices>>,
     /// Mean error of the newest steps, as a logarithm. A common error of all steps is not the cost of leaves,
     /// so the shape (rows and leaves) is learned from the deviation from this mean.
     recent_error: Option<f32>,
@@ -51,9 +50,7 @@ pub struct CostProfile {
     plain: PlainSteps,
     /// `verify_us` of 1 ..= `VERIFY_ROWS_MAX` rows with one leaf.
     table: [f32; VERIFY_ROWS_MAX],
-    /// Cost that 1, 2, 4, … leaves add to each number of rows, in one-row steps, and the µs of a one-row
-    /// step.
-    added: [[f32; N_CLASSES]; VERIFY_ROWS_MAX],
+    /// The µs of a one-row step.
     row_us: f32,
     draft_us_per_node: f32,
     /// Mean drafting time that delays nothing.
@@ -94,12 +91,11 @@ const US_MIN: f32 = 1e-6;
 const US_MAX: f32 = 1e30;
 
 /// Learned ratio of this device's step times to the stored profile, by batch length: heat, a battery saver,
-/// another program. Also contains the costs of leaves and drafts, which the stored profile lacks.
+/// another program. Also contains the costs of drafts, which the stored profile lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CostCorrection {
     /// Logarithms of factors, by rows.
     log_factors: [f32; VERIFY_ROWS_MAX],
-    leaves: LeafCosts,
     hidden: HiddenTime,
 }
 
@@ -109,8 +105,7 @@ const LOG_CORRECTION_MAX: f32 = 2.8;
 impl CostCorrection {
     /// A correction without evidence.
     pub(crate) fn none() -> Self {
-        let (leaves, hidden) = (LeafCosts::unknown(), HiddenTime::default());
-        Self { log_factors: [0.0; VERIFY_ROWS_MAX], leaves, hidden }
+        Self { log_factors: [0.0; VERIFY_ROWS_MAX], hidden: HiddenTime::default() }
     }
 
     /// The correction that converts `measured` to `learnt`, both without padding of their batches.
@@ -119,7 +114,7 @@ impl CostCorrection {
             let factor = learnt.interpolate(i + 1) / measured.interpolate(i + 1);
             factor.ln().clamp(-LOG_CORRECTION_MAX, LOG_CORRECTION_MAX)
         });
-        Self { log_factors, leaves: learnt.leaves.clone(), hidden: learnt.hidden }
+        Self { log_factors, hidden: learnt.hidden }
     }
 }
 
@@ -163,15 +158,26 @@ impl CostProfile {
             n_knots: 1,
             free_rows: true,
             batch_lens: Vec::new(),
-            leaves: LeafCosts::unknown(),
+            leaves: None,
             recent_error: None,
             plain: PlainSteps::default(),
             table: [us; VERIFY_ROWS_MAX],
-            added: [[0.0; N_CLASSES]; VERIFY_ROWS_MAX],
             row_us: us,
             draft_us_per_node: 0.0,
             hidden: HiddenTime::default(),
             n_members: 1,
+        }
+    }
+
+    internals! {
+        /// The same profile, which learns what leaves add to the time of their rows and counts it ([`leaves`]). If rows are
+        /// [free](Self::free_rows), leaves stay free too. Sessions do without: measured prices changed no speed, and learning
+        /// and looking them up took 4 to 6 µs of a step.
+        #[cfg_attr(not(feature = "internals"), allow(dead_code, reason = "for the lab"))]
+        fn with_leaf_prices(mut self) -> Self {
+            self.leaves = (!self.free_rows).then(Box::default);
+            self.fill_added();
+            self
         }
     }
 
@@ -185,10 +191,10 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with its times corrected, and with the learned costs of leaves and drafting.
+    /// The same profile with its times corrected, and with the learned costs of drafting.
     pub(crate) fn corrected(mut self, correction: &CostCorrection) -> Self {
-        let CostCorrection { log_factors, leaves, hidden } = correction;
-        (self.leaves, self.hidden) = (leaves.clone(), *hidden);
+        let CostCorrection { log_factors, hidden } = correction;
+        self.hidden = *hidden;
         // A stored profile was measured for long.
         self.plain = PlainSteps::MEASURED;
         for knot in &mut self.knots[..self.n_knots] {
@@ -233,8 +239,8 @@ impl CostProfile {
     }
 
     /// Expected time of verifying a tree of `rows` rows with `leaves` leaves, in µs (Lever, eq. 4:
-    /// `t_verify`). A chain has one leaf, and so has a lone root. The time rises with rows and with leaves
-    /// and is positive.
+    /// `t_verify`). A chain has one leaf, and so has a lone root; further leaves cost nothing without prices. The time rises
+    /// with rows and with leaves and is positive.
     #[inline]
     pub fn verify_us(&self, rows: usize, leaves: usize) -> f32 {
         self.chain_us(rows) + self.leaves_us(rows, leaves)
@@ -252,10 +258,8 @@ impl CostProfile {
     /// The part of [`verify_us`](Self::verify_us) added by leaves. It rises with rows and with
     /// leaves, and one leaf adds nothing.
     pub(super) fn leaves_us(&self, rows: usize, leaves: usize) -> f32 {
-        let rows = rows.max(1);
-        let (class, weight) = place(leaves.min(rows));
-        let of_rows = &self.added[rows.min(VERIFY_ROWS_MAX) - 1];
-        (of_rows[class] + weight * (of_rows[class + 1] - of_rows[class])) * self.row_us
+        let Some(prices) = &self.leaves else { return 0.0 };
+        prices.added_to(rows.max(1), leaves) * self.row_us
     }
 
     /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever,
@@ -271,17 +275,17 @@ impl CostProfile {
     }
 
     /// Learns from a measured step whose tree had `rows` rows and `leaves` leaves. It updates the common
-    /// factor strongly, and the costs of these rows and leaves slightly. The first plain steps behind steps of several rows correct the ratio
+    /// factor strongly, and the costs of these rows, and of leaves that have prices, slightly. The first plain steps behind steps of several rows correct the ratio
     /// of the two strongly. The update is stronger if no time
     /// was measured within a factor of two of these rows. Padding rows are added here; they are not leaves,
-    /// because nothing is computed from their attention. Cost: about 1 µs, and 2 µs if the tree branches;
-    /// allocates nothing.
+    /// because nothing is computed from their attention. Cost: about 1 µs; allocates nothing.
     pub fn observe(&mut self, rows: usize, leaves: usize, us: f32) {
         if rows == 0 || self.free_rows || !us.is_finite() || us <= 0.0 {
             return;
         }
         let (rows, leaves) = (self.batch_len(rows), leaves.clamp(1, rows));
-        let expected_us = self.interpolate(rows) + self.row_us * self.leaves.added(rows, leaves);
+        let of_leaves = self.leaves.as_ref().map_or(0.0, |prices| prices.costs.added(rows, leaves));
+        let expected_us = self.interpolate(rows) + self.row_us * of_leaves;
         let log_us = us.clamp(US_MIN, US_MAX).ln();
         let error = (log_us - expected_us.ln()).clamp(-LOG_ERROR_MAX, LOG_ERROR_MAX);
         self.ensure_knot_near(rows);
@@ -302,7 +306,8 @@ impl CostProfile {
             let surprise = surprise.clamp(-LOG_SURPRISE_MAX, LOG_SURPRISE_MAX);
             knots[left].log_us += share * surprise * (1.0 - weight);
             knots[right].log_us += share * surprise * weight;
-            if self.leaves.observe(rows, leaves, surprise * expected_us / self.row_us) {
+            let surprise = surprise * expected_us / self.row_us;
+            if self.leaves.as_mut().is_some_and(|prices| prices.costs.observe(rows, leaves, surprise)) {
                 self.fill_added();
             }
         }
@@ -327,9 +332,11 @@ impl CostProfile {
         if self.free_rows || n < 2 {
             return shared;
         }
-        for (i, (us, added)) in shared.table.iter_mut().zip(&mut shared.added).enumerate() {
+        for (i, us) in shared.table.iter_mut().enumerate() {
             *us = self.chain_us(n * self.batch_len(i + 1));
-            added.iter_mut().for_each(|added| *added *= n as f32);
+        }
+        if let Some(prices) = &mut shared.leaves {
+            prices.scale(n as f32);
         }
         shared.draft_us_per_node *= n as f32;
         shared.n_members = n;
@@ -444,8 +451,9 @@ impl CostProfile {
 
     /// Fills the table of added leaf costs, which already rise with rows and with leaves.
     fn fill_added(&mut self) {
-        if !self.free_rows {
-            self.added = std::array::from_fn(|i| self.leaves.added_by_class(self.batch_len(i + 1)));
+        let batch_lens: [usize; VERIFY_ROWS_MAX] = std::array::from_fn(|i| self.batch_len(i + 1));
+        if let Some(prices) = &mut self.leaves {
+            prices.fill(&batch_lens);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Costs as they are stored, and costs of several generations together.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::hidden::HiddenTime;
-use super::leaves::{LeafCosts, StoredLeaves};
 use super::{CostCorrection, CostProfile, Knot, LOG_CORRECTION_MAX, LOG_ERROR_MAX, US_MAX, US_MIN};
 use refrain_trees::VERIFY_ROWS_MAX;
 
@@ -13,7 +13,10 @@ use refrain_trees::VERIFY_ROWS_MAX;
 pub(in crate::draft) struct StoredCosts {
     knots: Vec<StoredKnot>,
     free_rows: bool,
-    leaves: StoredLeaves,
+    /// Of versions whose steps had prices of leaves.
+    #[serde(default, skip_serializing)]
+    #[allow(dead_code, reason = "read and left out")]
+    leaves: IgnoredAny,
     recent_error: Option<f32>,
     hidden_us: f32,
 }
@@ -31,7 +34,10 @@ struct StoredKnot {
 #[serde(deny_unknown_fields)]
 pub(in crate::draft) struct StoredCorrection {
     log_factors: Vec<f32>,
-    leaves: StoredLeaves,
+    /// Of versions whose steps had prices of leaves.
+    #[serde(default, skip_serializing)]
+    #[allow(dead_code, reason = "read and left out")]
+    leaves: IgnoredAny,
     hidden_us: f32,
 }
 
@@ -63,7 +69,6 @@ impl CostProfile {
             rows.into_iter().map(|rows| Knot { rows, log_us: mean(rows), n_young: n_young(rows) }).collect();
         self.n_knots = knots.len();
         self.knots[..knots.len()].copy_from_slice(&knots);
-        self.leaves.blend(&theirs.leaves);
         self.hidden = self.hidden.blended(theirs.hidden, weight);
         self.recent_error = theirs.recent_error;
         self.plain = self.plain.blended(theirs.plain);
@@ -76,7 +81,7 @@ impl CostProfile {
         StoredCosts {
             knots: self.knots().iter().map(stored).collect(),
             free_rows: self.free_rows,
-            leaves: self.leaves.to_stored(),
+            leaves: IgnoredAny,
             recent_error: self.recent_error,
             hidden_us: self.hidden.us(),
         }
@@ -85,7 +90,7 @@ impl CostProfile {
     /// # Errors
     /// The reason why the costs are invalid.
     pub(in crate::draft) fn from_stored(stored: StoredCosts) -> Result<Self, &'static str> {
-        let StoredCosts { knots, free_rows, leaves, recent_error, hidden_us } = stored;
+        let StoredCosts { knots, free_rows, recent_error, hidden_us, .. } = stored;
         let mut profile = CostProfile::from_measurements(&[(1, 1.0)]);
         if knots.is_empty() || knots.len() > profile.knots.len() {
             return Err("there are no times, or too many");
@@ -112,7 +117,6 @@ impl CostProfile {
             *knot = Knot { rows: stored.rows, log_us: stored.log_us, n_young: stored.n_young };
         }
         (profile.n_knots, profile.recent_error) = (knots.len(), recent_error);
-        profile.leaves = LeafCosts::from_stored(&leaves)?;
         profile.hidden = hidden(hidden_us)?;
         profile.fill_table();
         profile.fill_added();
@@ -126,25 +130,24 @@ impl CostCorrection {
         for (mine, theirs) in self.log_factors.iter_mut().zip(&theirs.log_factors) {
             *mine += weight * (theirs - *mine);
         }
-        self.leaves.blend(&theirs.leaves);
         self.hidden = self.hidden.blended(theirs.hidden, weight);
     }
 
     pub(in crate::draft) fn to_stored(&self) -> StoredCorrection {
         let log_factors = self.log_factors.to_vec();
-        StoredCorrection { log_factors, leaves: self.leaves.to_stored(), hidden_us: self.hidden.us() }
+        StoredCorrection { log_factors, leaves: IgnoredAny, hidden_us: self.hidden.us() }
     }
 
     /// # Errors
     /// The reason why the correction is invalid.
     pub(in crate::draft) fn from_stored(stored: StoredCorrection) -> Result<Self, &'static str> {
-        let StoredCorrection { log_factors, leaves, hidden_us } = stored;
+        let StoredCorrection { log_factors, hidden_us, .. } = stored;
         let log_factors: [f32; VERIFY_ROWS_MAX] =
             log_factors.try_into().map_err(|_| "there are not 64 factors")?;
         if !log_factors.iter().all(|factor| (-LOG_CORRECTION_MAX..=LOG_CORRECTION_MAX).contains(factor)) {
             return Err("a factor is not in its range");
         }
-        Ok(Self { log_factors, leaves: LeafCosts::from_stored(&leaves)?, hidden: hidden(hidden_us)? })
+        Ok(Self { log_factors, hidden: hidden(hidden_us)? })
     }
 }
 

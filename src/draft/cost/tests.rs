@@ -223,7 +223,16 @@ fn chain_us(rows: usize) -> f32 {
 }
 
 fn measured_chains() -> CostProfile {
-    CostProfile::from_measurements(&[1, 2, 4, 8, 16, 32, 64].map(|rows| (rows, chain_us(rows))))
+    let measured = [1, 2, 4, 8, 16, 32, 64].map(|rows| (rows, chain_us(rows)));
+    CostProfile::from_measurements(&measured).with_leaf_prices()
+}
+
+#[test]
+fn without_prices_leaves_cost_nothing_and_nothing_is_learnt_of_them() {
+    let mut costs = CostProfile::from_measurements(&[(1, chain_us(1)), (16, chain_us(16))]);
+    (0..200).for_each(|step| costs.observe(16, 1 + step % 2 * 7, chain_us(16) * (1 + step % 2) as f32));
+    assert_eq!(costs.verify_us(16, 8), costs.verify_us(16, 1));
+    assert_eq!(CostProfile::free_rows(5.0).with_leaf_prices().verify_us(16, 8), 5.0);
 }
 
 /// Shapes of a builder: nothing drafted, a path, a tree.
@@ -356,17 +365,6 @@ fn padding_counts_as_rows_and_not_as_leaves() {
 }
 
 #[test]
-fn what_leaves_cost_outlives_a_change_of_context() {
-    let mut learnt = measured_chains();
-    run(&mut learnt, 1000, 0.1, 1.0);
-    let correction = CostCorrection::between(&measured_chains(), &learnt);
-    let longer = [1, 8, 64].map(|rows| (rows, 3.0 * chain_us(rows)));
-    let corrected = CostProfile::from_measurements(&longer).corrected(&correction);
-    let ratio = price(&corrected, 30, 10) / price(&learnt, 30, 10);
-    assert!((0.9..1.1).contains(&ratio), "{ratio}");
-}
-
-#[test]
 fn a_length_that_takes_next_to_nothing_beside_another_takes_something() {
     let costs = CostProfile::from_measurements(&[(1, 487_944.7), (4, 6.9e-9)]).with_batch_lens(&[4]);
     assert!(costs.verify_us(1, 0) > 0.0);
@@ -383,9 +381,12 @@ proptest! {
     fn whatever_is_observed_costs_are_positive_and_rise_with_rows_and_with_leaves(
         measured in prop::collection::vec((0usize..100, prop_oneof![1.0f32..1e6, any::<f32>()]), 0..6),
         steps in prop::collection::vec(any_step(), 0..200),
-        stairs in any::<bool>(),
+        (stairs, prices) in any::<(bool, bool)>(),
     ) {
         let mut costs = CostProfile::from_measurements(&measured);
+        if prices {
+            costs = costs.with_leaf_prices();
+        }
         if stairs {
             costs = costs.with_batch_lens(&[4, 16, 100, usize::MAX]);
         }

@@ -275,7 +275,8 @@ fn n_leaves(nodes: &[(f32, Vec<u32>)]) -> usize {
 }
 
 /// `costs` after observing that each leaf costs a fifth of a one-row step.
-fn with_dear_leaves(mut costs: CostProfile) -> CostProfile {
+fn with_dear_leaves(costs: CostProfile) -> CostProfile {
+    let mut costs = costs.with_leaf_prices();
     let row_us = costs.verify_us(1, 1);
     let chains = costs.clone();
     for (rows, leaves) in
