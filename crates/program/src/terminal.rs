@@ -1,7 +1,7 @@
 //! All output of the program. The answer on standard output: raw bytes into a pipe; coloured on a terminal, with control
 //! characters made visible. Notices on standard error.
 //!
-//! Both streams and the progress bars share a screen, and [`Screen`] owns its last line. Every writer goes through it: a bar is erased
+//! Both streams and the progress bars share a screen, and `Screen` owns its last line. Every writer goes through it: a bar is erased
 //! before text is written, and none is drawn while a line of text is unfinished. A bar leaves the cursor at the start of its line
 //! and is erased from there to the end of the screen: so text is never erased, and a bar that a narrower window has wrapped goes as a
 //! whole.

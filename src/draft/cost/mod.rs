@@ -170,7 +170,7 @@ impl CostProfile {
     }
 
     internals! {
-        /// The same profile, which learns what leaves add to the time of their rows and counts it ([`leaves`]). If rows are
+        /// The same profile, which learns what leaves add to the time of their rows and counts it (`leaves.rs`). If rows are
         /// [free](Self::free_rows), leaves stay free too. Sessions do without: measured prices changed no speed, and learning
         /// and looking them up took 4 to 6 µs of a step.
         #[cfg_attr(not(feature = "internals"), allow(dead_code, reason = "for the lab"))]

@@ -487,7 +487,7 @@ impl KvTree {
 
     /// Expected time of a pass over `n_rows` rows that are not computed, in µs. The rows of a pass are usually siblings and
     /// cousins, so their number of leaves adds no information: the pass counts as a chain, here and in
-    /// [`Trunk::run_nodes`].
+    /// `Trunk::run_nodes`.
     pub fn pass_us(&self, n_rows: usize) -> f32 {
         let n_again = self.kind.rows().n_again(&self.trunk);
         self.trunk.model.costs().verify_us(n_again + n_rows, 1)
