@@ -51,7 +51,9 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
     std::fs::write(&file, "mine").expect("writes");
     open(&plain).append("mail", &response(1)).expect("appends");
     assert!(pull(&file, &plain, "a").refused(3).contains("no store of objects"));
-    assert!(pull(folder.path(), &plain, "a/b").refused(2).contains("--host"));
+    for name in [String::new(), "a".repeat(65)] {
+        assert!(pull(folder.path(), &plain, &name).refused(2).contains("--host"));
+    }
     let encrypted =
         HistoryLog::open(&sealed, KEY, HistoryOptions { key: Some([7; 32]), ..options() }).expect("opens");
     encrypted.append("mail", &response(1)).expect("appends");
