@@ -8,9 +8,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use refrain::internals::draft::{Anchor, Candidate, Candidates, Cursor, EvidenceClass, VERIFY_ROWS_MAX};
-use refrain::drafting::DraftSource;
 use refrain::TokenId;
+use refrain::drafting::DraftSource;
+use refrain::internals::draft::{Anchor, Candidate, Candidates, Cursor, EvidenceClass, VERIFY_ROWS_MAX};
 
 use crate::errors::Failure;
 
