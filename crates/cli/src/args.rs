@@ -90,7 +90,8 @@ pub(crate) fn command_line() -> clap::Command {
 /// What `--help` of `run` and `chat` leaves out.
 const MORE: &str = "\
 --help-all adds: links and passages of notes; quantisation and KV cache; stores of answers and
-prompts; samplers, penalties and seeds; regular expressions and grammars; colours and defaults.";
+prompts; samplers, penalties and seeds; regular expressions and grammars; the parts and the policy
+of drafting; kernels; colours and defaults.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
