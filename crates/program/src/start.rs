@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use refrain::internals::kernels::{MEMORY_MARGIN, has_room};
 
 use crate::failure::{Exit, Failure, usage};
+use crate::{load, terminal};
 
 /// Runs a program, if the system gives it memory: its exit code, after its failure is printed.
 pub fn run(program: impl FnOnce() -> Result<Exit, Failure>) -> ExitCode {
@@ -36,6 +37,25 @@ fn check_memory() -> Result<(), Failure> {
     let needed = (MEMORY_MIN + MEMORY_MARGIN) >> 20;
     let problem = format!("the system gives this program less than {needed} MiB of memory");
     Err(Failure::new(Exit::Failed, format!("{problem} (raise the limit of its address space: `ulimit -v`)")))
+}
+
+/// Options of every command of a program that measures or trains.
+#[derive(Debug, Args)]
+pub struct GlobalArgs {
+    /// When to colour the output.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub pre_tokenizer: Option<String>,
+}
+
+impl GlobalArgs {
+    /// Takes effect for the rest of the process.
+    pub fn set(self) {
+        terminal::set_color(self.color.choice());
+        load::set_pre_tokenizer(self.pre_tokenizer);
+    }
 }
 
 /// The value of `--color`.

@@ -3,19 +3,15 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use refrain_program::start::Color;
+use refrain_program::start::GlobalArgs;
 
 /// Trains what drafts beside text for `refrain`: predictors, draft models and draft heads, from a model's predictions on your own
 /// text. Models have paths.
 #[derive(Debug, Parser)]
 #[command(name = "refrain-train", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(super) struct Cli {
-    /// When to colour the output.
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
-    pub(super) color: Color,
-    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub(super) pre_tokenizer: Option<String>,
+    #[command(flatten)]
+    pub(super) globals: GlobalArgs,
     #[command(subcommand)]
     pub(super) command: Command,
 }

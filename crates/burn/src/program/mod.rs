@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use refrain::drafting::Predictor;
 use refrain_program::failure::{Exit, Failure};
 use refrain_program::progress::Progress;
-use refrain_program::{load, print_line, start, terminal};
+use refrain_program::{load, print_line, start};
 
 use crate::Error;
 use crate::distill::draft::{self, DraftLoss, DraftRecipe};
@@ -21,8 +21,7 @@ use args::{Cli, Command, DraftArgs, HeadArg, HeadArgs, LossArg, PredictorArgs, T
 pub fn main() -> ExitCode {
     start::run(|| {
         let cli: Cli = start::parse(std::env::args_os())?;
-        terminal::set_color(cli.color.choice());
-        load::set_pre_tokenizer(cli.pre_tokenizer);
+        cli.globals.set();
         match &cli.command {
             Command::Predictor(args) => train_predictor(args),
             Command::Draft(args) => train_draft(args),

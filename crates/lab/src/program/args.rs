@@ -8,7 +8,7 @@ use refrain::drafting::PruningConfig;
 use refrain_program::args::{
     DraftModelArg, ModelArgs, PruningArg, ReuseArgs, StreamingArgs, bandwidth, bytes, isa,
 };
-use refrain_program::start::Color;
+use refrain_program::start::GlobalArgs;
 
 use crate::{Sources, Strategy};
 
@@ -17,12 +17,8 @@ use crate::{Sources, Strategy};
 #[derive(Debug, Parser)]
 #[command(name = "refrain-bench", version, arg_required_else_help = true, disable_help_subcommand = true)]
 pub(super) struct Cli {
-    /// When to colour the output.
-    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
-    pub(super) color: Color,
-    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub(super) pre_tokenizer: Option<String>,
+    #[command(flatten)]
+    pub(super) globals: GlobalArgs,
     #[command(subcommand)]
     pub(super) command: Command,
 }

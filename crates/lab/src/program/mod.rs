@@ -11,7 +11,7 @@ mod trace;
 use std::process::ExitCode;
 
 use refrain_program::failure::Failure;
-use refrain_program::{load, start, terminal};
+use refrain_program::start;
 
 use crate::Strategy;
 use args::{Cli, Command};
@@ -20,8 +20,7 @@ use args::{Cli, Command};
 pub fn main() -> ExitCode {
     start::run(|| {
         let cli: Cli = start::parse(std::env::args_os())?;
-        terminal::set_color(cli.color.choice());
-        load::set_pre_tokenizer(cli.pre_tokenizer);
+        cli.globals.set();
         match &cli.command {
             Command::Replay(args) => replay::run(args),
             Command::Floor(args) => replay::floor(args),
