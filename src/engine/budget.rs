@@ -16,7 +16,7 @@ use crate::pruning::Predictor;
 pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
 /// Maximum bytes of the draft sources per context token: states and edges of the automata, and calibrated
-/// successors. Measured over random and repetitive texts (`tests/session_memory.rs`).
+/// successors. Measured over random and repetitive texts (`tests/memory/session_memory.rs`).
 const DRAFT_TOKEN_BYTES: u64 = 400;
 
 impl SessionOptions {

@@ -1,0 +1,188 @@
+//! Mixtures of experts: streamed models, whose experts are read on request, give the bits of models in memory, within their
+//! memory, and a disk that fails gives typed errors.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryPressure;
+use refrain::drafting::DraftSource;
+use refrain::error::ForwardError;
+use refrain::internals::draft::CostProfile;
+use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::model::graphs::{LayersError, LayersProblem};
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
+use refrain::streaming::{Pinned, StreamOptions};
+use refrain::{
+    CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, Quantize, SessionOptions, TokenId,
+};
+use tempfile::TempDir;
+
+use crate::common::{self, Run, plain, run, run_in};
+use crate::model_files::{GOLDEN_EXPERTS, golden};
+
+fn packed(name: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("experts.refrain");
+    let checkpoint = Checkpoint::open(golden(name)).unwrap();
+    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    (dir, path)
+}
+
+fn engine(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
+    let options = EngineOptions {
+        n_threads: Some(n_threads),
+        isa: common::isa(),
+        streaming,
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
+    Engine::open(path, options).unwrap()
+}
+
+fn prompt() -> Vec<TokenId> {
+    (0..60).map(|i| TokenId(3 + (i * i * 7 + i) % 250)).collect()
+}
+
+fn options() -> GenerateOptions {
+    GenerateOptions { max_tokens: 24, ignore_eos: true, ..GenerateOptions::default() }
+}
+
+fn reference(path: &Path) -> Run {
+    run(&engine(path, 1, None), plain(), Vec::new(), &prompt(), options())
+}
+
+#[test]
+fn streamed_experts_give_the_bits_of_experts_in_memory() {
+    for name in GOLDEN_EXPERTS.into_iter().chain(["gemma4-experts", "granitemoehybrid"]) {
+        let (_dir, path) = packed(name);
+        let reference = reference(&path);
+        let n_layers = Checkpoint::open(&path).unwrap().config().n_layers();
+        for pinned in (0..=n_layers).map(Pinned::Layers).chain([Pinned::Memory(0)]) {
+            for n_threads in [1, 3] {
+                let engine = engine(&path, n_threads, Some(StreamOptions::new(pinned)));
+                let drafting =
+                    SessionOptions { history: false, prefill_chunk: 16, ..SessionOptions::default() };
+                for (session, is_drafting) in [(plain(), false), (drafting, true)] {
+                    let known = AlwaysRight::new(prompt().len(), reference.tokens.clone());
+                    let sources: Vec<Box<dyn DraftSource>> =
+                        if is_drafting { vec![Box::new(known)] } else { Vec::new() };
+                    let run = run(&engine, session, sources, &prompt(), options());
+                    run.assert_equal(&reference, &format!("{name}, {pinned:?}, {n_threads} threads"));
+                }
+                let flow = engine.streamed().unwrap().flow();
+                assert!(flow.expert_hits <= flow.expert_uses, "{flow:?}");
+                let is_resident = pinned == Pinned::Layers(n_layers);
+                assert_eq!(flow.expert_uses == 0, is_resident, "{name}, {pinned:?}: {flow:?}");
+                let memory = engine.streamed().unwrap().memory();
+                assert_eq!(memory.experts_bytes == 0, is_resident, "{memory:?}");
+            }
+        }
+    }
+}
+
+/// Experts stay in memory while they are used.
+#[test]
+fn experts_in_use_are_not_read_again() {
+    let (_dir, path) = packed("qwen3_moe");
+    let engine = engine(&path, 1, Some(StreamOptions::new(Pinned::Layers(3))));
+    let mut session = engine.session(plain()).unwrap();
+    session.append_tokens(&prompt()).unwrap();
+    run_in(&mut session, options(), usize::MAX);
+    let flow = engine.streamed().unwrap().flow();
+    // Slots for 8 of the 32 experts.
+    assert!(flow.expert_hits > 0 && flow.expert_hits < flow.expert_uses, "{flow:?}");
+    // Under pressure, there is room for the experts of a row.
+    let before = engine.streamed().unwrap().memory().experts_bytes;
+    engine.set_memory_pressure(MemoryPressure::Critical);
+    assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before / 4);
+    let reference = reference(&path);
+    run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "under pressure");
+    engine.set_memory_pressure(MemoryPressure::Normal);
+    run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "after it");
+    assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before);
+}
+
+/// A reader whose reads fail from some number on, or are slow.
+struct Faulty {
+    inner: Arc<dyn ReadAt>,
+    /// Reads before the fault; `usize::MAX`: none fails.
+    left: Arc<AtomicUsize>,
+    delay: Duration,
+}
+
+impl ReadAt for Faulty {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        std::thread::sleep(self.delay);
+        let left = self.left.load(Ordering::SeqCst);
+        if left == 0 {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        if left != usize::MAX {
+            let _ = self.left.compare_exchange(left, left - 1, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        self.inner.read_at(offset, out)
+    }
+
+    fn mode(&self) -> ReadMode {
+        self.inner.mode()
+    }
+}
+
+fn faulty(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
+    let left = Arc::clone(left);
+    let wrap = move |inner: Arc<dyn ReadAt>| -> Arc<dyn ReadAt> {
+        Arc::new(Faulty { inner, left: Arc::clone(&left), delay })
+    };
+    StreamOptions { wrap: Some(WrapReader::new(wrap)), ..StreamOptions::new(Pinned::Layers(1)) }
+}
+
+#[test]
+fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
+    let (_dir, path) = packed("gpt_oss");
+    let reference = reference(&path);
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let engine = engine(&path, 2, Some(faulty(&left, Duration::ZERO)));
+    for n_reads in (0..60).step_by(3) {
+        let mut session = engine.session(plain()).unwrap();
+        session.append_tokens(&prompt()).unwrap();
+        left.store(n_reads, Ordering::SeqCst);
+        let failed = session.generate(options()).unwrap().run(|_| std::ops::ControlFlow::Continue(()));
+        match failed {
+            Err(GenerateError::Forward(ForwardError::Layers(LayersError { problem, .. }))) => {
+                assert!(matches!(problem, LayersProblem::Read { .. }), "{problem}");
+            }
+            other => panic!("{n_reads} reads: {:?}", other.map(|_| "finished")),
+        }
+        left.store(usize::MAX, Ordering::SeqCst);
+        drop(session);
+        run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "after a fault");
+    }
+}
+
+#[test]
+fn a_slow_disk_stalls_or_is_cancelled() {
+    let (_dir, path) = packed("qwen3_moe");
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let streaming =
+        StreamOptions { stall_max: Duration::from_millis(40), ..faulty(&left, Duration::from_millis(200)) };
+    let engine = engine(&path, 1, Some(streaming));
+    let mut session = engine.session(plain()).unwrap();
+    // The rows of one panel of the embedding.
+    session.append_tokens(&[3, 4, 5, 6].map(TokenId)).unwrap();
+    match session.generate(options()).unwrap().run(|_| std::ops::ControlFlow::Continue(())) {
+        Err(GenerateError::Forward(ForwardError::Layers(LayersError { problem, .. }))) => {
+            assert!(matches!(problem, LayersProblem::Stalled { limit_ms: 40, .. }), "{problem}");
+        }
+        other => panic!("{:?}", other.map(|_| "finished")),
+    }
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let cancelled = session.score(&cancel, None);
+    assert!(cancelled.is_err(), "a cancelled pass ends");
+}

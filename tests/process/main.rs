@@ -1,0 +1,10 @@
+//! Tests that start themselves as a process (panic hooks, peak memory, a stop by the system), change the floating-point environment of
+//! threads, or compare times: apart from `engine`, so that they share the processor with few other tests.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod float_env;
+mod quiet_panics;
+mod streaming;
+mod streaming_faults;
+mod streaming_memory;
