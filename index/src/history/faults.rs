@@ -16,7 +16,7 @@ use super::{
 const KEY: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
 
 /// Whether this is the module `faults_with_key`. It repeats all tests but those that look for plain bytes, damage bytes at places of the
-/// plain formats, or count them; `index/tests/keys.rs` damages encrypted files.
+/// plain formats, or count them; `index/tests/index/keys.rs` damages encrypted files.
 fn encrypts() -> bool {
     module_path!().ends_with("with_key")
 }

@@ -1,16 +1,15 @@
 //! A process that is killed, or whose disk is full, at any point loses no note that it does not read again, and no deletion that it has begun. The
 //! child process is this test program, started again.
 
-mod notes_support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use notes_support::{found, options, update};
 use refrain_index::notes::{NotesIndex, NotesWriter};
+
+use crate::notes_support::{self, found, options, update};
 
 /// The environment variable with the child's folder.
 const FOLDER: &str = "REFRAIN_TEST_NOTES";
@@ -67,7 +66,7 @@ fn child() {
 /// were forgotten.
 fn round(folder: &Path, n_lines: usize, longer: Duration) -> (Vec<u32>, Vec<u32>) {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "notes_kill::child", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -204,7 +203,7 @@ fn a_full_disk_is_an_error_and_loses_nothing() {
         let output = Command::new("sh")
             .args(["-c", &script])
             .arg(std::env::current_exe().expect("this program"))
-            .args(["--exact", "child_on_a_full_disk", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "notes_kill::child_on_a_full_disk", "--nocapture", "--test-threads=1"])
             .env(FULL, place.index().parent().expect("a folder"))
             .output()
             .expect("runs");

@@ -58,7 +58,7 @@ fn child() {
 fn start(folder: &Path) -> Child {
     let program = std::env::current_exe().expect("this program");
     Command::new(program)
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "history_kill::child", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -2,16 +2,15 @@
 //! computed bits, forgetting that was begun is finished, and nothing is left behind. The child processes are this test
 //! program, started again.
 
-mod prefixes_support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
 use refrain::{Engine, TokenId};
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixStore};
+
+use crate::prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
 
 /// The environment variables with the child's folder and its number.
 const FOLDER: &str = "REFRAIN_TEST_PREFIXES";
@@ -68,7 +67,7 @@ fn child() {
 
 fn start(folder: &Path, number: u32) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "prefixes_kill::child", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
         .env(NUMBER, number.to_string())
         .stdout(Stdio::piped())

@@ -1,13 +1,12 @@
 //! Prefixes of models with recurrent layers: restored where their state was kept, bit for bit, and nowhere else.
 
-mod prefixes_support;
-
 use std::path::Path;
 
-use prefixes_support::{computed, engine_options, files, plain, state};
 use proptest::prelude::*;
 use refrain::{Engine, GenerateOptions, Session, SessionOptions, TokenId};
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixStore};
+
+use crate::prefixes_support::{computed, engine_options, files, plain, state};
 
 /// Short convolutions, the gated delta rule, Mamba-2.
 const FAMILIES: [&str; 3] = ["lfm2", "qwen3_5", "granitemoehybrid"];

@@ -1,14 +1,13 @@
 //! Vectors of a checkpoint for embeddings: those of a reference implementation, and searches by them.
 
-mod notes_support;
-
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use notes_support::{Place, names, update};
 use refrain::{Engine, EngineOptions, Quantize};
 use refrain_index::notes::{Embedder, ModelEmbedder, Search};
 use serde::Deserialize;
+
+use crate::notes_support::{Place, names, update};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen3")

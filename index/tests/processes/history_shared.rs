@@ -106,7 +106,7 @@ fn child() {
 fn command(folder: &Path, namespace: &str, first: u32) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "history_shared::child", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder)
         .env(NAMESPACE, namespace)
         .env(FIRST, first.to_string())

@@ -1,14 +1,13 @@
 //! Files that nobody wrote by hand: nested, giant, cut and mutated ones. Each is an entry of the report at most, on the
 //! stacks that threads have on phones, and the notes beside it are found.
 
-mod notes_support;
-
 use std::fs;
 use std::time::Duration;
 
-use notes_support::{Place, found, options, update};
 use refrain::CancelToken;
 use refrain_index::notes::{NotesIndex, NotesWriter, SkipReason, UpdateReport};
+
+use crate::notes_support::{Place, found, options, update};
 
 const EXTENSIONS: [&str; 7] = ["md", "eml", "mbox", "jsonl", "screen", "xml", "ics"];
 

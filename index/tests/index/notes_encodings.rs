@@ -1,10 +1,9 @@
 //! Notes in the encodings of editors: UTF-8 and UTF-16 with byte order marks, in every format.
 
-mod notes_support;
-
-use notes_support::{Place, found, search, update};
 use refrain_index::notes::SkipReason;
 use refrain_index::{ReadLimits, read_documents};
+
+use crate::notes_support::{Place, found, search, update};
 
 /// A file of each format with the words `quokka` and `Zähne 語𝄞`.
 const FILES: [(&str, &str); 7] = [

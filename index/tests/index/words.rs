@@ -1,12 +1,11 @@
 //! Words of notes in all scripts: what is written in one form is found in another, and other words are not.
 
-mod notes_support;
-
-use notes_support::{Place, search};
 use proptest::prelude::*;
 use refrain_index::notes::Search;
 use refrain_index::{Document, PassageIndex, split};
 use unicode_normalization::UnicodeNormalization;
+
+use crate::notes_support::{Place, search};
 
 /// A script or a property, a sentence, requests that find it, requests that find nothing.
 type Row = (&'static str, &'static str, &'static [&'static str], &'static [&'static str]);

@@ -1,7 +1,5 @@
 //! Stored notes: formats, updates, searches, deletion, damage and several writers.
 
-mod notes_support;
-
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs::{self, File};
@@ -9,13 +7,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use notes_support::{Place, found, names, options, search, update};
 use proptest::prelude::*;
 use refrain::{Engine, EngineOptions, SpecialTokens, TokenId};
 use refrain_index::notes::{
     Embedder, LABEL_BYTES_MAX, Language, NotesError, NotesIndex, NotesOptions, NotesWriter, Notice, Request,
     Search, SkipReason, SourceKind, hand_in, parse_date,
 };
+
+use crate::notes_support::{self, Place, found, names, options, search, update};
 
 const CALENDAR: &str = "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Dentist\nDTSTART:20240501T123000Z\n\
     LOCATION:Kirkegata 7\nCATEGORIES:Health\nEND:VEVENT\nEND:VCALENDAR\n";

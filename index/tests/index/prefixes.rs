@@ -1,13 +1,10 @@
 //! Restored prefixes never change the output: tokens, texts and logits equal those of a session that computed its
 //! prompt. Nothing forgotten, and nothing encrypted, is in a file.
 
-mod prefixes_support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
 use refrain::drafting::Calibration;
 use refrain::error::ProcessorError;
 use refrain::{
@@ -15,6 +12,8 @@ use refrain::{
     SessionOptions, Stats, TokenId,
 };
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixProblem, PrefixStore};
+
+use crate::prefixes_support::{self, computed, engine, files, holds, plain, state, token_bytes};
 
 const SYSTEM: &str = "You answer from the notes, in one sentence, and name the note that says it.";
 

@@ -2,15 +2,14 @@
 
 #![cfg(unix)]
 
-mod notes_support;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use notes_support::{Place, found, options, update};
 use refrain_index::notes::{NotesOptions, NotesWriter, SkipReason, UpdateReport};
 use refrain_index::{ReadLimits, read_documents};
+
+use crate::notes_support::{Place, found, options, update};
 
 /// A secret beside the notes.
 fn secret(place: &Place) -> PathBuf {

@@ -1,13 +1,12 @@
 //! Every word that a person wrote is found, wherever it stands in a note, its name or its folder.
 
-mod notes_support;
-
 use std::fs;
 use std::ops::ControlFlow;
 
-use notes_support::{Place, found, options, search, update};
 use proptest::prelude::*;
 use refrain_index::notes::{Embedder, NotesWriter, Search};
+
+use crate::notes_support::{Place, found, options, search, update};
 
 /// A note, a request, and the title and text of the passage that it finds.
 fn check(name: &str, note: &str, request: &str, title: &str, text: &str) {

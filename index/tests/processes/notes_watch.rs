@@ -1,15 +1,14 @@
 //! Watching: what happens to files and folders shows in the index, without a call.
 
-mod notes_support;
-
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use notes_support::{Place, found, options};
 use refrain::CancelToken;
 use refrain_index::notes::{NotesIndex, NotesWriter, Request, SkipReason, UpdateReport, hand_in};
+
+use crate::notes_support::{Place, found, options};
 
 /// A thread that watches, and what it reports.
 struct Watched<'scope> {
@@ -233,7 +232,9 @@ fn a_folder_without_permission_is_left_out() {
     set_mode(folder.path(), 0o777);
     set_mode(&notes.join("locked"), 0);
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(FOLDER, folder.path());
+    child
+        .args(["--exact", "notes_watch::child", "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder.path());
     if fs::read_dir(notes.join("locked")).is_ok() {
         // The superuser may read everything, so the child is somebody else.
         child.uid(65_534).gid(65_534);
