@@ -20,7 +20,7 @@ pub(crate) fn sample_notes() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/notes")
 }
 
-/// One engine for the tests of a file. Every draft pays: measured costs depend on what else the machine does.
+/// One engine for all tests of the program. Every draft pays: measured costs depend on what else the machine does.
 pub(crate) fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let open = || {

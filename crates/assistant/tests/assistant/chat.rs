@@ -1,10 +1,9 @@
 //! Conversations.
 
-mod support;
-
 use refrain::{PromptPassage, Role, Task};
 use refrain_assistant::{Assistant, AssistantOptions, ChatRequest, Forget, JobOptions, TaskError};
-use support::{Place, engine, options, plain};
+
+use crate::support::{Place, engine, options, plain};
 
 fn say(conversation: &refrain_assistant::Conversation, text: &str) -> refrain_assistant::ChatAnswer {
     conversation.say(ChatRequest::new(text), JobOptions::default()).unwrap().run().unwrap()

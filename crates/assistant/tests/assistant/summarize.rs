@@ -1,10 +1,9 @@
 //! Summaries of texts and notes.
 
-mod support;
-
 use refrain::{PromptPassage, Task};
 use refrain_assistant::{JobEvent, JobOptions, LeftOutReason, SummarizeRequest, TaskError};
-use support::{Place, options, plain_answer};
+
+use crate::support::{Place, options, plain_answer};
 
 fn message(passages: &[(&str, &str)], request: &str) -> String {
     let passages: Vec<_> = passages.iter().map(|&(title, text)| PromptPassage { title, text }).collect();

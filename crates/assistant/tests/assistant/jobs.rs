@@ -1,7 +1,5 @@
 //! Jobs: taking turns, cancelling, dropping, panics.
 
-mod support;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
@@ -11,7 +9,8 @@ use refrain::{LogitsProcessor, TokenId};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, Job, JobEvent, JobOptions, Priority, SummarizeRequest, TaskError,
 };
-use support::Place;
+
+use crate::support::Place;
 
 const QUESTIONS: [&str; 8] = [
     "Who comes along on the trip to Aniarda?",

@@ -1,13 +1,12 @@
 //! Replies and edits.
 
-mod support;
-
 use refrain::{PromptPassage, Task};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::{
     Assistant, EditRequest, JobEvent, JobOptions, Length, Passage, ReplyRequest, TaskError,
 };
-use support::{Place, engine, options, plain_answer};
+
+use crate::support::{Place, engine, options, plain_answer};
 
 const MAIL: &str =
     "Hi Bouma,\n\nWhat is the company for the repair of the car? Thank you in advance.\n\nCheers,\nBaidris";

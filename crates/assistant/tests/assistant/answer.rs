@@ -1,7 +1,5 @@
 //! Answers from notes.
 
-mod support;
-
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -10,7 +8,8 @@ use refrain_assistant::{
     AnswerRequest, Assistant, JobEvent, JobOptions, LeftOutReason, Passage, Prompts, TaskError, Template,
 };
 use refrain_index::notes::{Embedder, NotesOptions, NotesWriter};
-use support::{Place, engine, options, plain, plain_answer};
+
+use crate::support::{Place, engine, options, plain, plain_answer};
 
 const QUESTION: &str = "Who comes along on the trip to Aniarda?";
 

@@ -1,11 +1,10 @@
 //! Nothing of one namespace reaches another.
 
-mod support;
-
 use refrain_assistant::{
     AnswerRequest, Assistant, BuildError, JobOptions, NAMESPACE_BYTES_MAX, SummarizeRequest,
 };
-use support::Place;
+
+use crate::support::Place;
 
 const QUESTION: &str = "Who comes along on the trip to Aniarda?";
 

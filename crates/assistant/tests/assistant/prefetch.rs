@@ -1,14 +1,13 @@
 //! Prompts that are computed before they are asked.
 
-mod support;
-
 use std::path::Path;
 
 use refrain::{Engine, EngineOptions};
 use refrain_assistant::{
     AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, SummarizeRequest, TaskError,
 };
-use support::Place;
+
+use crate::support::{self, Place};
 
 #[test]
 fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {

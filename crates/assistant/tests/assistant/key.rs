@@ -1,7 +1,5 @@
 //! `Builder::key`: one key for the index, the history, the prefixes and the ledger.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,8 @@ use refrain_assistant::{
 };
 use refrain_index::KeyProblem;
 use refrain_index::notes::{NotesError, NotesOptions, NotesWriter};
-use support::{Place, engine};
+
+use crate::support::{Place, engine};
 
 const KEY: [u8; 32] = [1; 32];
 const OTHER: [u8; 32] = [2; 32];

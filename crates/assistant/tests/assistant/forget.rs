@@ -1,7 +1,5 @@
 //! Deletion across index, history, summaries and prefixes.
 
-mod support;
-
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant::{
@@ -9,7 +7,8 @@ use refrain_assistant::{
     JobOptions, Passage, Prefetch, StoreError, SummarizeRequest, TaskError, Turn,
 };
 use refrain_index::notes::{NotesError, NotesIndex, NotesOptions, NotesWriter, Request, hand_in};
-use support::{Place, engine, sample_notes};
+
+use crate::support::{self, Place, engine, sample_notes};
 
 /// A word of the note that is forgotten: answers, summaries and prompts repeat it.
 const SECRET: &str = "Qulittus";

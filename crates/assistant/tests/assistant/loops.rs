@@ -1,13 +1,12 @@
 //! Loops of free text are broken, and copies are not.
 
-mod support;
-
 use refrain::{Drafting, DryOptions, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, EditRequest, JobOptions, Passage, ReplyRequest,
     SummarizeRequest,
 };
-use support::{engine, options};
+
+use crate::support::{engine, options};
 
 /// A bias that makes the model prefer the tokens of a text: it writes them in a loop unless something breaks it.
 fn looping(text: &str) -> Sampling {

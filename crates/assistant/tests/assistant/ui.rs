@@ -1,10 +1,9 @@
 //! Commands for screens.
 
-mod support;
-
 use refrain::{PromptPassage, Task};
 use refrain_assistant::{Assistant, Command, Element, JobOptions, Screen, TaskError, UiRequest};
-use support::{engine, options, plain_answer};
+
+use crate::support::{self, engine, options, plain_answer};
 
 const SCREEN: &str = "# Mail screen\n1 field \"Search\"\n2 item \"Rafael Onduri\"\n3 button \"Archive\"\n4 switch \"Notifications\"\n5 button \"Reply\"\n";
 

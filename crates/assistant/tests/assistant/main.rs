@@ -1,0 +1,16 @@
+//! The tasks of the assistant, and deletion. `forget_kill` is a program of its own, because a process that has just been started briefly
+//! holds copies of the locks of other tests' stores.
+
+mod answer;
+mod chat;
+mod forget;
+mod jobs;
+mod key;
+mod loops;
+mod namespaces;
+mod prefetch;
+mod reply_and_edit;
+mod summarize;
+#[path = "../support/mod.rs"]
+mod support;
+mod ui;
