@@ -1,7 +1,5 @@
 //! Training: the loss falls, and an interrupted run gives the same weights as an uninterrupted one, bit for bit.
 
-mod common;
-
 use std::path::Path;
 
 use burn::tensor::Device;
@@ -10,6 +8,8 @@ use refrain_burn::export::weights;
 use refrain_burn::run::Run;
 use refrain_burn::train::{Cycle, Recipe, Trainer};
 use refrain_burn::{Error, checkpoint};
+
+use crate::common;
 
 fn run(folder: &Path, recipe: Recipe, save_every: usize) -> Run {
     let folder = folder.to_path_buf();

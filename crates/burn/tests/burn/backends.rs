@@ -6,10 +6,10 @@
     reason = "NdArray is deprecated in favour of Flex; it is here as the second implementation"
 )]
 
-mod common;
-
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use refrain_burn::model::{Llama, Positions};
+
+use crate::common;
 
 fn logits(device: &Device) -> Vec<f32> {
     let shape = common::shape();

@@ -1,13 +1,13 @@
 //! Export: the written weights equal the trained ones.
 
-mod common;
-
 use burn::tensor::Device;
 use half::bf16;
 use refrain::internals::model::gguf::GgufFile;
 use refrain_burn::export::{read_folder, weights, write_folder};
 use refrain_burn::model::Llama;
 use refrain_burn::{Error, gguf};
+
+use crate::common;
 
 #[test]
 fn a_folder_comes_back_as_the_same_model() -> Result<(), Error> {

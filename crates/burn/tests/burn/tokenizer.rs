@@ -1,10 +1,10 @@
 //! The tokenizer: the same seed gives the same file, and decoding restores every text.
 
-mod common;
-
 use refrain_burn::tokens;
 use refrain_burn::world::document::{END_OF_TEXT, MESSAGE_END, MESSAGE_START};
 use refrain_burn::world::{Stage, document};
+
+use crate::common;
 
 #[test]
 fn training_again_gives_the_same_file() {

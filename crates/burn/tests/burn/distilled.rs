@@ -1,8 +1,6 @@
 //! A distilled draft model: it learns the target's predictions, the same seed gives the same model, and the engine
 //! drafts with it.
 
-mod common;
-
 use burn::tensor::{Device, Tensor, TensorData};
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
@@ -14,6 +12,8 @@ use refrain_burn::export::{Weight, eagle3_weights, mtp_weights, weights, write_f
 use refrain_burn::model::{DraftHead, Llama, ModelShape, MtpHead, Positions, Texts, drafts};
 use refrain_burn::rng::Rng;
 use refrain_burn::{Error, gguf};
+
+use crate::common;
 
 fn passages() -> Vec<Passage> {
     let token = |passage: u32, at: u32| TokenId(20 + (passage * 7 + at * at) % 12);

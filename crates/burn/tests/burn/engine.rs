@@ -1,7 +1,5 @@
 //! Two implementations of one model: the engine reads the exported files and computes the same logits as burn.
 
-mod common;
-
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
@@ -13,6 +11,8 @@ use refrain_burn::export::{read_folder, write_folder};
 use refrain_burn::model::{Llama, Positions};
 use refrain_burn::world::document::{Chat, prompt};
 use refrain_burn::{Error, gguf, tokens};
+
+use crate::common;
 
 fn engine(checkpoint: &Checkpoint) -> Engine {
     let options = EngineOptions {

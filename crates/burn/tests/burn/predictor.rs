@@ -1,8 +1,6 @@
 //! The early-exit predictor: it learns the target's predictions, the same seed gives the same predictor, and it prunes
 //! drafts.
 
-mod common;
-
 use burn::tensor::Device;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Predictor;
@@ -13,6 +11,8 @@ use refrain_burn::distill::predictor::{self, PredictorRecipe};
 use refrain_burn::distill::{Passage, Recorder, text};
 use refrain_burn::export::write_folder;
 use refrain_burn::model::Llama;
+
+use crate::common;
 
 /// Passages of few tokens, so that even the predictions of an untrained model can be learnt.
 fn passages() -> Vec<Passage> {
