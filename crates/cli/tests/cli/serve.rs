@@ -1,15 +1,14 @@
 //! `refrain serve`: the address, requests, folders of notes, stops, options that are refused.
 #![cfg(unix)]
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{arg, model, refrain};
+
+use crate::support::{self, arg, model, refrain};
 
 /// A running server with its address. A token that the server has made is behind the address.
 fn start(args: &[&str]) -> (Child, String) {

@@ -1,11 +1,10 @@
 //! `refrain model graphs`, and the use of its folders by other commands.
 
-mod support;
-
 use std::fs;
 
 use serde_json::Value;
-use support::{arg, model, refrain, repository};
+
+use crate::support::{arg, model, refrain, repository};
 
 #[test]
 fn graphs_answer_as_their_model_does() {

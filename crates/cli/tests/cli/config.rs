@@ -1,11 +1,9 @@
 //! Defaults of options from a file and from the environment; completions and manual pages.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Ran, arg, command, refrain, repository};
+use crate::support::{Ran, arg, command, refrain, repository};
 
 /// A file of settings in a folder of its own.
 fn settings(text: &str) -> (tempfile::TempDir, PathBuf) {

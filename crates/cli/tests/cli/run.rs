@@ -1,13 +1,12 @@
 //! `refrain run`.
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use support::{arg, command, model, refrain, refrain_with, repository};
 use tempfile::TempDir;
+
+use crate::support::{arg, command, model, refrain, refrain_with, repository};
 
 const QUESTION: &str = "What is the booking code of the trip to Aniarda?";
 

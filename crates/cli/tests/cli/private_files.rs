@@ -2,8 +2,6 @@
 //! more than mode 0700 and no file more than 0600.
 #![cfg(unix)]
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
-use support::{arg, command, model, repository};
+
+use crate::support::{arg, command, model, repository};
 
 const QUESTION: &str = "Who takes care of the repair of the car?";
 

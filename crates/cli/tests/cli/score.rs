@@ -1,11 +1,10 @@
 //! `refrain model score`.
 
-mod support;
-
 use std::fs;
 
 use serde_json::Value;
-use support::{arg, model, refrain, refrain_with};
+
+use crate::support::{arg, model, refrain, refrain_with};
 
 const TEXT: &str = "The hotel for the trip is the Marlund.";
 

@@ -1,12 +1,10 @@
 //! Named pipes where a file is expected: refused at once for models and what belongs to them, read where texts are read.
 #![cfg(unix)]
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::{arg, model, refrain};
+use crate::support::{arg, model, refrain};
 
 fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());

@@ -1,12 +1,11 @@
 //! `refrain model profile`.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use support::{arg, model, refrain};
+
+use crate::support::{arg, model, refrain};
 
 #[test]
 fn a_profile_is_measured_shown_stored_and_used() {

@@ -1,10 +1,8 @@
 //! Each error is one line with advice, and its exit code states its kind.
 
-mod support;
-
 use std::fs;
 
-use support::{arg, refrain, refrain_with, repository};
+use crate::support::{arg, refrain, refrain_with, repository};
 
 const USAGE: i32 = 2;
 const INPUT: i32 = 3;

@@ -1,9 +1,8 @@
 //! `--pruning`: rows that look wrong at a middle layer are dropped.
 
-mod support;
-
 use serde_json::Value;
-use support::{arg, refrain, repository};
+
+use crate::support::{self, arg, refrain, repository};
 
 const QUESTION: &str = "Who comes along on the trip to Aniarda?";
 

@@ -1,12 +1,11 @@
 //! `refrain forget` and `refrain history prefixes`: after them, no file in the data folder has a byte of what was forgotten.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use refrain::{Engine, EngineOptions, SpecialTokens};
 use serde_json::Value;
-use support::{Ran, arg, command, refrain};
+
+use crate::support::{Ran, arg, command, refrain};
 
 /// Words of the two notes, which answers and prompts repeat.
 const SECRET: &str = "Qulittus";

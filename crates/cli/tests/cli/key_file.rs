@@ -1,13 +1,12 @@
 //! `--key-file`: no byte of a note, question, answer or path is on the disk, and a store opens with its key alone.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use refrain::{Engine, EngineOptions, SpecialTokens};
-use support::{Ran, arg, command, model};
+
+use crate::support::{Ran, arg, command, model};
 
 const QUESTION: &str = "Who takes care of the repair of the car?";
 

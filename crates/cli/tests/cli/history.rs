@@ -1,14 +1,13 @@
 //! Stored answers: `run` and `chat` with `--history`, and `refrain history`.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use refrain_index::history::{HistoryLog, HistoryOptions};
 use serde_json::Value;
-use support::{AT_ANY_COST, Ran, arg, command, refrain, refrain_with};
+
+use crate::support::{AT_ANY_COST, Ran, arg, command, refrain, refrain_with};
 
 const REQUEST: &str = "Tell me about Ada.";
 

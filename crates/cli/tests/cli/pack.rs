@@ -1,11 +1,10 @@
 //! `refrain model pack`, and the use of its files by other commands.
 
-mod support;
-
 use std::fs;
 
 use serde_json::Value;
-use support::{arg, model, refrain, repository};
+
+use crate::support::{arg, model, refrain, repository};
 
 const QUESTION: [&str; 2] = ["--task", "answer"];
 

@@ -1,14 +1,13 @@
 //! Notes on disk: `refrain index`, and `refrain run --notes`.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Ran, arg, command, refrain, repository};
+
+use crate::support::{self, Ran, arg, command, refrain, repository};
 
 struct Place(tempfile::TempDir);
 

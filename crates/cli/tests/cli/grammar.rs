@@ -1,9 +1,8 @@
 //! `--json-schema`, `--regex`, `--choice`, `--grammar` and `--grammar-after`.
 
-mod support;
-
 use serde_json::Value;
-use support::{arg, refrain, refrain_with};
+
+use crate::support::{arg, refrain, refrain_with};
 
 const SCHEMA: &str = r#"{"type": "object", "properties": {"action": {"enum": ["click", "scroll"]}, "target": {"type": "integer",
     "minimum": 1, "maximum": 40}}, "required": ["action", "target"], "additionalProperties": false}"#;

@@ -1,11 +1,10 @@
 //! ask, summarize, reply, edit and ui.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{Ran, arg, model, refrain, refrain_with, repository};
+
+use crate::support::{self, Ran, arg, model, refrain, refrain_with, repository};
 
 /// Notes, their index and a store, in folders of their own.
 struct Home {

@@ -1,14 +1,10 @@
 //! `refrain model pull` against a hub that fails in every way, and the models that it keeps.
 
-#[path = "support/hub.rs"]
-mod hub;
-mod support;
-
 use std::fs;
 use std::time::Duration;
 
-use hub::{COMMIT, Files, Hub, Place, REPO, Reply, Request, bytes, files, finish, run};
-use support::{arg, model};
+use crate::hub::{self, COMMIT, Files, Hub, Place, REPO, Reply, Request, bytes, files, finish, run};
+use crate::support::{self, arg, model};
 
 /// A repository with one small file.
 fn small() -> Files {
@@ -694,8 +690,8 @@ fn secure() -> Hub {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-    let certificate = CertificateDer::from_pem_slice(include_bytes!("support/tls/localhost.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("support/tls/localhost.key")).unwrap();
+    let certificate = CertificateDer::from_pem_slice(include_bytes!("../support/tls/localhost.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("../support/tls/localhost.key")).unwrap();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -1,9 +1,8 @@
 //! `refrain chat`, with its turns from a pipe.
 
-mod support;
-
 use serde_json::Value;
-use support::{AT_ANY_COST, arg, refrain_with, repository};
+
+use crate::support::{self, AT_ANY_COST, arg, refrain_with, repository};
 
 fn chat(args: &[&str], turns: &str) -> support::Ran {
     refrain_with(&[&["chat", "--max-tokens", "24"], args].concat(), turns.as_bytes())

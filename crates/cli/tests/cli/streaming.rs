@@ -1,12 +1,11 @@
 //! Models larger than memory: the statistics and errors of `--memory` and `--pinned-layers`.
 
-mod support;
-
 use std::path::PathBuf;
 
 use serde_json::Value;
-use support::{arg, model, refrain, repository};
 use tempfile::TempDir;
+
+use crate::support::{self, arg, model, refrain, repository};
 
 fn packed() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,8 @@
 //! A GGUF file that does not name its pre-tokenizer is refused by every command, until the user names it.
 
-mod support;
-
 use std::fs;
 
-use support::{arg, model, refrain};
+use crate::support::{arg, model, refrain};
 
 const INPUT: i32 = 3;
 

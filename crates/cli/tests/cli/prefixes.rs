@@ -1,9 +1,8 @@
 //! Computed prompts kept between runs: `run` and `chat` with `--prefixes`.
 
-mod support;
-
 use serde_json::Value;
-use support::{refrain, refrain_with};
+
+use crate::support::{refrain, refrain_with};
 
 const REQUEST: &str = "Tell me about Ada.";
 

@@ -1,9 +1,8 @@
 //! `--draft`: a smaller model as a draft source.
 
-mod support;
-
 use serde_json::Value;
-use support::{arg, refrain, refrain_with, repository};
+
+use crate::support::{arg, refrain, refrain_with, repository};
 
 const PROMPT: &str = "The train leaves at noon. The train leaves at";
 

@@ -3,19 +3,13 @@
 
 #![cfg(unix)]
 
-#[path = "support/hub.rs"]
-mod hub;
-#[path = "support/pty.rs"]
-mod pty;
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use hub::{Hub, Place, files};
-use pty::{Shown, Then, on_terminal, plain, rendered, without_numbers};
-use support::{arg, command, model, repository};
+use crate::hub::{self, Hub, Place, files};
+use crate::pty::{Shown, Then, on_terminal, plain, rendered, without_numbers};
+use crate::support::{self, arg, command, model, repository};
 
 const WIDTHS: [u16; 3] = [40, 80, 110];
 

@@ -1,14 +1,13 @@
 //! `refrain mcp`: a client that starts the program and speaks with it, one message a line.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
-use support::{arg, command, model, refrain, refrain_with};
+
+use crate::support::{arg, command, model, refrain, refrain_with};
 
 const VERSION: &str = "2025-11-25";
 

@@ -1,9 +1,8 @@
 //! Draft policies: no option changes the answer, except lossy acceptance, which the statistics report.
 
-mod support;
-
 use serde_json::Value;
-use support::{arg, refrain, repository};
+
+use crate::support::{self, arg, refrain, repository};
 
 fn run(more: &[&str]) -> support::Ran {
     let notes = repository("fixtures/notes");

@@ -1,12 +1,11 @@
 //! `refrain model inspect`.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::{arg, model, refrain};
+
+use crate::support::{arg, model, refrain};
 
 /// A GGUF file without tensors: magic, version, two counts, then the pairs given.
 fn gguf(version: u32, pairs: &[(&str, &str)]) -> Vec<u8> {

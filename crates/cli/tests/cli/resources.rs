@@ -1,12 +1,10 @@
 //! What the system refuses (address space, threads, open files) is an error of one line, never a panic or an abort.
 #![cfg(target_os = "linux")]
 
-mod support;
-
 use std::fs;
 use std::process::{Command, Stdio};
 
-use support::{arg, command};
+use crate::support::{arg, command};
 
 /// Runs the program under a limit of the shell: exit code, and standard error.
 fn limited(limit: &str, args: &[&str]) -> (Option<i32>, String) {
