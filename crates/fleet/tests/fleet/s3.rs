@@ -2,15 +2,14 @@
 
 #![cfg(feature = "s3")]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use refrain_fleet::{Fleet, FleetError, FleetOptions};
-use support::{KEY, drafted, open, response};
+
+use crate::support::{KEY, drafted, open, response};
 
 /// A running server, ended on drop.
 struct Server {

@@ -1,7 +1,5 @@
 //! Hosts that share their answers through a store: one that works, and ones that fail, lie or are slow.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -18,7 +16,8 @@ use object_store::{
 };
 use refrain_fleet::{Fleet, FleetError, FleetOptions};
 use refrain_index::{HistoryError, HistoryKey, HistoryLog};
-use support::{KEY, drafted, fleet, open, response, unique};
+
+use crate::support::{self, KEY, drafted, fleet, open, response, unique};
 
 /// Files below a folder that contain the bytes of a token that occurs in one response only.
 fn holding(folder: &Path, token: u32) -> Vec<String> {
