@@ -1,14 +1,12 @@
 //! Schemas are never weakened and have no dead ends: numbers at the edges of integers and floats, ranges, and grammars that a text can begin
 //! and never end. Random texts of a grammar are compared with a validator that knows only decimal digits.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-
 use std::cmp::Ordering;
 
-use common::{EOS, Rng, Tiny, VOCAB_SIZE};
 use refrain::{LogitsProcessor, TokenId};
 use refrain_grammar::{Grammar, GrammarError, JsonOptions, Vocabulary};
+
+use crate::common::{EOS, Rng, Tiny, VOCAB_SIZE};
 
 /// Tokens are bytes.
 fn vocabulary() -> Vocabulary {

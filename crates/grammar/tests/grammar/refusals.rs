@@ -1,17 +1,14 @@
 //! Grammars that are refused: a typed error before any decoding, in bounded time and memory, never a weaker grammar.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-mod grammars;
-
 use std::time::{Duration, Instant};
 
-use common::Tiny;
-use grammars::vocabulary;
 use refrain_grammar::{
     CHOICES_MAX, GRAMMAR_BYTES_MAX, Grammar, GrammarError, GrammarKind, JsonOptions, MARKER_BYTES_MAX,
     Vocabulary,
 };
+
+use crate::common::Tiny;
+use crate::grammars::vocabulary;
 
 fn tiny() -> Vocabulary {
     vocabulary(&Tiny::default().engine(1))

@@ -4,12 +4,6 @@
 //! `tools/planted-faults` shows that these tests fail with planted faults: a mask of the parent for the child, and a rollback
 //! that keeps one token too many.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-mod grammars;
-
-use common::{LogitsRecorder, Run, Tiny, plain, prompt, run, samplings};
-use grammars::{after_marker, all, vocabulary};
 use refrain::drafting::DraftSource;
 use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
@@ -18,6 +12,9 @@ use refrain::{
     TokenId,
 };
 use refrain_grammar::Grammar;
+
+use crate::common::{self, LogitsRecorder, Run, Tiny, plain, prompt, run, samplings};
+use crate::grammars::{after_marker, all, vocabulary};
 
 const MAX_TOKENS: usize = 40;
 

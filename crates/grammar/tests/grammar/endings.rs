@@ -1,20 +1,17 @@
 //! Where a constrained output ends: at the end of the grammar, by a limit in the middle, or by an error, always at the same token
 //! with and without drafts.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-mod grammars;
-
 use std::error::Error;
 
-use common::{EOS, Tiny, plain, prompt};
-use grammars::{COMMAND, vocabulary};
 use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
     Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId,
 };
 use refrain_grammar::{Grammar, GrammarError, JsonOptions};
+
+use crate::common::{EOS, Tiny, plain, prompt};
+use crate::grammars::{COMMAND, vocabulary};
 
 /// The tokens, the text and the end of a generation.
 #[derive(Debug, PartialEq)]

@@ -1,18 +1,15 @@
 //! Random choices, regular expressions and schemas: the output is one that the grammar describes, and drafting changes no bit.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-mod grammars;
-
 use std::sync::LazyLock;
 
-use common::{Run, Tiny, plain, prompt, run};
-use grammars::vocabulary;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use refrain::{Engine, FinishReason, GenerateOptions, Sampling, SessionOptions};
 use refrain_grammar::{Grammar, JsonOptions, Vocabulary};
 use serde_json::{Value, json};
+
+use crate::common::{self, Run, Tiny, plain, prompt, run};
+use crate::grammars::vocabulary;
 
 static ENGINES: LazyLock<[(Engine, Vocabulary); 2]> = LazyLock::new(|| {
     [Tiny::default().engine(1), common::fixture_engine()].map(|engine| {
