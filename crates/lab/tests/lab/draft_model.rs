@@ -1,9 +1,5 @@
 //! Drafting with a draft model: the output is that of plain decoding, bit for bit.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-
-use common::{Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
@@ -15,6 +11,8 @@ use refrain::{
 use refrain_bench::Strategy;
 use refrain_bench::model::project_eagerly;
 use refrain_bench::rules::ModelRule;
+
+use crate::common::{self, Run, Tiny, cancelled_token, fixtures, plain, prompt, run_in, samplings};
 
 const MAX_TOKENS: usize = 32;
 

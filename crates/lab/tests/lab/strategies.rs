@@ -1,15 +1,13 @@
 //! Published drafting rules in the engine: they draft, and the output is that of plain decoding.
 
-#[path = "../../../tests/common/mod.rs"]
-mod common;
-
-use common::{Run, Tiny, plain, prompt, run, run_in};
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{Acceptance, EvidenceClass};
 use refrain::internals::draft::CostProfile;
 use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionError, SessionOptions, TokenId};
 use refrain_bench::Strategy;
 use refrain_bench::rules::{Baseline, ModelRule};
+
+use crate::common::{Run, Tiny, plain, prompt, run, run_in};
 
 /// A run over `prompt` in a session with the drafting of a rule.
 fn run_rule(
