@@ -719,11 +719,11 @@ def predictions():
 
 
 def tests(*names):
-    """A row that another test of this folder checks."""
+    """A row that a module of the program `serve` checks."""
 
     def check():
         for name in names:
-            assert (pathlib.Path(__file__).parents[1] / name).exists(), name
+            assert (pathlib.Path(__file__).parents[1] / "serve" / name).exists(), name
 
     return check
 

@@ -1,4 +1,4 @@
-//! Load for a server: clients that are slow, clients that go away, and many that ask at once. `tests/load.rs` runs small rounds; the
+//! Load for a server: clients that are slow, clients that go away, and many that ask at once. `tests/servers/load.rs` runs small rounds; the
 //! example `load` runs the large ones.
 #![allow(dead_code, unused_imports, reason = "tests and the example use a part each")]
 

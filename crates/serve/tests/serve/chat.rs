@@ -1,12 +1,11 @@
 //! `/v1/chat/completions`: whole answers and streams.
 
-mod support;
-
 use refrain::drafting::{DraftPolicy, DraftRows};
 use refrain::{Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, SessionOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
-use support::{MODEL, QUESTION, Running, chat, engine, with};
+
+use crate::support::{MODEL, QUESTION, Running, chat, engine, with};
 
 /// The library's own answer.
 fn library(content: &str, max_tokens: usize, sampling: Sampling) -> (String, usize) {

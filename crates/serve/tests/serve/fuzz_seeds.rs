@@ -1,4 +1,4 @@
-//! Bodies that the fuzz target `request_body` starts from. `cargo test -p refrain-serve --test fuzz_seeds -- --ignored` writes them.
+//! Bodies that the fuzz target `request_body` starts from. `cargo test -p refrain-serve --test serve -- --ignored` writes them.
 
 use std::path::Path;
 

@@ -1,9 +1,8 @@
 //! Tools: calls follow their schemas, whole and streamed.
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{MODEL, QUESTION, Running, chat, with};
+
+use crate::support::{MODEL, QUESTION, Running, chat, with};
 
 fn tools() -> Value {
     json!([

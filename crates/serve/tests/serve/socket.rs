@@ -1,8 +1,6 @@
 //! A server on a Unix socket: who may open it, what is replaced, which names of hosts are allowed.
 #![cfg(unix)]
 
-mod support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -12,7 +10,8 @@ use std::thread::JoinHandle;
 
 use refrain::CancelToken;
 use refrain_serve::{ServeError, ServeOptions, Server};
-use support::models;
+
+use crate::support::models;
 
 struct Running(CancelToken, Option<JoinHandle<Result<(), ServeError>>>);
 

@@ -1,11 +1,10 @@
 //! The page's files and endpoints. `crates/serve/page/tests` runs the page itself in a browser.
 
-mod support;
-
 use refrain_assistant::{AnswerRequest, JobOptions};
 use refrain_serve::ServeOptions;
 use serde_json::{Value, json};
-use support::{Place, Reply};
+
+use crate::support::{self, Place, Reply};
 
 const QUESTION: &str = "Which company takes care of the roof repair?";
 const TOKEN: &str = "a-token-of-at-least-16-bytes";

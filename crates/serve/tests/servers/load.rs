@@ -1,13 +1,12 @@
 //! Small rounds of load: what is begun and left is given back. The example `load` runs the large ones.
 #![cfg(target_os = "linux")]
 
-#[path = "support/load/mod.rs"]
-mod load;
-mod support;
+#[path = "../support/load/mod.rs"]
+mod rounds;
 
 use std::process::Command;
 
-use load::{Sample, Served, abort_round, is_server, mixed_round, serve_until_the_parent_ends, slow_round};
+use rounds::{Sample, Served, abort_round, is_server, mixed_round, serve_until_the_parent_ends, slow_round};
 
 /// Idle threads of the runtime, which end later than their work.
 const IDLE_THREADS_MAX: usize = 8;
@@ -24,7 +23,7 @@ fn server_of_the_other_tests() {
 
 fn start() -> Served {
     let program = std::env::current_exe().expect("a path");
-    Served::start(Command::new(program).args(["--exact", "server_of_the_other_tests", "--nocapture"]))
+    Served::start(Command::new(program).args(["--exact", "load::server_of_the_other_tests", "--nocapture"]))
 }
 
 /// Runs a round after a small one, and compares what the server holds at rest.

@@ -1,15 +1,12 @@
 //! A model whose every step is known: calls that it begins by itself, answers beside tools, continued messages, levels of reasoning, tokens.
 
-#[path = "support/bigram.rs"]
-mod bigram;
-mod support;
-
-use bigram::{Calls, FREE_STRING, GREETING, THOUGHT};
 use refrain::checkpoint::Checkpoint;
 use refrain::{Engine, EngineOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
-use support::{MODEL, Running, with};
+
+use crate::bigram::{self, Calls, FREE_STRING, GREETING, THOUGHT};
+use crate::support::{MODEL, Running, with};
 
 fn server(calls: Calls) -> Running {
     let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();

@@ -1,9 +1,8 @@
 //! Schemas of clients: their numbers are exact or refused, their faults are the client's, and nobody else waits for them.
 
-mod support;
-
 use serde_json::{Value, json};
-use support::{Running, chat};
+
+use crate::support::{self, Running, chat};
 
 /// The bodies that put a schema, which may have numbers that serde_json rounds, into every place of a request; with the path and the field's name.
 fn bodies(schema: &str) -> [(&'static str, &'static str, String); 4] {

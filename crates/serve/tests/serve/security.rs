@@ -1,13 +1,12 @@
 //! Who may use the server: Host × Origin × token × address.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use refrain_serve::{Limits, ServeError, ServeOptions, Server};
-use support::{Running, models};
+
+use crate::support::{Running, models};
 
 const TOKEN: &str = "correct-horse-battery-staple";
 

@@ -1,7 +1,5 @@
 //! The Model Context Protocol over HTTP: sessions, tools, resources, progress, cancellation, refusals.
 
-mod support;
-
 use std::cell::Cell;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +17,8 @@ use refrain_index::Search;
 use refrain_index::notes::{NotesOptions, NotesWriter};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions, Server};
 use serde_json::{Value, json};
-use support::{MODEL, Place, Reply, Running, engine, with};
+
+use crate::support::{MODEL, Place, Reply, Running, engine, with};
 
 const QUESTION: &str = "Which company takes care of the roof repair?";
 const TOKEN: &str = "a-token-of-at-least-16-bytes";

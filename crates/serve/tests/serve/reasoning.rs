@@ -1,7 +1,5 @@
 //! A model that reasons: the fixture with another chat template, which opens the reasoning.
 
-mod support;
-
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
@@ -9,7 +7,8 @@ use refrain::checkpoint::Checkpoint;
 use refrain::{Engine, EngineOptions, GenerateOptions, SpecialTokens};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
-use support::{MODEL, QUESTION, Running, chat, with};
+
+use crate::support::{MODEL, QUESTION, Running, chat, with};
 
 /// A template of the same length in the file, which ends the prompt with `<think>`.
 fn reasoning_engine() -> Engine {

@@ -1,7 +1,5 @@
 //! Several models under a memory budget: loaded on demand, unloaded when they are idle, and never beyond the budget.
 
-mod support;
-
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +8,8 @@ use refrain::{CancelToken, Engine, EngineOptions};
 use refrain_assistant::{Gate, Priority};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ModelsError, ServeOptions};
 use serde_json::{Value, json};
-use support::{Running, engine};
+
+use crate::support::{Running, engine};
 
 /// How often a model was loaded, and how often unloaded.
 #[derive(Debug, Default)]

@@ -1,14 +1,13 @@
 //! What is refused, and how: the status, the form of the error, the field's name.
 
-mod support;
-
 use std::io::Write;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use refrain_serve::{Limits, ServeOptions};
 use serde_json::{Value, json};
-use support::{Running, chat, endless, with};
+
+use crate::support::{self, Running, chat, endless, with};
 
 #[test]
 fn fields_are_refused_by_name() {

@@ -1,7 +1,5 @@
 //! Many clients at once, clients that go away, and stops of the server.
 
-mod support;
-
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +7,8 @@ use std::time::Duration;
 use refrain::{Drafting, SessionOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
-use support::{MODEL, QUESTION, Reply, Running, chat, endless, engine, with};
+
+use crate::support::{MODEL, QUESTION, Reply, Running, chat, endless, engine, with};
 
 fn content(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()

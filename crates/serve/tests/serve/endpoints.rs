@@ -1,12 +1,11 @@
 //! The other endpoints: completions, responses, embeddings, models, metrics, the document.
 
-mod support;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use refrain_index::notes::{Embedder, ModelEmbedder};
 use serde_json::{Value, json};
-use support::{EMBEDDER, MODEL, QUESTION, Running, engine, with};
+
+use crate::support::{EMBEDDER, MODEL, QUESTION, Running, engine, with};
 
 #[test]
 fn completions_continue_plain_text() {

@@ -1,12 +1,11 @@
 //! Texts of requests are in no error, metric or log.
 
-mod support;
-
 use std::io::Read;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Running, chat, with};
+
+use crate::support::{self, Running, chat, with};
 
 const CANARY: &str = "zq7canary";
 
@@ -73,7 +72,7 @@ fn texts_are_in_no_log() {
     }
     let program = std::env::current_exe().expect("a path");
     let mut child = Command::new(program)
-        .args(["--exact", "texts_are_in_no_log", "--nocapture"])
+        .args(["--exact", "canary::texts_are_in_no_log", "--nocapture"])
         .env("REFRAIN_SERVE_CANARY", "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,0 +1,20 @@
+//! The server, asked over HTTP and MCP.
+
+#[path = "../support/bigram.rs"]
+mod bigram;
+mod calling;
+mod chat;
+mod endpoints;
+mod fuzz_seeds;
+mod mcp;
+mod models;
+mod page;
+mod reasoning;
+mod refusals;
+mod schemas;
+mod security;
+mod socket;
+mod streams;
+#[path = "../support/mod.rs"]
+mod support;
+mod tools;
