@@ -25,6 +25,7 @@
 mod bounds;
 #[cfg(feature = "internals")]
 mod check;
+mod disk_file;
 #[cfg(feature = "notes")]
 mod document;
 #[cfg(feature = "notes")]

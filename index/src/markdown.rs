@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 
-use crate::passage::TITLE_BYTES_MAX;
+/// Maximum bytes of a title and of a heading in a passage: every passage has a copy of them.
+pub(crate) const TITLE_BYTES_MAX: usize = 256;
 
 /// Maximum length of a text that is parsed at once, in bytes. The parser takes up to 60 bytes of memory for one of text.
 const WINDOW_BYTES: usize = 1 << 18;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::document::Document;
-use crate::markdown::Section;
+use crate::markdown::{Section, TITLE_BYTES_MAX};
 use crate::notes::words::continues;
 
 /// Maximum length of a passage, in words. About 160 tokens of English: several passages fit a small model's context
@@ -73,9 +73,6 @@ fn passages<'a>(document: &Document, ranges: impl Iterator<Item = (&'a str, Rang
     });
     passages.collect()
 }
-
-/// Maximum bytes of a title and of a heading in a passage: every passage has a copy of them.
-pub(crate) const TITLE_BYTES_MAX: usize = 256;
 
 /// The beginning of a title, for passages.
 pub(crate) fn short_title(title: &str) -> &str {

@@ -37,7 +37,7 @@ use chacha20poly1305::aead::Tag;
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305, XNonce};
 use thiserror::Error;
 
-use crate::history::disk::DiskFile;
+use crate::disk_file::DiskFile;
 
 /// Bytes of a tag.
 pub(crate) const TAG_BYTES: usize = 16;

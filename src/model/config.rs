@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use crate::model::arch::Architecture;
+pub use crate::model::arch::family::Architecture;
 
 /// Largest number of layers accepted. The deepest published dense models have about 130.
 pub const N_LAYERS_MAX: usize = 1024;

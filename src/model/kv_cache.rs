@@ -27,11 +27,11 @@ use thiserror::Error;
 
 use crate::kernels::{AllocError, Kernels, KeySharing, KvLayer, KvType, StateRule, StateShape};
 use crate::model::batch::Batch;
+use crate::model::compute::Compute;
 use crate::model::config::{Attention, KvSource, LayerPlan, Mixer, ModelConfig};
 use crate::model::state::{
     CheckpointPolicy, Purpose, RecurrentError, RecurrentLayer, RecurrentShape, TreeRows,
 };
-use crate::model::transformer::Compute;
 
 /// The state of every layer: keys and values, `[n_kv_heads, n_slots, head_dim]`, or a [`RecurrentLayer`].
 ///

@@ -10,7 +10,7 @@ use crate::model::arch::tensors::is_expert_matrix;
 use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{PackedSection, PackedTensor};
-use crate::model::weights::{Layer, TensorSource};
+use crate::model::resident::{Layer, TensorSource};
 use refrain_stream::ReadFailure;
 
 /// Weights could not be read for a pass. The next pass reads again.

@@ -4,7 +4,7 @@
 //! - hyper-parameters: [`config`], and how containers state them: [`arch`];
 //! - the containers: [`gguf`], [`hf`], [`packed`], and one interface to all of them,
 //!   [`checkpoint`];
-//! - weights in memory, packed for the kernels: [`weights`];
+//! - weights in memory, packed for the kernels: `resident`, and how they are loaded: [`weights`];
 //! - the inputs and the state of a forward pass: [`batch`], [`kv_cache`], [`rope`];
 //! - the state of recurrent layers, in trees of draft rows: [`state`];
 //! - the forward pass, with optional hooks between layers ([`Hooks`]): [`transformer`];
@@ -15,6 +15,7 @@
 pub mod arch;
 pub mod batch;
 pub mod checkpoint;
+mod compute;
 pub mod config;
 mod generation_defaults;
 pub mod graphs;
@@ -22,6 +23,7 @@ pub mod kv_cache;
 pub mod layers;
 mod load_workers;
 pub mod packed;
+mod resident;
 pub mod rope;
 mod rows;
 pub mod shortlist;

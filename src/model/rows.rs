@@ -6,7 +6,7 @@ use crate::kernels::Visible;
 use crate::model::batch::Batch;
 use std::time::Duration;
 
-use crate::model::transformer::Compute;
+use crate::model::compute::Compute;
 
 /// A hook that inspects the rows of a pass before one of the layers and may drop some of them.
 pub trait Interlude {

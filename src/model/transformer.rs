@@ -41,11 +41,12 @@ use thiserror::Error;
 
 use crate::kernels::{
     self, ActivationForm, Activations, AttentionRule, AttentionScratch, AttentionShape, Kernels, MatMul,
-    Pool, StateScratch, resize_exact,
+    StateScratch, resize_exact,
 };
 use crate::model::arch::tensors::LayerWeight;
 use crate::model::batch::Batch;
 use crate::model::checkpoint::Checkpoint;
+pub use crate::model::compute::{Compute, PassEnd};
 use crate::model::config::{
     Activation, Attention, Dense, FeedForward, KvSource, LayerPlan, Mixer, ModelConfig, QkNorm, Widths,
 };
@@ -53,11 +54,12 @@ use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
 use crate::model::packed::{ModelIdentity, identity_of_weights};
+use crate::model::resident::{Layer, Weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{ActiveRows, Hooks, Rows};
 use crate::model::state::TreeRows;
 use crate::model::streamed::{Streamed, StreamedError};
-use crate::model::weights::{Layer, LoadOptions, Quantize, Weights, WeightsError};
+use crate::model::weights::{LoadOptions, Quantize, WeightsError};
 use refrain_stream::StreamOptions;
 use refrain_trees::TokenId;
 
@@ -75,26 +77,6 @@ pub struct Model {
     graphs: Option<StaticGraphs>,
     streamed: Option<Streamed>,
     identity: OnceLock<ModelIdentity>,
-}
-
-/// The instruction set and the threads that a pass runs on.
-#[derive(Clone, Copy)]
-pub struct Compute<'a> {
-    /// The instruction set.
-    pub kernels: Kernels,
-    /// The threads.
-    pub pool: &'a Pool,
-}
-
-/// The last operation of a pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PassEnd {
-    /// The final hidden states, whose rows are projected onto the vocabulary next: a streamed output matrix is read ahead.
-    Hidden,
-    /// The final hidden states, which need no output matrix next.
-    Unprojected,
-    /// The keys and values of the last layer: all that a prefill chunk needs.
-    KeysAndValues,
 }
 
 /// A forward pass failed or was cancelled. In every case committed KV entries are unchanged, and the rows of

@@ -4,8 +4,8 @@
 //! There are (c + 1)ᵇ · b! plans for `b` blocks and `c` chunks. The computation alone is a lower bound of a
 //! plan's time, so choices of chunks are pruned if their computation takes longer than the best plan so far.
 
-use super::plan::{Load, Plan};
 use super::simulate::simulate;
+use super::simulate::{Load, Plan};
 use super::times::{GraphKind, Prefill, SwitchTimes};
 
 /// Maximum number of plans to simulate: about a second.

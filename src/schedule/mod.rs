@@ -18,6 +18,6 @@ pub mod simulate;
 mod tests;
 mod times;
 
-pub use plan::{Load, Plan, asynchronous, progressive, synchronous};
-pub use simulate::{PlanError, Timeline, simulate};
+pub use plan::{asynchronous, progressive, synchronous};
+pub use simulate::{Load, Plan, PlanError, Timeline, simulate};
 pub use times::{BlockTimes, GRAPH_ROWS_MAX, GraphKind, GraphTimes, Prefill, SwitchTimes, TimesError};

@@ -1,34 +1,9 @@
-//! Plans: the loads of a prefill and their starting times.
+//! Planning: synchronous, asynchronous and progressive switching.
 
 use std::ops::Range;
 
-use super::simulate::simulate;
+use super::simulate::{Load, Plan, simulate};
 use super::times::{GraphKind, Prefill, SwitchTimes};
-
-/// A load: a graph that replaces the other graph of its block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
-    /// The block.
-    pub block: usize,
-    /// The graph to load.
-    pub graph: GraphKind,
-    /// The load may start after the block has computed this chunk. `None`: before the first chunk.
-    pub after: Option<usize>,
-}
-
-impl Load {
-    /// The number of parts (a chunk in a block) that must be computed before the load may start.
-    pub(crate) fn starts_at(&self, n_blocks: usize) -> usize {
-        self.after.map_or(0, |chunk| chunk * n_blocks + self.block + 1)
-    }
-}
-
-/// Loads in their order. They run one at a time.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
-    /// The loads.
-    pub loads: Vec<Load>,
-}
 
 /// Synchronous switching: after the prefill, loads the verify graph of every block that holds a prefill
 /// graph.

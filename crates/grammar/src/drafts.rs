@@ -14,8 +14,8 @@ use refrain::drafting::{
 };
 
 use crate::alternatives::{Continuation, continuation};
+use crate::compiled::{Compiled, OutputStart};
 use crate::follower::Follower;
-use crate::grammar::{Compiled, OutputStart};
 use crate::prices::Prices;
 
 /// Maximum nodes of a step: a tree has up to 64 rows, and each row's node has up to 24 children.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use llguidance::toktrie::SimpleVob;
 use refrain::TokenId;
 
+use crate::compiled::Compiled;
 use crate::error::GrammarError;
-use crate::grammar::Compiled;
 use crate::marker::Found;
 use crate::parser::{Mask, Parser};
 use crate::vocabulary::Vocabulary;

@@ -1,19 +1,19 @@
 //! A compiled grammar, and the generations that it constrains.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use refrain::GenerateOptions;
 
 use crate::compile;
+use crate::compiled::{Compiled, OutputStart};
 use crate::drafts::GrammarDrafts;
 use crate::error::{GrammarError, GrammarKind};
 use crate::lark;
 use crate::limits::{CHOICES_MAX, FORCED_BYTES_MAX, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX, STRING_BYTES_MAX};
 use crate::marker::Marker;
 use crate::mask::{GrammarMask, MaskAhead};
-use crate::parser::Start;
 use crate::schema::{self, JsonOptions, Numbers};
 use crate::vocabulary::Vocabulary;
 
@@ -24,25 +24,6 @@ use crate::vocabulary::Vocabulary;
 #[derive(Clone)]
 pub struct Grammar {
     compiled: Arc<Compiled>,
-}
-
-/// What the masks and the drafts of a grammar share.
-pub(crate) struct Compiled {
-    pub(crate) vocabulary: Vocabulary,
-    pub(crate) start: Arc<Start>,
-    pub(crate) marker: Option<Marker>,
-}
-
-/// Where the output of a generation begins: the number of tokens before it. Mask and drafts of one generation share it; the
-/// first of them that is called has the prompt before it.
-#[derive(Debug, Default)]
-pub(crate) struct OutputStart(OnceLock<usize>);
-
-impl OutputStart {
-    /// The start, which is `n_tokens` if nobody has called before.
-    pub(crate) fn of(&self, n_tokens: usize) -> usize {
-        *self.0.get_or_init(|| n_tokens)
-    }
 }
 
 impl Grammar {

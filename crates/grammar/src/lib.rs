@@ -29,6 +29,7 @@
 
 mod alternatives;
 mod compile;
+mod compiled;
 mod dead_ends;
 mod decimal;
 mod drafts;

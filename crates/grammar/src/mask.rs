@@ -7,9 +7,9 @@ use llguidance::toktrie::SimpleVob;
 use refrain::error::ProcessorError;
 use refrain::{LogitsProcessor, TokenId};
 
+use crate::compiled::{Compiled, OutputStart};
 use crate::error::GrammarError;
 use crate::follower::{Allowed, Follower};
-use crate::grammar::{Compiled, OutputStart};
 
 /// Forbids the tokens that a grammar does not allow, in one generation; made by [`Grammar::constrain`](crate::Grammar::constrain)
 /// or [`Grammar::mask`](crate::Grammar::mask).

@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::arguments::Arguments;
+use super::error::{Error, ErrorKind, Result, shortened};
 use super::parser::{Args, Const, Filter, For, Kind, Macro, Node, Param, Stmt, StmtKind, Target, Template};
 use super::value::{Builtin, Loop, Meter, Namespace, Outcome, Range, Value, push};
-use super::{Error, ErrorKind, Result, filters, methods};
+use super::{filters, methods};
 
 /// Maximum nesting of evaluations: blocks, expressions and macros together. A level needs up to 3 kB of stack without
 /// optimisation.
@@ -47,9 +49,9 @@ pub fn render(
 
 type Frame<'t> = Vec<(&'t str, Value)>;
 
-pub(super) struct Eval<'t> {
+struct Eval<'t> {
     template: &'t Template,
-    pub(super) meter: Meter,
+    meter: Meter,
     output_max: usize,
     date: &'t dyn Fn(&str) -> String,
     /// Variables: the inputs, the template's own scope, then one frame per open block.
@@ -76,12 +78,6 @@ enum Flow {
     Next,
     Break,
     Continue,
-}
-
-/// Evaluated arguments.
-pub(super) struct Arguments<'t> {
-    pub(super) positional: Vec<Value>,
-    pub(super) named: Vec<(&'t str, Value)>,
 }
 
 fn at<T>(line: u32, outcome: Outcome<T>) -> Result<T> {
@@ -329,7 +325,7 @@ impl<'t> Eval<'t> {
 
     // Expressions
 
-    pub(super) fn eval(&mut self, node: &'t Node) -> Result<Value> {
+    fn eval(&mut self, node: &'t Node) -> Result<Value> {
         self.nest(node.line, |eval| eval.expression(node))
     }
 
@@ -379,7 +375,7 @@ impl<'t> Eval<'t> {
                 for arg in args {
                     values.push(self.eval(arg)?);
                 }
-                let passed = at(line, filters::test(self, name, &value, &values))?;
+                let passed = at(line, filters::test(&self.meter, name, &value, &values))?;
                 Ok(Value::Bool(passed != *negated))
             }
             Kind::Not(inner) => Ok(Value::Bool(!self.eval(inner)?.is_true())),
@@ -436,7 +432,7 @@ impl<'t> Eval<'t> {
     }
 
     /// A mapping. The last of equal keys counts.
-    pub(super) fn dict(&self, entries: Vec<(Value, Value)>) -> Outcome<Value> {
+    fn dict(&self, entries: Vec<(Value, Value)>) -> Outcome<Value> {
         self.meter.list(2 * entries.len())?;
         let mut out: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
@@ -469,49 +465,7 @@ impl<'t> Eval<'t> {
         if let Value::Undefined = value {
             return fail(line, format!("{} is undefined", describe(object)));
         }
-        at(line, self.attr_of(value, name))
-    }
-
-    /// An attribute or a key; undefined if it does not exist.
-    pub(super) fn attr_of(&self, value: &Value, name: &str) -> Outcome<Value> {
-        Ok(match value {
-            Value::Dict(dict) => {
-                self.meter.search(dict.entries.len(), name)?;
-                let mut entries = dict.entries.iter();
-                let found = entries.find(|(key, _)| key.as_str() == Some(name));
-                found.map_or(Value::Undefined, |(_, value)| value.clone())
-            }
-            Value::Namespace(namespace) => {
-                let entries = namespace.entries.borrow();
-                self.meter.search(entries.len(), name)?;
-                let found = entries.iter().find(|(have, _)| have == name);
-                found.map_or(Value::Undefined, |(_, value)| value.clone())
-            }
-            Value::Loop(looped) => {
-                let (index, len) = (looped.index.get(), looped.len);
-                let at = |index: Option<usize>| match (&looped.over, index) {
-                    (Value::List(list), Some(index)) => list.items.get(index).cloned(),
-                    (Value::Range(range), Some(index)) if index < range.len => Some(range.get(index)),
-                    _ => None,
-                };
-                let int = |n: usize| Value::Int(n as i64);
-                match name {
-                    "index" => int(index + 1),
-                    "index0" => int(index),
-                    "revindex" => int(len - index),
-                    "revindex0" => int(len - index - 1),
-                    "first" => Value::Bool(index == 0),
-                    "last" => Value::Bool(index + 1 == len),
-                    "length" => int(len),
-                    "depth" => int(looped.depth + 1),
-                    "depth0" => int(looped.depth),
-                    "previtem" => at(index.checked_sub(1)).unwrap_or(Value::Undefined),
-                    "nextitem" => at(Some(index + 1)).unwrap_or(Value::Undefined),
-                    _ => Value::Undefined,
-                }
-            }
-            _ => Value::Undefined,
-        })
+        at(line, value.attr(name, &self.meter))
     }
 
     fn item(&mut self, line: u32, value: &Value, index: &Value, object: &Node) -> Result<Value> {
@@ -519,30 +473,13 @@ impl<'t> Eval<'t> {
             (Value::Undefined, _) => fail(line, format!("{} is undefined", describe(object))),
             (Value::Dict(_), _) => Ok(at(line, value.get(index, &self.meter))?.unwrap_or(Value::Undefined)),
             (Value::Namespace(_) | Value::Loop(_), Value::Str(name) | Value::Safe(name)) => {
-                at(line, self.attr_of(value, name))
+                at(line, value.attr(name, &self.meter))
             }
             (_, index) => match index.as_int() {
-                Some(index) => at(line, self.item_at(value, index)),
+                Some(index) => at(line, value.item(index, &self.meter)),
                 None => Ok(Value::Undefined),
             },
         }
-    }
-
-    /// The item or character at an index. A negative index counts from the end.
-    pub(super) fn item_at(&self, value: &Value, index: i64) -> Outcome<Value> {
-        let len = value.len(&self.meter)?.unwrap_or(0) as i64;
-        let index = if index < 0 { index.saturating_add(len) } else { index };
-        let Some(index) = usize::try_from(index).ok().filter(|&index| (index as i64) < len) else {
-            return Ok(Value::Undefined);
-        };
-        Ok(match value {
-            Value::List(list) => list.items.get(index).cloned().unwrap_or(Value::Undefined),
-            Value::Range(range) => range.get(index),
-            Value::Str(text) | Value::Safe(text) => {
-                text.chars().nth(index).map_or(Value::Undefined, Value::text)
-            }
-            _ => Value::Undefined,
-        })
     }
 
     fn slice(&mut self, line: u32, object: &'t Node, parts: &'t [Option<Box<Node>>; 3]) -> Result<Value> {
@@ -731,7 +668,7 @@ impl<'t> Eval<'t> {
 
     fn filter(&mut self, value: Value, filter: &'t Filter) -> Result<Value> {
         let args = self.arguments(&filter.args)?;
-        at(filter.line, filters::apply(self, &filter.name, value, args))
+        at(filter.line, filters::apply(&self.meter, &filter.name, value, args))
     }
 
     fn filtered(&mut self, value: Value, filters: &'t [Filter]) -> Result<Value> {
@@ -742,7 +679,7 @@ impl<'t> Eval<'t> {
         if let Kind::Attr(object, name) = &callee.kind {
             let value = self.eval(object)?;
             let held = match &value {
-                Value::Namespace(_) => at(line, self.attr_of(&value, name))?,
+                Value::Namespace(_) => at(line, value.attr(name, &self.meter))?,
                 _ => Value::Undefined,
             };
             if let Value::Undefined = held {
@@ -922,7 +859,7 @@ fn describe(node: &Node) -> String {
         Kind::Name(name) => format!("`{name}`"),
         Kind::Attr(_, name) => format!("`.{name}`"),
         Kind::Item(_, index) => match &index.kind {
-            Kind::Const(Const::Str(key)) => format!("`['{}']`", super::parser::shortened(key)),
+            Kind::Const(Const::Str(key)) => format!("`['{}']`", shortened(key)),
             Kind::Const(Const::Int(n)) => format!("`[{n}]`"),
             _ => "an item".to_owned(),
         },

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Arguments, Eval};
+use super::arguments::{Arguments, Taken};
+use super::error::{ErrorKind, shortened};
 use super::json::{self, Style};
-use super::value::{Meter, Outcome, Value, push};
-use super::{ErrorKind, methods};
+use super::methods;
+use super::value::{Meter, Outcome, Value, push, refused};
 
 pub(super) const FILTERS: [&str; 44] = [
     "abs",
@@ -94,108 +95,30 @@ pub(super) const TESTS: [&str; 36] = [
     "upper",
 ];
 
-fn refused<T>(reason: impl Into<String>) -> Outcome<T> {
-    Err(ErrorKind::Value(reason.into()))
-}
-
-/// Arguments read one by one, by position or by name.
-pub(super) struct Taken<'t> {
-    function: &'t str,
-    positional: std::vec::IntoIter<Value>,
-    named: Vec<(&'t str, Value)>,
-}
-
-impl<'t> Taken<'t> {
-    pub(super) fn new(function: &'t str, args: Arguments<'t>) -> Self {
-        Self { function, positional: args.positional.into_iter(), named: args.named }
-    }
-
-    /// The next positional argument, or the argument of this name.
-    pub(super) fn value(&mut self, name: &str) -> Option<Value> {
-        self.positional.next().or_else(|| self.named(name))
-    }
-
-    pub(super) fn named(&mut self, name: &str) -> Option<Value> {
-        let at = self.named.iter().position(|(have, _)| *have == name)?;
-        Some(self.named.swap_remove(at).1)
-    }
-
-    pub(super) fn required(&mut self, name: &str) -> Outcome<Value> {
-        match self.value(name) {
-            Some(value) => Ok(value),
-            None => refused(format!("`{}` needs the argument `{name}`", self.function)),
-        }
-    }
-
-    pub(super) fn text(&mut self, name: &str) -> Outcome<Option<Value>> {
-        match self.value(name) {
-            None | Some(Value::None) => Ok(None),
-            Some(value @ (Value::Str(_) | Value::Safe(_))) => Ok(Some(value)),
-            Some(other) => refused(format!("`{}`: `{name}` is a {}", self.function, other.type_name())),
-        }
-    }
-
-    pub(super) fn int(&mut self, name: &str) -> Outcome<Option<i64>> {
-        match self.value(name) {
-            None | Some(Value::None) => Ok(None),
-            Some(value) => match value.as_int() {
-                Some(n) => Ok(Some(n)),
-                None => refused(format!("`{}`: `{name}` is a {}", self.function, value.type_name())),
-            },
-        }
-    }
-
-    pub(super) fn flag(&mut self, name: &str) -> bool {
-        self.value(name).is_some_and(|value| value.is_true())
-    }
-
-    pub(super) fn finish(mut self) -> Outcome<()> {
-        match (self.positional.next(), self.named.first()) {
-            (None, None) => Ok(()),
-            (_, Some((name, _))) => refused(format!("`{}` takes no argument `{name}`", self.function)),
-            (Some(_), None) => refused(format!("too many arguments for `{}`", self.function)),
-        }
-    }
-
-    /// All named arguments that are left.
-    pub(super) fn take_named(&mut self) -> Vec<(&'t str, Value)> {
-        std::mem::take(&mut self.named)
-    }
-
-    fn rest(self) -> (Vec<Value>, Vec<(&'t str, Value)>) {
-        (self.positional.collect(), self.named)
-    }
-}
-
-pub(super) fn apply<'t>(
-    eval: &mut Eval<'t>,
-    name: &'t str,
-    value: Value,
-    args: Arguments<'t>,
-) -> Outcome<Value> {
+pub(super) fn apply<'t>(meter: &Meter, name: &'t str, value: Value, args: Arguments<'t>) -> Outcome<Value> {
     let mut args = Taken::new(name, args);
     match name {
-        "map" => return map(eval, &value, args),
+        "map" => return map(meter, &value, args),
         "select" | "reject" => {
             let test = args.text("test")?;
             let (rest, _) = args.rest();
-            return select(eval, &value, None, test.as_ref(), &rest, name == "select");
+            return select(meter, &value, None, test.as_ref(), &rest, name == "select");
         }
         "selectattr" | "rejectattr" => {
             let attribute = args.required("attribute")?;
             let test = args.text("test")?;
             let (rest, _) = args.rest();
-            return select(eval, &value, Some(&attribute), test.as_ref(), &rest, name == "selectattr");
+            return select(meter, &value, Some(&attribute), test.as_ref(), &rest, name == "selectattr");
         }
         _ => {}
     }
     let result = match value {
         Value::Safe(_) if matches!(name, "safe" | "escape" | "e" | "default" | "d") => value,
-        Value::Safe(text) => match by_name(eval, name, Value::Str(text), &mut args)? {
+        Value::Safe(text) => match by_name(meter, name, Value::Str(text), &mut args)? {
             Value::Str(text) if KEEPS_SAFE.contains(&name) => Value::Safe(text),
             other => other,
         },
-        value => by_name(eval, name, value, &mut args)?,
+        value => by_name(meter, name, value, &mut args)?,
     };
     args.finish()?;
     Ok(result)
@@ -204,7 +127,7 @@ pub(super) fn apply<'t>(
 /// Filters that make a safe text of a safe text.
 const KEEPS_SAFE: [&str; 6] = ["capitalize", "indent", "lower", "string", "trim", "upper"];
 
-fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Taken<'t>) -> Outcome<Value> {
+fn by_name(meter: &Meter, name: &str, value: Value, args: &mut Taken<'_>) -> Outcome<Value> {
     match name {
         "default" | "d" => {
             let other = args.value("default_value").unwrap_or_else(|| Value::text(""));
@@ -212,37 +135,37 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let is_missing = matches!(value, Value::Undefined) || (if_false && !value.is_true());
             Ok(if is_missing { other } else { value })
         }
-        "length" | "count" => match value.len(&eval.meter)? {
+        "length" | "count" => match value.len(meter)? {
             Some(len) => Ok(Value::Int(len as i64)),
             None => refused(format!("a {} has no length", value.type_name())),
         },
-        "first" => eval.item_at(&sequence(eval, value)?, 0),
-        "last" => eval.item_at(&sequence(eval, value)?, -1),
-        "list" => Value::list(value.items(&eval.meter)?),
+        "first" => sequence(meter, value)?.item(0, meter),
+        "last" => sequence(meter, value)?.item(-1, meter),
+        "list" => Value::list(value.items(meter)?),
         "items" => match value {
             Value::Undefined => Value::list(Vec::new()),
-            Value::Dict(_) => methods::pairs(&eval.meter, &value),
+            Value::Dict(_) => methods::pairs(meter, &value),
             other => refused(format!("`items` of a {}", other.type_name())),
         },
-        "dictsort" => dictsort(eval, &value, args),
+        "dictsort" => dictsort(meter, &value, args),
         "join" => {
-            let separator = args.value("d").map(|d| d.to_text(&eval.meter)).transpose()?;
+            let separator = args.value("d").map(|d| d.to_text(meter)).transpose()?;
             let attribute = args.value("attribute");
             let mut out = String::new();
-            for (i, item) in value.items(&eval.meter)?.iter().enumerate() {
+            for (i, item) in value.items(meter)?.iter().enumerate() {
                 if let Some(separator) = separator.as_ref().filter(|_| i > 0) {
-                    push(&mut out, separator, &eval.meter)?;
+                    push(&mut out, separator, meter)?;
                 }
                 match &attribute {
-                    Some(attribute) => path(eval, item, attribute)?.write(&mut out, &eval.meter)?,
-                    None => item.write(&mut out, &eval.meter)?,
+                    Some(attribute) => path(meter, item, attribute)?.write(&mut out, meter)?,
+                    None => item.write(&mut out, meter)?,
                 }
             }
             Ok(Value::text(out))
         }
-        "tojson" => tojson(eval, &value, args),
-        "string" => Ok(Value::Str(value.to_text(&eval.meter)?)),
-        "safe" => Ok(Value::Safe(value.to_text(&eval.meter)?)),
+        "tojson" => tojson(meter, &value, args),
+        "string" => Ok(Value::Str(value.to_text(meter)?)),
+        "safe" => Ok(Value::Safe(value.to_text(meter)?)),
         "abs" => match value.as_int().and_then(i64::checked_abs) {
             Some(n) => Ok(Value::Int(n)),
             None => number(&value, "abs").map(|n| Value::Float(n.abs())),
@@ -251,7 +174,7 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let default = args.int("default")?.unwrap_or(0);
             let parsed = match &value {
                 Value::Str(text) => {
-                    eval.meter.work(text.len())?;
+                    meter.work(text.len())?;
                     let text = text.trim();
                     text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|n| n as i64))
                 }
@@ -263,7 +186,7 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let default = args.value("default").and_then(|value| value.as_float()).unwrap_or(0.0);
             let parsed = match &value {
                 Value::Str(text) => {
-                    eval.meter.work(text.len())?;
+                    meter.work(text.len())?;
                     text.trim().parse().ok()
                 }
                 other => other.as_float(),
@@ -280,7 +203,7 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
                 Some("ceil") => scaled.ceil(),
                 Some("floor") => scaled.floor(),
                 Some(other) => {
-                    return refused(format!("`round` has no method `{}`", super::parser::shortened(other)));
+                    return refused(format!("`round` has no method `{}`", shortened(other)));
                 }
             };
             Ok(Value::Float(rounded / factor))
@@ -288,9 +211,9 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         "sum" => {
             let attribute = args.value("attribute");
             let mut sum = args.value("start").unwrap_or(Value::Int(0));
-            for item in value.items(&eval.meter)? {
+            for item in value.items(meter)? {
                 let item = match &attribute {
-                    Some(attribute) => path(eval, &item, attribute)?,
+                    Some(attribute) => path(meter, &item, attribute)?,
                     None => item,
                 };
                 let whole = sum.as_int().zip(item.as_int());
@@ -305,10 +228,10 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "min" | "max" => {
             let mut best: Option<Value> = None;
-            for item in value.items(&eval.meter)? {
+            for item in value.items(meter)? {
                 let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
                 let is_better = match &best {
-                    Some(best) => item.compare(best, &eval.meter)? == wanted,
+                    Some(best) => item.compare(best, meter)? == wanted,
                     None => true,
                 };
                 if is_better {
@@ -321,22 +244,22 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             let reverse = args.flag("reverse");
             let case_sensitive = args.flag("case_sensitive");
             let attribute = args.value("attribute");
-            let items = value.items(&eval.meter)?;
-            let mut keyed = keyed(&eval.meter, items.len())?;
+            let items = value.items(meter)?;
+            let mut keyed = keyed(meter, items.len())?;
             for item in items {
-                keyed.push((sort_key(eval, &item, attribute.as_ref(), case_sensitive)?, item));
+                keyed.push((sort_key(meter, &item, attribute.as_ref(), case_sensitive)?, item));
             }
-            Value::list(sorted(&eval.meter, &keyed, reverse)?)
+            Value::list(sorted(meter, &keyed, reverse)?)
         }
         "unique" => {
             let case_sensitive = args.flag("case_sensitive");
             let attribute = args.value("attribute");
             let (mut keys, mut kept): (Vec<Value>, Vec<Value>) = (Vec::new(), Vec::new());
-            for item in value.items(&eval.meter)? {
-                let key = sort_key(eval, &item, attribute.as_ref(), case_sensitive)?;
+            for item in value.items(meter)? {
+                let key = sort_key(meter, &item, attribute.as_ref(), case_sensitive)?;
                 let mut is_new = true;
                 for have in &keys {
-                    if have.equals(&key, &eval.meter)? {
+                    if have.equals(&key, meter)? {
                         is_new = false;
                         break;
                     }
@@ -350,31 +273,31 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "groupby" => {
             let attribute = args.required("attribute")?;
-            let items = value.items(&eval.meter)?;
-            let mut keyed = keyed(&eval.meter, items.len())?;
+            let items = value.items(meter)?;
+            let mut keyed = keyed(meter, items.len())?;
             for item in items {
-                keyed.push((path(eval, &item, &attribute)?, item));
+                keyed.push((path(meter, &item, &attribute)?, item));
             }
-            let items = sorted(&eval.meter, &keyed, false)?;
+            let items = sorted(meter, &keyed, false)?;
             let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
             for item in items {
-                let key = path(eval, &item, &attribute)?;
+                let key = path(meter, &item, &attribute)?;
                 match groups.last_mut() {
-                    Some((have, items)) if have.equals(&key, &eval.meter)? => items.push(item),
+                    Some((have, items)) if have.equals(&key, meter)? => items.push(item),
                     _ => groups.push((key, vec![item])),
                 }
             }
-            eval.meter.list(groups.len().saturating_mul(8))?;
+            meter.list(groups.len().saturating_mul(8))?;
             let groups = groups.into_iter().map(|(key, items)| Value::list(vec![key, Value::list(items)?]));
             Value::list(groups.collect::<Outcome<_>>()?)
         }
         "reverse" => match value {
             Value::Str(text) => {
-                eval.meter.text(text.len())?;
+                meter.text(text.len())?;
                 Ok(Value::text(text.chars().rev().collect::<String>()))
             }
             other => {
-                let mut items = other.items(&eval.meter)?;
+                let mut items = other.items(meter)?;
                 items.reverse();
                 Value::list(items)
             }
@@ -386,10 +309,10 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
                 return refused(format!("`{name}` of 0"));
             }
             let fill = args.value("fill_with");
-            let items = value.items(&eval.meter)?;
+            let items = value.items(meter)?;
             let (len, mut at, mut rows) = (items.len(), 0, Vec::new());
             let n_rows = if name == "batch" { len.div_ceil(n) } else { n };
-            eval.meter.list(n_rows.saturating_mul(8).saturating_add(2 * len).saturating_add(n))?;
+            meter.list(n_rows.saturating_mul(8).saturating_add(2 * len).saturating_add(n))?;
             for row in 0..n_rows {
                 let size =
                     if name == "batch" { n.min(len - at) } else { len / n + usize::from(row < len % n) };
@@ -405,9 +328,9 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
         }
         "attr" => {
             let name = args.required("name")?;
-            Ok(name.as_str().map_or(Ok(Value::Undefined), |name| eval.attr_of(&value, name))?)
+            Ok(name.as_str().map_or(Ok(Value::Undefined), |name| value.attr(name, meter))?)
         }
-        "escape" | "e" => Ok(Value::Safe(Arc::new(escaped(&eval.meter, &value.to_text(&eval.meter)?)?))),
+        "escape" | "e" => Ok(Value::Safe(Arc::new(escaped(meter, &value.to_text(meter)?)?))),
         "indent" => {
             let width = args.value("width").unwrap_or(Value::Int(4));
             let (first, blank) = (args.flag("first"), args.flag("blank"));
@@ -416,24 +339,24 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
                 (_, Some(n)) if (0..=1000).contains(&n) => Arc::new(" ".repeat(n as usize)),
                 _ => return refused("`indent` by neither a text nor a number up to 1000"),
             };
-            let text = value.to_text(&eval.meter)?;
+            let text = value.to_text(meter)?;
             let mut out = String::new();
             for (i, line) in text.split('\n').enumerate() {
-                push(&mut out, if i > 0 { "\n" } else { "" }, &eval.meter)?;
+                push(&mut out, if i > 0 { "\n" } else { "" }, meter)?;
                 if (i > 0 || first) && (blank || !line.is_empty()) {
-                    push(&mut out, &indent, &eval.meter)?;
+                    push(&mut out, &indent, meter)?;
                 }
-                push(&mut out, line, &eval.meter)?;
+                push(&mut out, line, meter)?;
             }
             Ok(Value::text(out))
         }
         "truncate" => {
             let length = args.int("length")?.unwrap_or(255).max(0) as usize;
             let kill = args.flag("killwords");
-            let end = args.value("end").unwrap_or_else(|| Value::text("...")).to_text(&eval.meter)?;
+            let end = args.value("end").unwrap_or_else(|| Value::text("...")).to_text(meter)?;
             let leeway = args.int("leeway")?.unwrap_or(5).max(0) as usize;
-            let text = value.to_text(&eval.meter)?;
-            eval.meter.text(text.len().saturating_add(end.len()))?;
+            let text = value.to_text(meter)?;
+            meter.text(text.len().saturating_add(end.len()))?;
             if text.chars().count() <= length.saturating_add(leeway) {
                 return Ok(Value::Str(text));
             }
@@ -443,30 +366,30 @@ fn by_name<'t>(eval: &mut Eval<'t>, name: &'t str, value: Value, args: &mut Take
             Ok(Value::text(format!("{kept}{end}")))
         }
         "wordcount" => {
-            let text = value.to_text(&eval.meter)?;
+            let text = value.to_text(meter)?;
             // Letters outside ASCII are looked up in tables.
-            eval.meter.work(text.len().saturating_mul(8))?;
+            meter.work(text.len().saturating_mul(8))?;
             let words =
                 text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
             Ok(Value::Int(words.count() as i64))
         }
         "trim" => {
             let chars = args.text("chars")?.map_or_else(Vec::new, |chars| vec![chars]);
-            text_method(eval, &value, "strip", chars)
+            text_method(meter, &value, "strip", chars)
         }
         "replace" => {
             let mut given = vec![args.required("old")?, args.required("new")?];
             given.extend(args.value("count"));
-            text_method(eval, &value, "replace", given)
+            text_method(meter, &value, "replace", given)
         }
         "title" => {
-            let text = value.to_text(&eval.meter)?;
+            let text = value.to_text(meter)?;
             // A character in another case needs at most three times its bytes.
-            eval.meter.text(text.len().saturating_mul(3))?;
+            meter.text(text.len().saturating_mul(3))?;
             Ok(Value::text(titled(&text)))
         }
-        "upper" | "lower" | "capitalize" => text_method(eval, &value, name, Vec::new()),
-        other => refused(format!("unknown filter `{}`", super::parser::shortened(other))),
+        "upper" | "lower" | "capitalize" => text_method(meter, &value, name, Vec::new()),
+        other => refused(format!("unknown filter `{}`", shortened(other))),
     }
 }
 
@@ -501,15 +424,15 @@ pub(super) fn escaped(meter: &Meter, text: &str) -> Outcome<String> {
 }
 
 /// A filter that calls a string method, for any value.
-fn text_method(eval: &Eval<'_>, value: &Value, method: &str, positional: Vec<Value>) -> Outcome<Value> {
-    let text = Value::Str(value.to_text(&eval.meter)?);
-    methods::call(&eval.meter, &text, method, Arguments { positional, named: Vec::new() })
+fn text_method(meter: &Meter, value: &Value, method: &str, positional: Vec<Value>) -> Outcome<Value> {
+    let text = Value::Str(value.to_text(meter)?);
+    methods::call(meter, &text, method, Arguments { positional, named: Vec::new() })
 }
 
-fn sequence(eval: &Eval<'_>, value: Value) -> Outcome<Value> {
+fn sequence(meter: &Meter, value: Value) -> Outcome<Value> {
     match value {
         Value::Str(_) | Value::Safe(_) | Value::List(_) | Value::Range(_) => Ok(value),
-        other => Value::list(other.items(&eval.meter)?),
+        other => Value::list(other.items(meter)?),
     }
 }
 
@@ -521,17 +444,17 @@ fn number(value: &Value, filter: &str) -> Outcome<f64> {
 }
 
 /// The value of an attribute path such as `a.b.0`.
-fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
+fn path(meter: &Meter, value: &Value, attribute: &Value) -> Outcome<Value> {
     if let Some(index) = attribute.as_int() {
-        return eval.item_at(value, index);
+        return value.item(index, meter);
     }
     let Some(names) = attribute.as_str() else { return refused("an attribute is a text or a number") };
     let mut value = value.clone();
     for name in names.split('.') {
-        eval.meter.work(name.len())?;
+        meter.work(name.len())?;
         value = match name.parse() {
-            Ok(index) => eval.item_at(&value, index)?,
-            Err(_) => eval.attr_of(&value, name)?,
+            Ok(index) => value.item(index, meter)?,
+            Err(_) => value.attr(name, meter)?,
         };
     }
     Ok(value)
@@ -539,19 +462,19 @@ fn path(eval: &Eval<'_>, value: &Value, attribute: &Value) -> Outcome<Value> {
 
 /// The items of a value, none for a value that counts as false. (Jinja's `map` and `select` do not look further at such
 /// a value, so `tools | selectattr(…)` works for `tools` that are `none`.)
-fn items_if_true(eval: &Eval<'_>, value: &Value) -> Outcome<Vec<Value>> {
-    if value.is_true() { value.items(&eval.meter) } else { Ok(Vec::new()) }
+fn items_if_true(meter: &Meter, value: &Value) -> Outcome<Vec<Value>> {
+    if value.is_true() { value.items(meter) } else { Ok(Vec::new()) }
 }
 
-fn map<'t>(eval: &mut Eval<'t>, value: &Value, mut args: Taken<'t>) -> Outcome<Value> {
-    let items = items_if_true(eval, value)?;
+fn map(meter: &Meter, value: &Value, mut args: Taken<'_>) -> Outcome<Value> {
+    let items = items_if_true(meter, value)?;
     let attribute = args.named("attribute");
     if let Some(attribute) = attribute {
         let default = args.named("default");
         args.finish()?;
         let mut out = Vec::with_capacity(items.len());
         for item in items {
-            let found = path(eval, &item, &attribute)?;
+            let found = path(meter, &item, &attribute)?;
             out.push(match (&default, found) {
                 (Some(default), Value::Undefined) => default.clone(),
                 (_, found) => found,
@@ -569,16 +492,16 @@ fn map<'t>(eval: &mut Eval<'t>, value: &Value, mut args: Taken<'t>) -> Outcome<V
     let (positional, named) = args.rest();
     let mut out = Vec::with_capacity(items.len());
     for item in items {
-        eval.meter.list(positional.len() + 2 * named.len())?;
+        meter.list(positional.len() + 2 * named.len())?;
         let mut args = Taken::new(name, Arguments { positional: positional.clone(), named: named.clone() });
-        out.push(by_name(eval, name, item, &mut args)?);
+        out.push(by_name(meter, name, item, &mut args)?);
         args.finish()?;
     }
     Value::list(out)
 }
 
 fn select(
-    eval: &mut Eval<'_>,
+    meter: &Meter,
     value: &Value,
     attribute: Option<&Value>,
     name: Option<&Value>,
@@ -586,13 +509,13 @@ fn select(
     wanted: bool,
 ) -> Outcome<Value> {
     let mut kept = Vec::new();
-    for item in items_if_true(eval, value)? {
+    for item in items_if_true(meter, value)? {
         let subject = match attribute {
-            Some(attribute) => path(eval, &item, attribute)?,
+            Some(attribute) => path(meter, &item, attribute)?,
             None => item.clone(),
         };
         let passed = match name.and_then(Value::as_str) {
-            Some(name) => test(eval, name, &subject, args)?,
+            Some(name) => test(meter, name, &subject, args)?,
             None => subject.is_true(),
         };
         if passed == wanted {
@@ -602,19 +525,14 @@ fn select(
     Value::list(kept)
 }
 
-fn sort_key(
-    eval: &Eval<'_>,
-    item: &Value,
-    attribute: Option<&Value>,
-    case_sensitive: bool,
-) -> Outcome<Value> {
+fn sort_key(meter: &Meter, item: &Value, attribute: Option<&Value>, case_sensitive: bool) -> Outcome<Value> {
     let key = match attribute {
-        Some(attribute) => path(eval, item, attribute)?,
+        Some(attribute) => path(meter, item, attribute)?,
         None => item.clone(),
     };
     match &key {
         Value::Str(text) | Value::Safe(text) if !case_sensitive => {
-            eval.meter.text(text.len().saturating_mul(3))?;
+            meter.text(text.len().saturating_mul(3))?;
             Ok(Value::text(text.to_lowercase()))
         }
         _ => Ok(key),
@@ -656,23 +574,23 @@ fn sorted(meter: &Meter, keyed: &[(Value, Value)], reverse: bool) -> Outcome<Vec
     Ok(order.into_iter().map(|i| keyed[i].1.clone()).collect())
 }
 
-fn dictsort(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
+fn dictsort(meter: &Meter, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
     let case_sensitive = args.flag("case_sensitive");
     let by = args.text("by")?;
     let reverse = args.flag("reverse");
     let by_value = by.as_ref().and_then(Value::as_str) == Some("value");
-    let pairs = methods::pairs(&eval.meter, value)?;
-    let pairs = pairs.items(&eval.meter)?;
-    let mut keyed = keyed(&eval.meter, pairs.len())?;
+    let pairs = methods::pairs(meter, value)?;
+    let pairs = pairs.items(meter)?;
+    let mut keyed = keyed(meter, pairs.len())?;
     for pair in pairs {
-        let key = eval.item_at(&pair, i64::from(by_value))?;
-        keyed.push((sort_key(eval, &key, None, case_sensitive)?, pair));
+        let key = pair.item(i64::from(by_value), meter)?;
+        keyed.push((sort_key(meter, &key, None, case_sensitive)?, pair));
     }
-    Value::list(sorted(&eval.meter, &keyed, reverse)?)
+    Value::list(sorted(meter, &keyed, reverse)?)
 }
 
 /// `json.dumps` with `ensure_ascii=False` by default, as in Hugging Face's own filter.
-fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
+fn tojson(meter: &Meter, value: &Value, args: &mut Taken<'_>) -> Outcome<Value> {
     let ascii = args.flag("ensure_ascii");
     let indent = args.int("indent")?.map(|n| n.clamp(0, 16) as usize);
     let separators = args.value("separators");
@@ -683,8 +601,8 @@ fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value
         }
         Some(pair) => {
             let mut texts = Vec::new();
-            for item in pair.items(&eval.meter)? {
-                texts.push(item.to_text(&eval.meter)?);
+            for item in pair.items(meter)? {
+                texts.push(item.to_text(meter)?);
             }
             match <[Arc<String>; 2]>::try_from(texts) {
                 Ok(separators) => separators,
@@ -693,12 +611,11 @@ fn tojson(eval: &Eval<'_>, value: &Value, args: &mut Taken<'_>) -> Outcome<Value
         }
     };
     let mut out = String::new();
-    json::write(value, &Style { indent, separators, sort_keys, ascii }, &mut out, &eval.meter)?;
+    json::write(value, &Style { indent, separators, sort_keys, ascii }, &mut out, meter)?;
     Ok(Value::text(out))
 }
 
-pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -> Outcome<bool> {
-    let meter = &eval.meter;
+pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: &[Value]) -> Outcome<bool> {
     let arg = || match args {
         [arg] => Ok(arg),
         _ => refused(format!("the test `{name}` takes one argument")),
@@ -759,6 +676,6 @@ pub(super) fn test(eval: &Eval<'_>, name: &str, value: &Value, args: &[Value]) -
         "filter" => value.as_str().is_some_and(|name| FILTERS.contains(&name)),
         "test" => value.as_str().is_some_and(|name| TESTS.contains(&name)),
         "escaped" => matches!(value, Value::Safe(_)),
-        other => return refused(format!("unknown test `{}`", super::parser::shortened(other))),
+        other => return refused(format!("unknown test `{}`", shortened(other))),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ErrorKind;
+use super::error::ErrorKind;
 use super::value::{Meter, Outcome, Value, float_text, push};
 
 /// The format of the output.

@@ -1,6 +1,6 @@
 //! Splits a source into tokens, with Jinja's rules for the white space around tags.
 
-use super::{Error, ErrorKind, Result};
+use super::error::{Error, ErrorKind, Result};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {

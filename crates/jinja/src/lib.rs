@@ -14,6 +14,8 @@
 //!
 //! The crate is a part of Refrain, outside semantic versioning.
 
+mod arguments;
+mod error;
 mod eval;
 mod filters;
 mod json;
@@ -24,34 +26,7 @@ mod parser;
 mod tests;
 mod value;
 
+pub use error::{Error, ErrorKind};
 pub use eval::{Bounds, render};
 pub use parser::{Template, parse};
 pub use value::Value;
-
-/// An error of parsing or evaluation, with its line.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error {
-    /// The line, from 1.
-    pub line: u32,
-    /// What failed.
-    pub kind: ErrorKind,
-}
-
-/// The kinds of errors.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The source is not a valid template.
-    Syntax(String),
-    /// A value does not support an operation of the template.
-    Value(String),
-    /// The template called `raise_exception`.
-    Raised(String),
-    /// The limit of steps is reached.
-    Fuel,
-    /// The limit of bytes is reached.
-    Memory,
-    /// The limit of the output is reached.
-    Output,
-}
-
-type Result<T> = std::result::Result<T, Box<Error>>;

@@ -1,8 +1,7 @@
 //! Python's methods of strings, mappings and lists. Methods that change the object are left out.
 
-use super::ErrorKind;
-use super::eval::Arguments;
-use super::filters::Taken;
+use super::arguments::{Arguments, Taken};
+use super::error::{ErrorKind, shortened};
 use super::value::{Meter, Outcome, Value, push};
 
 pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Arguments<'_>) -> Outcome<Value> {
@@ -46,7 +45,7 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Arguments<'_>
         _ => None,
     };
     let Some(result) = result else {
-        let name = super::parser::shortened(name);
+        let name = shortened(name);
         return Err(ErrorKind::Value(format!("a {} has no method `{name}`", value.type_name())));
     };
     args.finish()?;
@@ -354,7 +353,7 @@ fn formatted(meter: &Meter, text: &str, args: &mut Taken<'_>) -> Outcome<String>
             }
         };
         let Some(value) = value else {
-            let field = super::parser::shortened(field);
+            let field = shortened(field);
             return Err(ErrorKind::Value(format!("`format` has nothing for `{{{field}}}`")));
         };
         value.write(&mut out, meter)?;

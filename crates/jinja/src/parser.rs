@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::error::{Error, ErrorKind, Result, shortened};
+use super::filters;
 use super::lexer::{Token, tokens};
-use super::{Error, ErrorKind, Result, filters};
 
 /// Maximum nesting of expressions. A chain of `n` operators counts `n` (published: about 20).
 const EXPR_DEPTH_MAX: u32 = 100;
@@ -884,10 +885,4 @@ impl Args {
         let spread = self.spread.iter().map(|node| node.depth);
         self.positional.iter().map(|node| node.depth).chain(spread).chain(named).max().unwrap_or(0)
     }
-}
-
-/// A name or text from the source, shortened for a one-line message.
-pub(super) fn shortened(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(40).collect();
-    if line.len() < text.len() { line + "…" } else { line }
 }

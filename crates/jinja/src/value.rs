@@ -6,10 +6,15 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ErrorKind;
+use super::error::ErrorKind;
 
 /// The result of an operation on values. The evaluator adds the line.
 pub(super) type Outcome<T> = Result<T, ErrorKind>;
+
+/// Refuses an operation on values.
+pub(super) fn refused<T>(reason: impl Into<String>) -> Outcome<T> {
+    Err(ErrorKind::Value(reason.into()))
+}
 
 /// Maximum nesting of lists and mappings, because comparing, writing and dropping them is recursive.
 const VALUE_DEPTH_MAX: u32 = 64;
@@ -334,6 +339,63 @@ impl Value {
             }
         }
         Ok(None)
+    }
+
+    /// An attribute or a key; undefined if it does not exist.
+    pub(super) fn attr(&self, name: &str, meter: &Meter) -> Outcome<Self> {
+        Ok(match self {
+            Self::Dict(dict) => {
+                meter.search(dict.entries.len(), name)?;
+                let mut entries = dict.entries.iter();
+                let found = entries.find(|(key, _)| key.as_str() == Some(name));
+                found.map_or(Self::Undefined, |(_, value)| value.clone())
+            }
+            Self::Namespace(namespace) => {
+                let entries = namespace.entries.borrow();
+                meter.search(entries.len(), name)?;
+                let found = entries.iter().find(|(have, _)| have == name);
+                found.map_or(Self::Undefined, |(_, value)| value.clone())
+            }
+            Self::Loop(looped) => {
+                let (index, len) = (looped.index.get(), looped.len);
+                let at = |index: Option<usize>| match (&looped.over, index) {
+                    (Self::List(list), Some(index)) => list.items.get(index).cloned(),
+                    (Self::Range(range), Some(index)) if index < range.len => Some(range.get(index)),
+                    _ => None,
+                };
+                let int = |n: usize| Self::Int(n as i64);
+                match name {
+                    "index" => int(index + 1),
+                    "index0" => int(index),
+                    "revindex" => int(len - index),
+                    "revindex0" => int(len - index - 1),
+                    "first" => Self::Bool(index == 0),
+                    "last" => Self::Bool(index + 1 == len),
+                    "length" => int(len),
+                    "depth" => int(looped.depth + 1),
+                    "depth0" => int(looped.depth),
+                    "previtem" => at(index.checked_sub(1)).unwrap_or(Self::Undefined),
+                    "nextitem" => at(Some(index + 1)).unwrap_or(Self::Undefined),
+                    _ => Self::Undefined,
+                }
+            }
+            _ => Self::Undefined,
+        })
+    }
+
+    /// The item or character at an index. A negative index counts from the end.
+    pub(super) fn item(&self, index: i64, meter: &Meter) -> Outcome<Self> {
+        let len = self.len(meter)?.unwrap_or(0) as i64;
+        let index = if index < 0 { index.saturating_add(len) } else { index };
+        let Some(index) = usize::try_from(index).ok().filter(|&index| (index as i64) < len) else {
+            return Ok(Self::Undefined);
+        };
+        Ok(match self {
+            Self::List(list) => list.items.get(index).cloned().unwrap_or(Self::Undefined),
+            Self::Range(range) => range.get(index),
+            Self::Str(text) | Self::Safe(text) => text.chars().nth(index).map_or(Self::Undefined, Self::text),
+            _ => Self::Undefined,
+        })
     }
 
     pub(super) fn equals(&self, other: &Self, meter: &Meter) -> Outcome<bool> {

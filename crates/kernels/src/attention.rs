@@ -47,9 +47,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Kernels;
-use super::activations::{Block, quantize_block};
+use super::activations::quantize_block;
 use super::aligned::Line;
-use super::kv::{KvLayer, KvType};
+use super::int8::Block;
+use super::kv::{BLOCK_LEN, KvLayer, KvType};
 use super::layout::PANEL_ROWS;
 use super::math::{exp_shifted_in_place, max_of, softcap_in_place};
 use super::matmul::{F16Columns, F32Columns};
@@ -58,7 +59,7 @@ use super::simd::{LANES, Simd, Work};
 use fold::{clear, finish, fold, partial_lines, partial_of, set_totals};
 use keys::{FloatKeys, IntKeys, KeyPanels, score_panels};
 pub use rule::AttentionRule;
-use values::{ValueChunk, ValueGroup, scale_weights, sum};
+use values::{GROUP_VALUES, ValueChunk, ValueGroup, scale_weights, sum};
 
 /// The slots that a row sees, by logical position: `0..prefix_len`, then `extra` (its ancestors, then
 /// itself).
@@ -189,9 +190,6 @@ fn reserve<T: Clone>(buf: &mut Vec<T>, len: usize, empty: T) -> &mut [T] {
     &mut buf[..len]
 }
 
-/// Logical positions of a block. A change of it changes the bits of results.
-pub(super) const BLOCK_LEN: usize = 256;
-
 /// Panels of a block.
 const BLOCK_PANELS: usize = BLOCK_LEN / PANEL_ROWS;
 
@@ -203,9 +201,6 @@ const CHUNK_QUERIES: usize = 96;
 
 /// Panels of keys that are widened at a time: 32 KiB if heads have 128 elements.
 const GROUP_PANELS: usize = 4;
-
-/// Positions whose values are widened at a time: 16 KiB if heads have 128 elements.
-const GROUP_VALUES: usize = 32;
 
 /// `out = softmax(q · keyᵀ · scale) · value` over the slots that each row sees (Vaswani et al. 2017, eq. 1), with the window,
 /// softcap and sinks of `rule`.

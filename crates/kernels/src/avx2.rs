@@ -8,11 +8,10 @@
 
 use std::arch::x86_64::*;
 
-use super::activations::Block;
 use super::aligned::Line;
+use super::int8::Block;
 use super::layout::IntLayout;
-use super::matmul::Ahead;
-use super::simd::{LANES, Simd, Work};
+use super::simd::{Ahead, LANES, Simd, Work};
 
 /// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`. `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]

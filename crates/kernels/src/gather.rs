@@ -42,7 +42,7 @@ impl PackedMatrix {
         let start = self.n_rows / PANEL_ROWS * self.panel_lines;
         let Some(panel) = data.lines_mut().get_mut(start..start + self.panel_lines) else { return false };
         let (to_lane, from_lane) = (self.n_rows % PANEL_ROWS, row % PANEL_ROWS);
-        let layout = LayoutInfo::of(self.ty);
+        let layout = self.ty.layout();
         for (i, (to, from)) in panel.iter_mut().zip(from.panel(row / PANEL_ROWS)).enumerate() {
             copy_lane(lanes(self.ty, layout, i), (from, from_lane), (to, to_lane));
         }

@@ -21,11 +21,13 @@ use half::f16;
 use super::Kernels;
 use super::activations::quantize_block;
 use super::aligned::{AlignedBuf, AllocError, Line};
-use super::attention::BLOCK_LEN;
 use super::block::BlockType;
-use super::layout::{PANEL_ROWS, panel_lines};
+use super::layout::PANEL_ROWS;
 use super::quantize::q4_0_codes;
 use super::simd::{LANES, Simd, Work};
+
+/// Logical positions of a block. A change of it changes the bits of results.
+pub(super) const BLOCK_LEN: usize = 256;
 
 /// Element type of a KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -63,7 +65,7 @@ impl KvType {
 
     /// Bytes of one slot of one KV head, key and value together.
     pub fn slot_bytes(self, head_dim: usize) -> u64 {
-        let key_lines = panel_lines(self.panel_type(), head_dim).unwrap_or(usize::MAX) as u64;
+        let key_lines = self.panel_type().panel_lines(head_dim).unwrap_or(usize::MAX) as u64;
         let key = key_lines.saturating_mul(64 / PANEL_ROWS as u64);
         key.saturating_add((self.value_bytes(head_dim) + self.scale_bytes(head_dim)) as u64)
     }
@@ -119,7 +121,7 @@ impl KvLayer {
         assert!(n_kv_heads > 0 && head_dim > 0, "{n_kv_heads} heads of {head_dim}");
         assert!(ty.holds(head_dim), "heads of {head_dim} elements in {ty:?}");
         let n_lines = |per_head: Option<usize>| Some(per_head?.checked_mul(n_kv_heads)?.div_ceil(64));
-        let key_panel_lines = panel_lines(ty.panel_type(), head_dim);
+        let key_panel_lines = ty.panel_type().panel_lines(head_dim);
         let panel_bytes = key_panel_lines.and_then(|n| n.checked_mul(64));
         let keys = n_lines(panel_bytes.and_then(|n| n.checked_mul(n_slots.div_ceil(PANEL_ROWS))));
         // A panel has at least the bytes of sixteen values.

@@ -34,8 +34,7 @@
 //! Floats have no units: line `c` (F32) or half a line (F16, BF16) is column `c` of the 16 rows.
 
 use super::aligned::Line;
-use super::block::{BlockFormat, BlockType, Unpacked, f16_of, with_format};
-use super::simd::ScaleLanes;
+use super::unpacked::{Unpacked, f16_of};
 
 /// The version of the panel layouts. Packed files with another version are refused, so every change to a
 /// released layout must increase it. (A test detects changes.)
@@ -43,6 +42,26 @@ pub const PANEL_LAYOUT_VERSION: u32 = 1;
 
 /// Rows of a panel: the lanes of a vector.
 pub const PANEL_ROWS: usize = 16;
+
+/// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
+pub(super) trait ScaleLanes: Copy {
+    type F: Copy;
+    type I: Copy;
+    fn load_f16(self, x: &[u16; PANEL_ROWS]) -> Self::F;
+    fn load_u8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    fn load_i8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    fn load_bytes(self, x: &[u8; PANEL_ROWS]) -> Self::I;
+    fn zero(self) -> Self::F;
+    fn neg(self, a: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn splat_i(self, x: i32) -> Self::I;
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I;
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I;
+    fn of_bits(self, a: Self::I) -> Self::F;
+    fn to_f(self, a: Self::I) -> Self::F;
+}
 
 /// Scale factors of a block or of its half, one lane per row.
 pub(super) struct Scales<S: ScaleLanes> {
@@ -356,12 +375,7 @@ pub(super) struct LayoutInfo {
 }
 
 impl LayoutInfo {
-    /// `None` for floats.
-    pub(super) fn of(ty: BlockType) -> Option<Self> {
-        with_format!(ty, F => Some(Self::of_layout::<<F as BlockFormat>::Layout>()), _ => None)
-    }
-
-    pub(super) const fn of_layout<L: IntLayout>() -> Self {
+    pub(super) const fn of<L: IntLayout>() -> Self {
         LayoutInfo {
             bits: L::BITS,
             unit_blocks: L::UNIT_BLOCKS,
@@ -414,14 +428,5 @@ impl LayoutInfo {
             u32::from_le_bytes(lines[field.line].0.as_chunks::<4>().0[lane]) >> field.shift & field.mask()
         };
         (get(lower) | upper.map_or(0, |upper| get(upper) << lower.bits)).to_le_bytes()
-    }
-}
-
-/// Lines of one panel of `n_cols` columns; `None` on overflow.
-pub(super) fn panel_lines(ty: BlockType, n_cols: usize) -> Option<usize> {
-    match LayoutInfo::of(ty) {
-        Some(info) => (n_cols / 32).div_ceil(info.unit_blocks).checked_mul(info.unit_lines),
-        None if ty == BlockType::F32 => Some(n_cols),
-        None => Some(n_cols.div_ceil(2)),
     }
 }

@@ -24,13 +24,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Kernels;
-use super::activations::{ActivationForm, Activations, Block, RowOrder, TALL_ROWS_MAX};
+use super::activations::{ActivationForm, Activations, TALL_ROWS_MAX};
 use super::aligned::Line;
 use super::block::{BlockFormat, BlockType, with_format};
+use super::int8::{Block, RowOrder};
 use super::layout::{IntLayout, PANEL_ROWS};
 use super::packed::{PackedMatrix, PackedRows};
 use super::pool::{Pool, SharedMut};
-use super::simd::{Simd, Work};
+use super::simd::{Ahead, Simd, Work, codes};
 
 /// One product of a [`matmul`]: `out[r, o] = Σ_c w[o, c] · x[r, c]`.
 pub struct MatMul<'a> {
@@ -479,51 +480,6 @@ impl Panels<'_> {
     }
 }
 
-/// The lines of the next panels, prefetched while the current ones are multiplied.
-///
-/// All tiles except the first find their panels in a cache, so without prefetching the memory would be idle.
-/// If each tile prefetches its share of the next panels, a few rows take the longer of the times for reading
-/// and multiplying, not their sum. Lines are prefetched in address order, which is fastest (one row of Q4_0,
-/// two threads of a Zen 5: 43 GB/s with a stream per panel, 49 GB/s with one stream), and few at a time: with the lines
-/// of eight blocks at once, one row of Q6_K took 1.5 times as long (AVX2, Zen 4).
-pub(super) struct Ahead<'a> {
-    lines: &'a [Line],
-    /// Lines prefetched per part of the work.
-    per_part: usize,
-}
-
-impl<'a> Ahead<'a> {
-    /// The prefetcher for `lines` during a computation of `n_parts` parts.
-    #[inline(always)]
-    pub(super) fn new(lines: &'a [Line], n_parts: usize) -> Self {
-        Ahead { lines, per_part: lines.len().div_ceil(n_parts.max(1)) }
-    }
-
-    /// The prefetcher during a product of `n_blocks` blocks, which calls [`at_block`](Self::at_block).
-    #[inline(always)]
-    pub(super) fn of_blocks(lines: &'a [Line], n_blocks: usize) -> Self {
-        Self::new(lines, n_blocks.div_ceil(2))
-    }
-
-    /// Prefetches the share of every second block.
-    #[inline(always)]
-    pub(super) fn at_block<S: Simd>(&self, s: S, block: usize) {
-        if block.is_multiple_of(2) {
-            self.prefetch(s, block / 2);
-        }
-    }
-
-    /// Prefetches the next share. Called for each part of the computation.
-    #[inline(always)]
-    pub(super) fn prefetch<S: Simd>(&self, s: S, part: usize) {
-        let start = self.lines.len().min(part * self.per_part);
-        let end = self.lines.len().min(start + self.per_part);
-        for line in &self.lines[start..end] {
-            s.prefetch(line);
-        }
-    }
-}
-
 /// `P` panels times `R` rows of 8-bit blocks.
 #[inline(always)]
 pub(super) fn int_tile<S: Simd, L: IntLayout, const P: usize, const R: usize>(
@@ -727,34 +683,6 @@ fn short_group<S: Simd, L: IntLayout, const P: usize, const R: usize>(
                 dots[p][r] = s.add_shorts(dots[p][r], shorts[p][r]);
             }
         }
-    }
-}
-
-/// The unsigned levels of a group of four columns, from the lines of their block (see `layout.rs`).
-#[inline(always)]
-pub(super) fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -> S::W {
-    if L::BITS == 8 {
-        return s.load_codes(&block[group].0);
-    }
-    if L::BITS < 4 {
-        let codes = s.two_bits(s.load_codes(&block[group / 4].0), 2 * (group as u32 % 4));
-        if L::BITS == 2 {
-            return codes;
-        }
-        return s.with_upper_bits(codes, s.load_codes(&block[2].0), 2 - group as i32, 4);
-    }
-    let line = s.load_codes(&block[group % 4].0);
-    let nibbles = if group < 4 { s.low_nibbles(line) } else { s.high_nibbles(line) };
-    match L::BITS {
-        4 if L::TABLE.is_some() => s.lookup(&L::LEVELS, nibbles),
-        4 => nibbles,
-        5 => s.with_upper_bits(nibbles, s.load_codes(&block[4].0), 4 - group as i32, 0x10),
-        _ => s.with_upper_bits(
-            nibbles,
-            s.load_codes(&block[4 + group / 4].0),
-            4 - 2 * (group as i32 % 4),
-            0x30,
-        ),
     }
 }
 

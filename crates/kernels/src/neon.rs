@@ -8,11 +8,10 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use super::activations::{RowOrder, RowPair};
 use super::aligned::Line;
+use super::int8::{RowOrder, RowPair};
 use super::layout::IntLayout;
-use super::matmul::Ahead;
-use super::simd::{LANES, Simd, Work};
+use super::simd::{Ahead, LANES, Simd, Work};
 
 mod tile;
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::activations::ActivationForm;
 use super::aligned::{AlignedBuf, AllocError, Line};
-use super::block::{BlockFormat, BlockType, Unpacked, with_format};
-use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS, panel_lines};
-use super::packing::Packing;
+use super::block::{BlockFormat, BlockType, with_format};
+use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS};
 use super::page_buf::PageBuf;
 use super::panels::Panels;
 use super::quantize::dequantize;
+use super::unpacked::Unpacked;
 use crate::mapping::Mapping;
 
 /// A weight matrix `[n_rows, n_cols]`, packed in panels of 16 interleaved rows (the layouts are in `layout.rs`).
@@ -60,40 +60,6 @@ pub enum PackError {
 }
 
 impl PackedMatrix {
-    /// Packs a row-major matrix of file elements.
-    ///
-    /// `row_map(i)` is the source row that becomes row `i`: usually the identity, or a permutation if the
-    /// file format reorders the matrix's rows.
-    ///
-    /// # Errors
-    /// [`PackError`] if shape, type and bytes do not match, or if an allocation fails.
-    ///
-    /// # Panics
-    /// If `row_map` returns a row that does not exist.
-    pub fn pack(
-        ty: BlockType,
-        n_rows: usize,
-        n_cols: usize,
-        src: &[u8],
-        row_map: &dyn Fn(usize) -> usize,
-    ) -> Result<Self, PackError> {
-        let row_bytes = ty.row_bytes(n_cols as u64).ok_or(PackError::PartialBlock { ty, n_cols })?;
-        let expected = row_bytes.saturating_mul(n_rows as u64);
-        if expected != src.len() as u64 {
-            return Err(PackError::WrongLength { ty, n_rows, n_cols, expected, given: src.len() });
-        }
-        let row_bytes = row_bytes as usize;
-        let mut packing = Packing::new(ty, n_rows, n_cols)?;
-        for mut part in packing.parts(1) {
-            for row in part.rows() {
-                let from = row_map(row);
-                assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
-                part.pack_row(row, &src[from * row_bytes..][..row_bytes]);
-            }
-        }
-        Ok(packing.finish())
-    }
-
     /// The same weights as f32, with the bits of [`PackedMatrix::dequantize_row`]. Needs memory for the new
     /// matrix and for one row.
     ///
@@ -118,7 +84,7 @@ impl PackedMatrix {
     /// overflow.
     pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<u64> {
         ty.row_bytes(n_cols as u64)?;
-        let lines = (panel_lines(ty, n_cols)? as u64).checked_mul(n_rows.div_ceil(PANEL_ROWS) as u64)?;
+        let lines = (ty.panel_lines(n_cols)? as u64).checked_mul(n_rows.div_ceil(PANEL_ROWS) as u64)?;
         lines.checked_mul(64)
     }
 
@@ -187,7 +153,7 @@ impl PackedMatrix {
 
     /// A matrix over `data`, which has exactly the lines of the shape.
     fn over(ty: BlockType, n_rows: usize, n_cols: usize, data: Panels) -> Self {
-        let panel_lines = panel_lines(ty, n_cols).expect("the shape has a size");
+        let panel_lines = ty.panel_lines(n_cols).expect("the shape has a size");
         PackedMatrix { ty, n_rows, n_cols, panel_lines, data }
     }
 
@@ -229,7 +195,7 @@ impl PackedMatrix {
         assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
         assert_eq!(out.len(), self.n_cols);
         let panel = self.panel(row / PANEL_ROWS);
-        match LayoutInfo::of(self.ty) {
+        match self.ty.layout() {
             Some(info) => unpack_codes(self.ty, info, panel, row % PANEL_ROWS, out),
             None => unpack_floats(self.ty, panel, row % PANEL_ROWS, out),
         }
@@ -322,7 +288,7 @@ fn unpack_floats(ty: BlockType, panel: &[Line], lane: usize, out: &mut [f32]) {
 
 /// The inverse of packing.
 fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, out: &mut [f32]) {
-    let mut unpacked = Unpacked::new(ty);
+    let mut unpacked = Unpacked::new();
     for (i, out) in out.chunks_mut(ty.block_len()).enumerate() {
         let block_idx = i * ty.block_len() / 32;
         let unit = &panel[block_idx / info.unit_blocks * info.unit_lines..][..info.unit_lines];
@@ -335,6 +301,6 @@ fn unpack_codes(ty: BlockType, info: LayoutInfo, panel: &[Line], lane: usize, ou
         }
         let scales = &unit[info.unit_blocks * info.block_lines..];
         with_format!(ty, F => <F as BlockFormat>::Layout::unpack_scales(&mut unpacked, scales, first, lane), _ => {});
-        unpacked.dequantize(out);
+        ty.dequantize(&unpacked, out);
     }
 }

@@ -7,10 +7,47 @@
 use std::ops::Range;
 
 use super::aligned::{AlignedBuf, Line};
-use super::block::{BlockFormat, BlockType, Unpacked, with_format};
-use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS, panel_lines};
+use super::block::{BlockFormat, BlockType, with_format};
+use super::layout::{IntLayout, LayoutInfo, PANEL_ROWS};
 use super::packed::{PackError, PackedMatrix};
 use super::panels::Panels;
+use super::unpacked::Unpacked;
+
+impl PackedMatrix {
+    /// Packs a row-major matrix of file elements.
+    ///
+    /// `row_map(i)` is the source row that becomes row `i`: usually the identity, or a permutation if the
+    /// file format reorders the matrix's rows.
+    ///
+    /// # Errors
+    /// [`PackError`] if shape, type and bytes do not match, or if an allocation fails.
+    ///
+    /// # Panics
+    /// If `row_map` returns a row that does not exist.
+    pub fn pack(
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        src: &[u8],
+        row_map: &dyn Fn(usize) -> usize,
+    ) -> Result<Self, PackError> {
+        let row_bytes = ty.row_bytes(n_cols as u64).ok_or(PackError::PartialBlock { ty, n_cols })?;
+        let expected = row_bytes.saturating_mul(n_rows as u64);
+        if expected != src.len() as u64 {
+            return Err(PackError::WrongLength { ty, n_rows, n_cols, expected, given: src.len() });
+        }
+        let row_bytes = row_bytes as usize;
+        let mut packing = Packing::new(ty, n_rows, n_cols)?;
+        for mut part in packing.parts(1) {
+            for row in part.rows() {
+                let from = row_map(row);
+                assert!(from < n_rows, "row {row} maps to row {from} of {n_rows}");
+                part.pack_row(row, &src[from * row_bytes..][..row_bytes]);
+            }
+        }
+        Ok(packing.finish())
+    }
+}
 
 /// A matrix that is being packed. Its [parts](Packing::parts) are disjoint, so that several threads can pack them.
 pub struct Packing {
@@ -30,7 +67,7 @@ impl Packing {
         if ty.row_bytes(n_cols as u64).is_none() {
             return Err(PackError::PartialBlock { ty, n_cols });
         }
-        let panel_lines = panel_lines(ty, n_cols).unwrap_or(usize::MAX);
+        let panel_lines = ty.panel_lines(n_cols).unwrap_or(usize::MAX);
         let n_lines = panel_lines.saturating_mul(n_rows.div_ceil(PANEL_ROWS));
         let data = AlignedBuf::zeroed_huge(n_lines)?;
         Ok(Self { ty, n_rows, n_cols, panel_lines, data })
@@ -85,7 +122,7 @@ impl PackingPart<'_> {
             BlockType::Q8_0 => pack_words::<34, 8, 2>(src, panel, lane, 0x8080_8080),
             ty => with_format!(
                 ty,
-                F => pack_codes::<F>(ty, src, panel, lane),
+                F => pack_codes::<F>(src, panel, lane),
                 _ => pack_floats(ty, src, panel, lane)
             ),
         }
@@ -138,9 +175,9 @@ fn pack_words<const BYTES: usize, const WORDS: usize, const UNIT_BLOCKS: usize>(
 }
 
 /// Packs any integer format.
-fn pack_codes<F: BlockFormat>(ty: BlockType, src: &[u8], panel: &mut [Line], lane: usize) {
-    let info = const { LayoutInfo::of_layout::<F::Layout>() };
-    let mut unpacked = Unpacked::new(ty);
+fn pack_codes<F: BlockFormat>(src: &[u8], panel: &mut [Line], lane: usize) {
+    let info = const { LayoutInfo::of::<F::Layout>() };
+    let mut unpacked = Unpacked::new();
     for (i, block) in src.chunks(F::BLOCK_BYTES).enumerate() {
         F::read(block, &mut unpacked);
         let block_idx = i * F::BLOCK_LEN / 32;

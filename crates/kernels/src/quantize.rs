@@ -4,8 +4,9 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::Kernels;
-use super::block::{BlockType, Unpacked};
+use super::block::BlockType;
 use super::simd::{Simd, Work};
+use super::unpacked::Unpacked;
 
 /// Converts `src`, elements of type `ty`, to numbers. Exact: the result equals that of ggml's reference code.
 ///
@@ -41,10 +42,10 @@ fn dequantize_row(ty: BlockType, src: &[u8], out: &mut [f32]) {
             }
         }
         _ => {
-            let mut unpacked = Unpacked::new(ty);
+            let mut unpacked = Unpacked::new();
             for (out, block) in out.chunks_mut(ty.block_len()).zip(src.chunks(ty.block_bytes())) {
-                unpacked.read(block);
-                unpacked.dequantize(out);
+                ty.read(block, &mut unpacked);
+                ty.dequantize(&unpacked, out);
             }
         }
     }

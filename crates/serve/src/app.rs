@@ -8,13 +8,13 @@ use std::time::Instant;
 use refrain::CancelToken;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::blocking::blocking;
 use crate::error::ApiResult;
 use crate::limits::Limits;
 use crate::metrics::{Gauges, Metrics};
 use crate::models::{Model, ModelKind, Models};
 use crate::options::ServeOptions;
 use crate::queue::Queue;
-use crate::work::blocking;
 
 /// The state of a server: models, queue, metrics. Cheap to clone.
 #[derive(Clone)]
@@ -192,10 +192,4 @@ impl Drop for Registered {
 fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-/// Seconds since 1970.
-pub(crate) fn unix_time() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

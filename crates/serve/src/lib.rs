@@ -35,6 +35,8 @@
 
 mod api;
 mod app;
+mod blocking;
+mod body;
 #[cfg(feature = "internals")]
 mod check;
 mod error;
@@ -44,11 +46,13 @@ mod metrics;
 mod models;
 mod openapi;
 mod options;
+mod origin;
 mod page;
 mod queue;
 mod security;
 mod server;
 mod socket;
+mod time;
 mod wire;
 mod work;
 

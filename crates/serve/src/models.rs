@@ -12,9 +12,12 @@ use refrain_assistant::{Assistant, Gate};
 use refrain_grammar::Vocabulary;
 use refrain_index::notes::ModelEmbedder;
 
-use crate::app::unix_time;
 use crate::error::{ApiError, ApiResult, ModelsError};
-use crate::work::{CallFormat, Combiner, Grammars, Warm};
+use crate::time::unix_time;
+use crate::work::call_form::CallFormat;
+use crate::work::combine::Combiner;
+use crate::work::kept_grammars::Grammars;
+use crate::work::warm::Warm;
 
 /// Maximum length of a model's name, in bytes.
 const NAME_BYTES_MAX: usize = 256;

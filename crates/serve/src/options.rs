@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::error::ServeError;
 use crate::limits::Limits;
-use crate::security::OriginName;
+use crate::origin::OriginName;
 
 /// Minimum length of a token, in bytes: 16 characters of base64 have 96 bits.
 pub(crate) const TOKEN_BYTES_MIN: usize = 16;

@@ -9,7 +9,7 @@ use super::ReadFailure;
 use super::file::ReadAt;
 use super::meter::Meter;
 use super::patience::{CANCEL_INTERVAL, Patience};
-use super::ring::{read_block, spawn};
+use super::ring::shared::{read_block, spawn};
 use refrain_kernels::PageBlock;
 
 /// A block to read.

@@ -1,31 +1,22 @@
 //! A ring: the threads that read extents, and the passes that wait for them.
 
 mod queued;
+pub(crate) mod shared;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::ReadFailure;
 use super::file::{ReadAt, ReadMode, read_full};
 use super::meter::Meter;
 use super::patience::{CANCEL_INTERVAL, Patience};
-use super::queue::{Extent, Queue, Work};
+use super::queue::{Extent, Queue};
 use super::uring::Uring;
 use refrain_kernels::PageBuf;
-
-/// The settings of a ring's reads.
-#[derive(Debug, Clone, Copy)]
-pub struct RingOptions {
-    /// Bytes per read; a multiple of [`DIRECT_ALIGN`](super::DIRECT_ALIGN).
-    pub block_len: usize,
-    /// Number of concurrent reads.
-    pub n_reads: usize,
-    /// A pass fails if it waits so long and no read ends.
-    pub stall_max: Duration,
-}
+pub use shared::RingOptions;
+use shared::{Shared, State, spawn};
 
 /// A few buffers through which the extents of a file are streamed.
 ///
@@ -35,25 +26,6 @@ pub struct Ring {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     mode: ReadMode,
-}
-
-struct Shared {
-    file: Arc<dyn ReadAt>,
-    meter: Arc<Meter>,
-    options: RingOptions,
-    extents: Vec<Extent>,
-    state: Mutex<State>,
-    /// Signals that an extent is complete or a buffer is free.
-    arrived: Condvar,
-    /// Signals that there are blocks to read, or that the ring is closed.
-    work: Condvar,
-}
-
-struct State {
-    queue: Queue,
-    /// Reads that have ended.
-    n_reads: u64,
-    closed: bool,
 }
 
 /// [`Ring::take`] returned no extent.
@@ -218,56 +190,6 @@ impl Drop for Ring {
     }
 }
 
-pub(super) fn spawn(read: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("refrain-stream".to_owned()).spawn(read)
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held would be a bug of the queue; its state is still usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Reads blocks until the ring is closed.
-    fn read(&self) {
-        let mut state = self.lock();
-        while !state.closed {
-            let Some(mut work) = state.queue.work() else {
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            drop(state);
-            let result = self.read_block(&mut work);
-            state = self.lock();
-            state.n_reads += 1;
-            if state.queue.done(work, result) {
-                self.arrived.notify_all();
-                self.work.notify_all();
-            }
-        }
-    }
-
-    fn read_block(&self, work: &mut Work) -> Result<(), ReadFailure> {
-        read_block(&*self.file, &self.meter, work.offset, work.block.bytes_mut())
-    }
-}
-
-/// Reads a block on the calling thread.
-pub(super) fn read_block(
-    file: &dyn ReadAt,
-    meter: &Meter,
-    offset: u64,
-    bytes: &mut [u8],
-) -> Result<(), ReadFailure> {
-    meter.read_starts();
-    let n_bytes = bytes.len();
-    // The reader may be the app's own code.
-    let read = catch_unwind(AssertUnwindSafe(|| read_full(file, offset, bytes)));
-    let read = read.unwrap_or_else(|_| Err((offset, std::io::Error::other("the reader panicked"))));
-    meter.read_ends(if read.is_ok() { n_bytes } else { 0 });
-    read.map_err(ReadFailure::from)
-}
-
 /// Reads on the calling thread, without the ring, for data that is too small to be streamed.
 ///
 /// # Errors
@@ -304,6 +226,7 @@ impl Drop for Lease {
 mod tests {
     use std::io;
     use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
 
     use super::*;
     use crate::ReadMode;

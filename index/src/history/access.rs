@@ -6,15 +6,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, RwLock};
 
-use super::disk::{Disk, put_file};
+use super::changes::put_file;
+use super::context::{Context, write};
+use super::disk::Disk;
 use super::error::{HistoryError, io_error};
-use super::fleet::{fleet_namespaces, read_pulled};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
 use super::log::read_all;
-use super::namespace::Namespace;
+use super::namespace::{NAMESPACES_MAX, Namespace, Namespaces};
+use super::pulled::{fleet_namespaces, read_pulled};
 use super::report::LeftOut;
-use super::store::{Context, HistoryLog, Namespaces, write};
 use crate::seal::{KEY_FILE, check_key, is_before_key};
 
 /// The role of this process.
@@ -30,7 +31,7 @@ pub(super) enum Role {
     },
 }
 
-/// The role of a process in the folder of a [`HistoryLog`].
+/// The role of a process in the folder of a [`HistoryLog`](super::HistoryLog).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Access {
@@ -190,8 +191,8 @@ fn load(
     let (mut namespaces, mut left_out, mut newest) = (Namespaces::new(), Vec::new(), 0);
     let open_all = || {
         for name in names.into_iter().filter_map(|name| decode_namespace(&name)) {
-            if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
-                return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
+            if namespaces.len() >= NAMESPACES_MAX {
+                return Err(HistoryError::TooManyNamespaces { max: NAMESPACES_MAX });
             }
             if let Some(mut namespace) = open(&name, &mut left_out)? {
                 let found = (writes, &mut left_out);

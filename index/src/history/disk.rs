@@ -1,17 +1,15 @@
 //! The file system interface of the history: few operations, so that tests can make each of them fail.
 
 use std::any::Any;
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use refrain_files::open_regular;
 
-use super::HistoryError;
-use super::error::io_error;
+use crate::disk_file::DiskFile;
 use crate::seal::{self, Seal};
 use refrain_files::replace;
 
@@ -73,66 +71,8 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// An open file.
-pub(crate) trait DiskFile: fmt::Debug + Send + Sync {
-    fn len(&self) -> io::Result<u64>;
-    /// Reads `bytes.len()` bytes; an earlier end of file is an error.
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `bytes`. After an error, a part of them may have been written.
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Makes all writes durable.
-    fn sync(&self) -> io::Result<()>;
-}
-
 /// Suffix of files that are being written and will be renamed. The writer removes those left by a crash.
 pub(crate) const PARTIAL: &str = ".partial";
-
-/// Removes a file, if it exists.
-pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Prefix of the names of damaged files that were set aside. No other file of the history has this prefix.
-pub(super) const ASIDE: &str = "damaged.";
-
-/// Renames a damaged file, so that no part of the history reads it. The folder is not synced: after a crash the file
-/// may have its old name, and its damage is detected again.
-pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, HistoryError> {
-    let mut name = OsString::from(ASIDE);
-    name.push(path.file_name().expect("files of the store have names"));
-    let aside = path.with_file_name(name);
-    disk.rename(path, &aside).map_err(io_error("set aside", path))?;
-    Ok(aside)
-}
-
-/// Writes a whole file at `path`, durably. After an error, the old state is kept, with two exceptions: a file ending
-/// in [`PARTIAL`] may remain if its removal fails too, and the new file is in place if only the folder's sync failed.
-pub(super) fn put_file(
-    disk: &dyn Disk,
-    path: &Path,
-    write: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
-) -> Result<Box<dyn DiskFile>, HistoryError> {
-    let mut name = path.file_name().expect("files of the store have names").to_owned();
-    name.push(PARTIAL);
-    let partial = path.with_file_name(name);
-    let file = disk.create(&partial).map_err(io_error("create", &partial))?;
-    let written = write(&*file).map_err(io_error("write", &partial));
-    let synced = written.and_then(|()| file.sync().map_err(io_error("sync", &partial)));
-    let renamed = synced.and_then(|()| disk.rename(&partial, path).map_err(io_error("rename to", path)));
-    if let Err(error) = renamed {
-        drop(file);
-        // Reports the first failure.
-        let _ = disk.remove_file(&partial);
-        return Err(error);
-    }
-    let folder = path.parent().expect("files of the store lie in a folder");
-    disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-    Ok(file)
-}
 
 /// A file system for files that are encrypted.
 #[derive(Debug)]
@@ -284,55 +224,5 @@ impl Disk for RealDisk {
 
     fn set_time(&self, path: &Path, time: SystemTime) {
         let _ = File::options().write(true).open(path).and_then(|file| file.set_modified(time));
-    }
-}
-
-impl DiskFile for File {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
-    }
-
-    #[cfg(unix)]
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(self, bytes, offset)
-    }
-
-    #[cfg(unix)]
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
-    }
-
-    #[cfg(windows)]
-    fn read_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match std::os::windows::fs::FileExt::seek_read(self, bytes, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => (bytes, offset) = (&mut bytes[n..], offset + n as u64),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    #[cfg(windows)]
-    fn write_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match std::os::windows::fs::FileExt::seek_write(self, bytes, offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => (bytes, offset) = (&bytes[n..], offset + n as u64),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        File::set_len(self, len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
     }
 }

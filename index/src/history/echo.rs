@@ -21,7 +21,8 @@ use refrain::drafting::{EchoConfig, EchoList, EchoStore};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::HistoryError;
-use super::disk::{Disk, put_file, remove, set_aside};
+use super::changes::{put_file, remove, set_aside};
+use super::disk::Disk;
 use super::error::{io_error, read_error};
 use super::log::{read_all, u32_at, u64_at};
 use super::report::LeftOut;

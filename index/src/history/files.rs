@@ -5,13 +5,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::HistoryError;
-use super::disk::{ASIDE, Disk, PARTIAL, remove, set_aside};
+use super::changes::{ASIDE, remove, set_aside};
+use super::context::Context;
+use super::disk::{Disk, PARTIAL};
 use super::error::io_error;
 use super::key::FileKind;
 use super::log::{Log, Place, Record, Scan, read_log};
 use super::report::LeftOut;
 use super::segment::Segment;
-use super::store::Context;
 
 /// The files of a namespace. Replaced files are not opened.
 #[derive(Default)]

@@ -6,56 +6,23 @@
 //! that drafts waits for a network. A copy is complete when it gets its name, and never changes.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::HistoryError;
-use super::disk::{Disk, DiskFile, PARTIAL, put_file, remove};
-use super::error::io_error;
-use super::key::{RecordId, check_namespace, decode_namespace, encode_namespace};
+use super::changes::{put_file, remove, remove_files};
+use super::context::{Context, read};
+use super::disk::PARTIAL;
+use super::error::{HistoryError, io_error};
+use super::key::{RecordId, check_namespace};
 use super::log::{Place, Record};
-use super::namespace::Namespace;
-use super::report::LeftOut;
-use super::segment::{Segment, write_segment};
-use super::store::{Context, HistoryLog, read};
-
-/// The folder, beside the namespaces. Folder names of namespaces contain no dot.
-const FLEET: &str = ".fleet";
+use super::pulled::{
+    DELETED, FLEET, PULLED_MAX, deleted_up_to, fleet_folder, fleet_namespaces, names, pulled,
+};
+use super::segment::{Segment, SegmentName, write_segment};
+use super::store::HistoryLog;
+use crate::disk_file::DiskFile;
 
 /// The folder in it for segments that are written to be shared.
 const SCRATCH: &str = ".out";
-
-/// Prefix of the file whose name has the id up to which the fleet has deleted a namespace's responses.
-const DELETED: &str = "deleted-";
-
-/// The name of a segment's contents: equal names, equal bytes. (XXH3 protects against damage, not against forgery. A
-/// forged segment could waste drafts, and never change an output.)
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SegmentName {
-    /// The number in its header.
-    pub number: u64,
-    /// The length of the file.
-    pub bytes: u64,
-    /// The checksum of its header, which contains a checksum of the tables, which contain those of all pages.
-    pub sum: u64,
-}
-
-impl SegmentName {
-    /// Parses the text that [`Display`](fmt::Display) writes; `None` for other texts.
-    pub fn parse(name: &str) -> Option<Self> {
-        let mut numbers = name.split('-').map(|number| u64::from_str_radix(number, 16).ok());
-        let mut next = || numbers.next().flatten();
-        let parsed = SegmentName { number: next()?, bytes: next()?, sum: next()? };
-        (parsed.to_string() == name).then_some(parsed)
-    }
-}
-
-impl fmt::Display for SegmentName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}-{:x}-{:016x}", self.number, self.bytes, self.sum)
-    }
-}
 
 /// A segment of this host, to be shared.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,7 +53,7 @@ pub struct IncomingSegment<'a> {
 
 impl HistoryLog {
     /// Maximum number of other hosts' segments that a namespace searches. A search visits every segment.
-    pub const PULLED_MAX: usize = 64;
+    pub const PULLED_MAX: usize = PULLED_MAX;
 
     /// The responses of a namespace as segments: its own ones as they are, and the responses of its log, including those
     /// handed in, in a segment of their own. The same responses always give the same names. Responses up to the id
@@ -104,7 +71,7 @@ impl HistoryLog {
         self.check_shares()?;
         let (context, scratch) = (&shared.context, shared.folder().join(FLEET).join(SCRATCH));
         let mut export = Export { log: self, segments: Vec::new() };
-        super::store::remove_files(context.disk(), &scratch)?;
+        remove_files(context.disk(), &scratch)?;
         let Some(found) = shared.find(namespace) else { return Ok(export) };
         let found = read(&found);
         let is_kept = |id: RecordId| deleted.is_none_or(|deleted| id > deleted);
@@ -156,24 +123,6 @@ impl HistoryLog {
         }
         disk.create_dir(&folder).map_err(io_error("create", &folder))?;
         put_file(disk, &folder.join(format!("{DELETED}{}", deleted.0)), |_| Ok(())).map(drop)
-    }
-
-    /// Forgets the responses that the fleet has deleted. Only for the writer.
-    pub(super) fn forget_deleted(&self) -> Result<(), HistoryError> {
-        let shared = self.shared();
-        let disk = shared.context.disk();
-        for namespace in fleet_namespaces(disk, shared.folder())? {
-            let Some(deleted) = deleted_up_to(disk, &fleet_folder(shared.folder(), &namespace))? else {
-                continue;
-            };
-            let of_namespace = self.list().into_iter().filter(|info| info.namespace == namespace);
-            let ids: Vec<RecordId> =
-                of_namespace.map(|info| info.record).filter(|&id| id <= deleted).collect();
-            if !ids.is_empty() {
-                self.forget_all(&ids)?;
-            }
-        }
-        Ok(())
     }
 
     /// The namespaces with segments of other hosts.
@@ -255,7 +204,7 @@ impl Drop for Export<'_> {
     fn drop(&mut self) {
         let shared = self.log.shared();
         // The next export repeats it.
-        let _ = super::store::remove_files(shared.context.disk(), &shared.folder().join(FLEET).join(SCRATCH));
+        let _ = remove_files(shared.context.disk(), &shared.folder().join(FLEET).join(SCRATCH));
     }
 }
 
@@ -317,76 +266,6 @@ fn check(context: &Context, path: &Path, place: Place, name: SegmentName) -> Res
         true => Ok(()),
         false => Err(HistoryError::Misplaced { path: path.to_owned() }),
     }
-}
-
-fn fleet_folder(folder: &Path, namespace: &str) -> PathBuf {
-    folder.join(FLEET).join(encode_namespace(namespace))
-}
-
-/// Names of files; none if the folder does not exist.
-fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, HistoryError> {
-    match disk.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        names => names.map_err(io_error("read", folder)),
-    }
-}
-
-fn deleted_up_to(disk: &dyn Disk, folder: &Path) -> Result<Option<RecordId>, HistoryError> {
-    let noted = names(disk, folder)?;
-    let ids = noted.iter().filter_map(|name| name.strip_prefix(DELETED)?.parse().ok());
-    Ok(ids.max().map(RecordId))
-}
-
-fn pulled(disk: &dyn Disk, folder: &Path) -> Result<BTreeSet<SegmentName>, HistoryError> {
-    Ok(names(disk, folder)?.iter().filter_map(|name| SegmentName::parse(name)).collect())
-}
-
-/// Namespaces with a folder for segments of other hosts.
-pub(super) fn fleet_namespaces(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, HistoryError> {
-    Ok(names(disk, &folder.join(FLEET))?.iter().filter_map(|name| decode_namespace(name)).collect())
-}
-
-/// Removes all segments of other hosts of a namespace. `false` if there are none.
-pub(super) fn remove_pulled(disk: &dyn Disk, folder: &Path, namespace: &str) -> Result<bool, HistoryError> {
-    super::store::remove_files(disk, &fleet_folder(folder, namespace))
-}
-
-/// Opens the other hosts' segments that are new, and closes those that have gone or are damaged. Parts that cannot be read
-/// are added to `left_out`. With `writes`, damaged copies are removed; the next pull brings them back.
-pub(super) fn read_pulled(
-    context: &Context,
-    folder: &Path,
-    name: &str,
-    owner: u64,
-    namespace: &mut Namespace,
-    (writes, left_out): (bool, &mut Vec<LeftOut>),
-) -> Result<(), HistoryError> {
-    let (disk, folder) = (context.disk(), fleet_folder(folder, name));
-    let mut wanted: BTreeSet<SegmentName> =
-        pulled(disk, &folder)?.into_iter().take(HistoryLog::PULLED_MAX).collect();
-    for damaged in namespace.pulled().iter().filter(|segment| segment.is_faulty()).map(Segment::name) {
-        wanted.remove(&damaged);
-        if writes {
-            remove(disk, &folder.join(damaged.to_string()))?;
-        }
-    }
-    let open: BTreeSet<SegmentName> = namespace.pulled().iter().map(Segment::name).collect();
-    let mut opened = Vec::new();
-    for name in wanted.difference(&open) {
-        let (path, place) = (folder.join(name.to_string()), Place { owner, number: name.number });
-        match Segment::open(disk, path, place, &mut context.cache()) {
-            Ok(segment) => opened.push(segment),
-            Err(HistoryError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
-            Err(error) => {
-                let found = LeftOut::of(error)?;
-                if !left_out.contains(&found) {
-                    left_out.push(found);
-                }
-            }
-        }
-    }
-    namespace.replace_pulled(|segment| wanted.contains(&segment.name()), opened, &mut context.cache());
-    Ok(())
 }
 
 #[cfg(test)]
@@ -460,16 +339,5 @@ mod tests {
         }
         assert!(copy(&log, &bytes[..bytes.len() - 1]).is_err());
         assert!(matches!(copy(&log, &[&bytes[..], &[0]].concat()), Err(HistoryError::TooLarge { .. })));
-    }
-
-    #[test]
-    fn names_come_back() {
-        let name = SegmentName { number: 1, bytes: 4096, sum: 7 };
-        assert_eq!(SegmentName::parse(&name.to_string()), Some(name));
-        for other in
-            ["", "1-1000", "1-1000-0000000000000007-8", "01-1000-0000000000000007", "1-1000-7.partial"]
-        {
-            assert_eq!(SegmentName::parse(other), None, "{other}");
-        }
     }
 }

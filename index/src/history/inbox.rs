@@ -12,7 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::HistoryError;
-use super::disk::{ASIDE, Disk, PARTIAL, put_file, remove, set_aside};
+use super::changes::{ASIDE, put_file, remove, set_aside};
+use super::disk::{Disk, PARTIAL};
 use super::error::io_error;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
 use super::log::{Place, Record, encode_log, read_log};

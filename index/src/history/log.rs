@@ -24,10 +24,12 @@ use std::path::{Path, PathBuf};
 use refrain::TokenId;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::disk::{Disk, DiskFile, put_file};
+use super::changes::put_file;
+use super::disk::Disk;
 use super::error::{HistoryError, io_error};
 use super::key::{FileKind, RecordId};
 use super::options::SyncPolicy;
+use crate::disk_file::DiskFile;
 use crate::seal::{self, KeyProblem, Seal};
 
 const MAGIC: [u8; 8] = *b"RFRNHLOG";

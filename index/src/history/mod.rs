@@ -77,6 +77,8 @@
 
 mod access;
 mod cache;
+mod changes;
+mod context;
 pub(crate) mod disk;
 mod echo;
 mod error;
@@ -94,6 +96,7 @@ mod key;
 mod log;
 mod namespace;
 mod options;
+mod pulled;
 mod report;
 mod search;
 mod segment;
@@ -106,9 +109,10 @@ mod upkeep;
 
 pub use access::Access;
 pub use error::HistoryError;
-pub use fleet::{Export, ExportedSegment, IncomingSegment, SegmentName};
+pub use fleet::{Export, ExportedSegment, IncomingSegment};
 pub use key::{HistoryKey, NAMESPACE_BYTES_MAX, RecordId};
 pub use options::{HistoryOptions, SyncPolicy};
 pub use report::{HistoryStats, LeftOut, LeftOutReason, NamespaceStats, RecordInfo};
+pub use segment::SegmentName;
 pub use source::HistoryLogSource;
 pub use store::HistoryLog;

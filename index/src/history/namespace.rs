@@ -1,24 +1,31 @@
 //! A namespace: a growing log and immutable segments, and the crash-safe changes of their files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use refrain::TokenId;
 use refrain_trees::sam::SuffixAutomaton;
 
 use super::HistoryError;
 use super::cache::PageCache;
-use super::disk::{ASIDE, remove, set_aside};
+use super::changes::{ASIDE, remove, set_aside};
+use super::context::Context;
 use super::error::io_error;
 use super::files::{Found, open_segment, settle, sort};
 use super::key::{FileKind, RecordId};
 use super::log::{Log, Place, Record};
 use super::report::{LeftOut, LeftOutReason};
 use super::segment::{Segment, write_segment};
-use super::store::Context;
-use super::upkeep::shrink;
+
+/// Maximum number of namespaces of a store.
+pub(super) const NAMESPACES_MAX: usize = 1024;
+
+/// A namespace. Sources may keep a reference while it is being removed.
+pub(super) type SharedNamespace = Arc<RwLock<Namespace>>;
+
+pub(super) type Namespaces = BTreeMap<String, SharedNamespace>;
 
 #[derive(Debug)]
 pub(super) struct Namespace {
@@ -362,7 +369,24 @@ impl Namespace {
         self.segments.push(segment);
         self.take_log(context, log, Vec::new())?;
         // Enforces the size limit even if `maintain` is never called.
-        shrink(context, self)
+        self.shrink(context)
+    }
+
+    /// Drops segments until the tokens fit.
+    pub(super) fn shrink(&mut self, context: &Context) -> Result<(), HistoryError> {
+        let mut n_tokens = self.n_live_tokens() as u64;
+        n_tokens += self.segments().iter().map(|segment| u64::from(segment.n_tokens())).sum::<u64>();
+        let mut by_use: Vec<&Segment> = self.segments().iter().collect();
+        // Among equally unused segments, the oldest is dropped first: the sort is stable.
+        by_use.sort_by_key(|segment| segment.used_at());
+        let mut dropped = Vec::new();
+        for segment in by_use {
+            if n_tokens > context.options.tokens_max {
+                n_tokens -= u64::from(segment.n_tokens());
+                dropped.push(segment.number());
+            }
+        }
+        if dropped.is_empty() { Ok(()) } else { self.replace_segments(context, &dropped, None) }
     }
 
     /// Replaces the log and its records; removes the old file.

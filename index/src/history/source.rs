@@ -13,21 +13,22 @@ use refrain::internals::draft::{
 use refrain_trees::sam::{Match, SuffixAutomaton};
 
 use super::cache::PageCache;
-use super::namespace::Namespace;
+use super::context::read;
+use super::namespace::{Namespace, SharedNamespace};
 use super::search::{Order, Runs, Search, SegmentOrders};
 use super::segment::Segment;
-use super::store::{Shared, SharedNamespace, read};
+use super::store::{HistoryLog, Shared};
 
-/// Drafts from a namespace of a [`HistoryLog`](super::HistoryLog).
+/// Drafts from a namespace of a [`HistoryLog`].
 ///
 /// The log and each segment draft separately; tokens on which they agree share a node of the tree. Where a response begins,
 /// the source also proposes the beginnings of the newest ones in the log ([`Openings`]). A damaged segment
-/// provides no drafts and no error: [`HistoryLog::stats`](super::HistoryLog::stats) reports it.
+/// provides no drafts and no error: [`HistoryLog::stats`] reports it.
 ///
 /// Reads take a shared lock; only changes of the namespace take it exclusively. After a change of the history, the
 /// newest tokens of the text are matched again, so matches are exact up to [`Self::REMATCH_LEN`] tokens. Appends of
 /// other sessions are visible at once, those of other processes after
-/// [`HistoryLog::refresh`](super::HistoryLog::refresh). Drafts then depend on timing; output never does.
+/// [`HistoryLog::refresh`]. Drafts then depend on timing; output never does.
 #[derive(Debug)]
 pub struct HistoryLogSource {
     shared: Arc<Shared>,
@@ -87,11 +88,27 @@ const ANCHORS_MAX: usize = 2;
 /// A segment with a match of at least this length counts as used. Shorter matches occur in every segment.
 const USE_LEN_MIN: u32 = 4;
 
+impl HistoryLog {
+    /// A draft source that reads a namespace. The namespace may be created later.
+    ///
+    /// Its limits are lower than those of a session's own sources, because each order is read from the disk. The
+    /// successors of a single token, at thousands of places, are better predicted by the session's own text.
+    pub fn source(&self, namespace: &str) -> HistoryLogSource {
+        let config = OrderConfig { match_len_min: 2, n_candidates_max: 12, ..OrderConfig::default() };
+        self.source_with_config(namespace, config)
+    }
+
+    /// A [`source`](Self::source) with other constants.
+    pub fn source_with_config(&self, namespace: &str, config: OrderConfig) -> HistoryLogSource {
+        HistoryLogSource::new(Arc::clone(self.shared()), namespace, config)
+    }
+}
+
 impl HistoryLogSource {
     /// Number of committed tokens that are matched again at a start and after a change of the history.
     pub const REMATCH_LEN: usize = 64;
 
-    pub(super) fn new(shared: Arc<Shared>, name: &str, config: OrderConfig) -> Self {
+    fn new(shared: Arc<Shared>, name: &str, config: OrderConfig) -> Self {
         HistoryLogSource {
             shared,
             name: name.into(),

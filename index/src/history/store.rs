@@ -3,43 +3,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use refrain::TokenId;
 use refrain::drafting::EchoStore;
-use refrain::internals::draft::OrderConfig;
 use refrain_files::replace::tighten;
 
 use super::access::{Access, Role, enter};
-use super::cache::PageCache;
-use super::disk::{Disk, RealDisk, SealedDisk, remove};
+use super::changes::remove_files;
+use super::context::{Context, read, write};
+use super::disk::{Disk, RealDisk, SealedDisk};
 use super::echo::{Echoes, Kept, echo_bytes, remove_echo, verify_echo};
 use super::error::{HistoryError, io_error};
-use super::fleet::{fleet_namespaces, read_pulled, remove_pulled};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, RecordId, check_namespace, decode_namespace, encode_namespace};
 use super::log::Record;
-use super::namespace::Namespace;
+use super::namespace::{NAMESPACES_MAX, Namespace, Namespaces, SharedNamespace};
 use super::options::HistoryOptions;
+use super::pulled::{deleted_up_to, fleet_folder, fleet_namespaces, read_pulled, remove_pulled};
 use super::report::{HistoryStats, LeftOut, NamespaceStats, RecordInfo};
 use super::segment::Segment;
-use super::source::HistoryLogSource;
 use super::upkeep::{maintain, note_use, renew};
 use crate::seal::Seal;
-
-/// The data shared by all parts of a store.
-#[derive(Debug)]
-pub(super) struct Context {
-    disk: Box<dyn Disk>,
-    pub(super) options: HistoryOptions,
-    cache: Mutex<PageCache>,
-    stopped: AtomicBool,
-}
-
-/// A namespace. Sources may keep a reference while it is being removed.
-pub(super) type SharedNamespace = Arc<RwLock<Namespace>>;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -59,8 +46,6 @@ pub(super) struct Shared {
     echoes: Mutex<Echoes>,
 }
 
-pub(super) type Namespaces = BTreeMap<String, SharedNamespace>;
-
 /// Earlier responses of one model in a folder, by namespace (an app, a user, a task).
 ///
 /// Clones share the history. Threads may append, draft and maintain at the same time; a merge does not block them.
@@ -73,7 +58,7 @@ pub struct HistoryLog {
 
 impl HistoryLog {
     /// Maximum number of namespaces.
-    pub const NAMESPACES_MAX: usize = 1024;
+    pub const NAMESPACES_MAX: usize = NAMESPACES_MAX;
 
     /// Opens the history of a model in `folder`. The folder is created if it does not exist. Histories of other
     /// models in it are not changed.
@@ -100,7 +85,6 @@ impl HistoryLog {
     ) -> Result<Self, HistoryError> {
         options.check()?;
         let folder = folder.join(key.to_string());
-        let cache = Mutex::new(PageCache::new(options.cache_bytes));
         let disk: Box<dyn Disk> = match &options.key {
             None => disk,
             key => Box::new(SealedDisk {
@@ -108,7 +92,7 @@ impl HistoryLog {
                 seal: Seal::new(key.as_ref(), "refrain history 2026-11: contents of files"),
             }),
         };
-        let context = Context { disk, options, cache, stopped: AtomicBool::new(false) };
+        let context = Context::new(disk, options);
         let (role, loaded) = enter(&context, &folder, key)?;
         let shared = Shared {
             context,
@@ -137,7 +121,7 @@ impl HistoryLog {
         Ok(keys)
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -502,20 +486,6 @@ impl HistoryLog {
         Ok(dropped)
     }
 
-    /// A draft source that reads a namespace. The namespace may be created later.
-    ///
-    /// Its limits are lower than those of a session's own sources, because each order is read from the disk. The
-    /// successors of a single token, at thousands of places, are better predicted by the session's own text.
-    pub fn source(&self, namespace: &str) -> HistoryLogSource {
-        let config = OrderConfig { match_len_min: 2, n_candidates_max: 12, ..OrderConfig::default() };
-        self.source_with_config(namespace, config)
-    }
-
-    /// A [`source`](Self::source) with other constants.
-    pub fn source_with_config(&self, namespace: &str, config: OrderConfig) -> HistoryLogSource {
-        HistoryLogSource::new(Arc::clone(&self.shared), namespace, config)
-    }
-
     /// Background work, to be called when there is time, for example after a response. The writer moves handed-in
     /// responses to its logs, rewrites damaged segments (the damaged file is set aside), merges segments, drops responses
     /// over the limits of age and size, opens segments that were pulled from other hosts, and writes the
@@ -552,6 +522,24 @@ impl HistoryLog {
         });
         let done = done.fold(taken_in, Result::and);
         done.and(self.shared.keep_echoes(now))
+    }
+
+    /// Forgets the responses that the fleet has deleted. Only for the writer.
+    fn forget_deleted(&self) -> Result<(), HistoryError> {
+        let shared = &self.shared;
+        let disk = shared.context.disk();
+        for namespace in fleet_namespaces(disk, &shared.folder)? {
+            let Some(deleted) = deleted_up_to(disk, &fleet_folder(&shared.folder, &namespace))? else {
+                continue;
+            };
+            let of_namespace = self.list().into_iter().filter(|info| info.namespace == namespace);
+            let ids: Vec<RecordId> =
+                of_namespace.map(|info| info.record).filter(|&id| id <= deleted).collect();
+            if !ids.is_empty() {
+                self.forget_all(&ids)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -783,8 +771,8 @@ impl Shared {
         if let Some(namespace) = namespaces.get(name) {
             return Ok(Arc::clone(namespace));
         }
-        if namespaces.len() >= HistoryLog::NAMESPACES_MAX {
-            return Err(HistoryError::TooManyNamespaces { max: HistoryLog::NAMESPACES_MAX });
+        if namespaces.len() >= NAMESPACES_MAX {
+            return Err(HistoryError::TooManyNamespaces { max: NAMESPACES_MAX });
         }
         let namespace = Arc::new(RwLock::new(open(self.folder.join(encode_namespace(name)))?));
         namespaces.insert(name.to_owned(), Arc::clone(&namespace));
@@ -802,69 +790,7 @@ impl Shared {
     }
 }
 
-impl Context {
-    pub(super) fn disk(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
-    /// The cache contains only pages, each complete or absent, so a panic in another thread does no harm.
-    pub(super) fn cache(&self) -> MutexGuard<'_, PageCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn close(&self, segments: impl IntoIterator<Item = Segment>) {
-        let mut cache = self.cache();
-        segments.into_iter().for_each(|segment| segment.close(&mut cache));
-    }
-
-    pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
-    }
-
-    fn check_running(&self) -> Result<(), HistoryError> {
-        if self.stopped.load(Ordering::Relaxed) { Err(HistoryError::Stopped) } else { Ok(()) }
-    }
-
-    /// Removes files that must not count after a later step has failed. If the removal fails too, the store stops,
-    /// and the next open decides which files count.
-    pub(super) fn undo(&self, folder: &Path, paths: &[PathBuf]) {
-        let removed = paths.iter().try_for_each(|path| match self.disk.remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
-        if removed.and_then(|()| self.disk.sync_dir(folder)).is_err() {
-            self.stop();
-        }
-    }
-}
-
-/// Removes a folder with its files, durably. `false` if it does not exist.
-pub(super) fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
-    let names = match disk.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        names => names.map_err(io_error("read", folder))?,
-    };
-    for name in &names {
-        let path = folder.join(name);
-        remove(disk, &path)?;
-    }
-    disk.sync_dir(folder).map_err(io_error("sync", folder))?;
-    // A folder without files is not a namespace, so a failure to remove it does not matter.
-    let _ = disk.remove_dir(folder);
-    Ok(!names.is_empty())
-}
-
 fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX))
-}
-
-/// A panic in another thread during a change of a namespace leaves its files complete. At worst, the data in memory
-/// is older than the files.
-pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use super::disk::{Disk, DiskFile, Kind};
+use super::disk::{Disk, Kind};
+use crate::disk_file::DiskFile;
 
 /// The effect of a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

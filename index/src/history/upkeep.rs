@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::HistoryError;
-use super::namespace::{Namespace, put_segment};
+use super::context::{Context, read, write};
+use super::namespace::{Namespace, SharedNamespace, put_segment};
 use super::options::HistoryOptions;
 use super::report::LeftOut;
 use super::segment::Segment;
-use super::store::{Context, SharedNamespace, read, write};
 
 /// Number of adjacent segments of one size class in a merge. Each response is rewritten once per fourfold of the
 /// size.
@@ -25,7 +25,7 @@ pub(super) fn maintain(
     note_use(context, &read(namespace), now);
     let mut renewed = renew(context, namespace)?;
     expire(context, namespace, now)?;
-    shrink(context, &mut write(namespace))?;
+    write(namespace).shrink(context)?;
     loop {
         match merge(context, namespace) {
             Ok(true) => {}
@@ -53,23 +53,6 @@ fn expire(context: &Context, namespace: &SharedNamespace, now: u64) -> Result<()
     let is_old = |segment: &&Segment| segment.records().last().is_none_or(|newest| newest.id.0 < oldest);
     let old: Vec<u64> = namespace.segments().iter().filter(is_old).map(Segment::number).collect();
     if old.is_empty() { Ok(()) } else { namespace.replace_segments(context, &old, None) }
-}
-
-/// Drops segments until the tokens fit.
-pub(super) fn shrink(context: &Context, namespace: &mut Namespace) -> Result<(), HistoryError> {
-    let mut n_tokens = namespace.n_live_tokens() as u64;
-    n_tokens += namespace.segments().iter().map(|segment| u64::from(segment.n_tokens())).sum::<u64>();
-    let mut by_use: Vec<&Segment> = namespace.segments().iter().collect();
-    // Among equally unused segments, the oldest is dropped first: the sort is stable.
-    by_use.sort_by_key(|segment| segment.used_at());
-    let mut dropped = Vec::new();
-    for segment in by_use {
-        if n_tokens > context.options.tokens_max {
-            n_tokens -= u64::from(segment.n_tokens());
-            dropped.push(segment.number());
-        }
-    }
-    if dropped.is_empty() { Ok(()) } else { namespace.replace_segments(context, &dropped, None) }
 }
 
 /// Merges once, if a merge is due. Only the reading and the exchange hold the lock; the sorting runs without it.

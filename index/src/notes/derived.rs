@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
-use crate::history::disk::DiskFile;
+use crate::disk_file::DiskFile;
 use crate::seal::{self, Seal};
 
 /// The kind of values in a file.

@@ -22,7 +22,8 @@ use tantivy::directory::{
 };
 
 use super::files::{self, Folder};
-use crate::history::disk::{Disk, DiskFile, RealDisk};
+use crate::disk_file::DiskFile;
+use crate::history::disk::{Disk, RealDisk};
 use crate::seal::{CHUNK_BYTES, FileWriter};
 
 /// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.

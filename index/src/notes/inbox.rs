@@ -12,7 +12,6 @@ use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
 use super::paths;
-use super::report::FailedRequest;
 use super::stamp::since_1970;
 
 /// Maximum number of requests that wait.
@@ -66,6 +65,15 @@ impl Request {
             _ => None,
         }
     }
+}
+
+/// A request of another process that the writer could not carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedRequest {
+    /// The request; `None` if its file was damaged, or a newer program has left it.
+    pub request: Option<Request>,
+    /// The reason.
+    pub reason: String,
 }
 
 pub(super) fn path(folder: &Path) -> PathBuf {

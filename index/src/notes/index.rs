@@ -104,7 +104,7 @@ impl NotesIndex {
     pub fn passages_of(&self, path: &Path) -> Result<Vec<NotePassage>, NotesError> {
         let path = paths::absolute(path)?;
         let snapshot = &self.state().snapshot;
-        let addresses = super::search::all(snapshot, snapshot.fields.of_path(&path))?;
+        let addresses = snapshot.addresses(snapshot.fields.of_path(&path))?;
         let passages: Result<Vec<_>, _> =
             addresses.into_iter().map(|address| snapshot.passage(address)).collect();
         // Equal hashes of two paths would mix their passages.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::inbox::Request;
+use super::inbox::FailedRequest;
 use super::kind::SourceKind;
 
 /// A file or folder that an update skipped, as a whole or in part.
@@ -102,15 +102,6 @@ impl SkipReason {
     pub fn is_notable(&self) -> bool {
         !matches!(self, Self::Hidden | Self::NotASource | Self::AlreadyRead)
     }
-}
-
-/// A request of another process that the writer could not carry out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedRequest {
-    /// The request; `None` if its file was damaged, or a newer program has left it.
-    pub request: Option<Request>,
-    /// The reason.
-    pub reason: String,
 }
 
 /// The result of an update or of forgetting.

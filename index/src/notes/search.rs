@@ -1,7 +1,7 @@
 //! Searches: BM25 over words, optionally with an embedder's vectors, within filters.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -386,16 +386,6 @@ fn filter(search: &Search<'_>, snapshot: &Snapshot) -> Result<Option<Box<dyn Que
         conditions.push((Occur::Must, Box::new(RangeQuery::new(bound(search.from), bound(search.until)))));
     }
     Ok((!conditions.is_empty()).then(|| Box::new(BooleanQuery::new(conditions)) as Box<dyn Query>))
-}
-
-/// The passages with a term, in the order of the index.
-pub(super) fn all(snapshot: &Snapshot, term: Term) -> Result<Vec<DocAddress>, NotesError> {
-    let query = TermQuery::new(term, IndexRecordOption::Basic);
-    let found: HashSet<DocAddress> =
-        snapshot.searcher.search(&query, &DocSetCollector).map_err(snapshot.failed())?;
-    let mut found: Vec<DocAddress> = found.into_iter().collect();
-    found.sort_unstable();
-    Ok(found)
 }
 
 /// Reciprocal rank fusion: the sum of `1 / (60 + rank)` over the rankings. Equal sums keep the order of the index.

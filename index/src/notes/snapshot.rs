@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use tantivy::collector::DocSetCollector;
 use tantivy::columnar::Column;
+use tantivy::query::TermQuery;
+use tantivy::schema::IndexRecordOption;
 use tantivy::{
-    DocAddress, IndexReader, ReloadPolicy, Searcher, SegmentReader, TantivyDocument, TantivyError,
+    DocAddress, IndexReader, ReloadPolicy, Searcher, SegmentReader, TantivyDocument, TantivyError, Term,
 };
 
 use super::error::{NotesError, index_error};
@@ -67,6 +70,15 @@ impl Snapshot {
             }
         }
         Ok(passages)
+    }
+
+    /// The places of the passages with a term, in the order of the index.
+    pub(super) fn addresses(&self, term: Term) -> Result<Vec<DocAddress>, NotesError> {
+        let query = TermQuery::new(term, IndexRecordOption::Basic);
+        let found = self.searcher.search(&query, &DocSetCollector).map_err(self.failed())?;
+        let mut found: Vec<DocAddress> = found.into_iter().collect();
+        found.sort_unstable();
+        Ok(found)
     }
 
     pub(super) fn passage(&self, address: DocAddress) -> Result<NotePassage, NotesError> {

@@ -17,7 +17,6 @@ use super::files::{self, Folder};
 use super::inbox;
 use super::schema::{Fields, schema, tokenizers};
 use super::sources;
-use super::writer::{ASIDE, LOCK};
 use crate::history::disk::PARTIAL;
 use crate::seal::KEY_FILE;
 
@@ -27,6 +26,12 @@ const WORDS: &str = "words";
 const META: &str = "meta.json";
 /// tantivy's list of its files.
 const MANAGED: &str = ".managed.json";
+
+/// The file whose lock the writer holds.
+pub(super) const LOCK: &str = ".lock";
+
+/// Prefix of the names of damaged files that were set aside.
+pub(super) const ASIDE: &str = "damaged.";
 
 /// An opened inverted index.
 #[derive(Clone)]

@@ -15,13 +15,13 @@ use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
 use super::catalogue::{Catalogue, Entry};
 use super::error::{NotesError, index_error, io_error};
 use super::files::{self, Folder};
-use super::inbox::{self, Request};
+use super::inbox::{self, FailedRequest, Request};
 use super::kind::SourceKind;
 use super::language::Languages;
 use super::options::NotesOptions;
-use super::report::{FailedRequest, Notice, UpdateReport};
+use super::report::{Notice, UpdateReport};
 use super::sources::Sources;
-use super::store::{Store, check_own, remove_catalogues, tighten};
+use super::store::{ASIDE, LOCK, Store, check_own, remove_catalogues, tighten};
 use super::{derived, paths};
 use crate::history::disk::{Disk, RealDisk};
 
@@ -33,14 +33,8 @@ const ARENA_BYTES: usize = 16 << 20;
 const WRITER_BYTES: usize =
     if cfg!(target_pointer_width = "64") { 20 * ARENA_BYTES } else { 6 * ARENA_BYTES };
 
-/// The file whose lock the writer holds.
-pub(super) const LOCK: &str = ".lock";
-
 /// Maximum length of a label's name and of its text, in bytes.
 pub const LABEL_BYTES_MAX: usize = 4096;
-
-/// Prefix of the names of damaged files that were set aside.
-pub(super) const ASIDE: &str = "damaged.";
 
 /// Changes the index in a folder. While it is open, no other process can open one for the same folder.
 ///

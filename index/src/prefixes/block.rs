@@ -25,13 +25,9 @@ use refrain::state::StateKey;
 
 use super::PrefixError;
 use super::error::PrefixProblem;
-use super::folder::Entry;
+use super::folder::{BLOCK_TOKENS, Entry};
 use super::seal::{Id, SEAL_BYTES, Seal};
-use crate::history::disk::DiskFile;
-
-/// Tokens of a whole block. (A multiple of the positions that the KV cache stores together, so that blocks are copied
-/// as they are.)
-pub(super) const BLOCK_TOKENS: usize = 64;
+use crate::disk_file::DiskFile;
 
 const MAGIC: [u8; 8] = *b"RFNPREFX";
 const VERSION: u32 = 1;

@@ -13,12 +13,12 @@ use proptest::prelude::*;
 use refrain::drafting::CostProfile;
 use refrain::{CancelToken, Drafting, Engine, EngineOptions, KvType, Session, SessionOptions, TokenId};
 
-use super::block::BLOCK_TOKENS;
-use super::folder::{Entry, Tree, label_name, partial_name};
+use super::folder::{BLOCK_TOKENS, Entry, Tree, label_name, partial_name};
 use super::seal::Id;
 use super::store::LABELS_MAX;
 use super::{Label, PrefixError, PrefixOptions, PrefixStore};
-use crate::history::disk::{Disk, DiskFile, Kind, RealDisk};
+use crate::disk_file::DiskFile;
+use crate::history::disk::{Disk, Kind, RealDisk};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {

@@ -10,10 +10,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::PrefixError;
-use super::block::BLOCK_TOKENS;
 use super::error::io_error;
 use super::seal::Id;
 use crate::history::disk::{Disk, Kind, PARTIAL};
+
+/// Tokens of a whole block. (A multiple of the positions that the KV cache stores together, so that blocks are copied
+/// as they are.)
+pub(super) const BLOCK_TOKENS: usize = 64;
+
+/// Bytes that a label counts: an entry of a folder and an inode.
+pub(super) const LABEL_BYTES: u64 = 512;
 
 /// The name of a block's file: `INDEX-PARENT-ID-TOKENS`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -10,9 +10,9 @@
 
 use refrain::{Session, TokenId};
 
-use super::block::{BLOCK_TOKENS, block_id, file_bytes};
+use super::block::{block_id, file_bytes};
 use super::error::PrefixProblem;
-use super::folder::{Entry, Tree};
+use super::folder::{BLOCK_TOKENS, Entry, Tree};
 use super::seal::Id;
 use super::store::{Planned, PrefixStore, state_lens};
 

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use super::PrefixError;
 use super::block;
 use super::error::PrefixProblem;
-use super::folder::{Entry, Tree};
+use super::folder::{Entry, LABEL_BYTES, Tree};
 use super::seal::Id;
 use super::store::{CHANGES_LOCK, PrefixStore};
-use super::upkeep::LABEL_BYTES;
 use crate::history::disk::Kind;
 
 /// The contents of the folder.
@@ -63,7 +62,7 @@ impl PrefixStore {
         &self,
         mut check_state: impl FnMut(
             &block::Head,
-            &dyn crate::history::disk::DiskFile,
+            &dyn crate::disk_file::DiskFile,
             &super::seal::Seal,
         ) -> Result<(), PrefixProblem>,
     ) -> Result<PrefixStatus, PrefixError> {

@@ -14,11 +14,10 @@ use refrain::state::StateKey;
 use refrain::{Session, TokenId};
 use refrain_files::replace::tighten;
 
-use super::block::{self, BLOCK_TOKENS, Head, block_id, file_bytes, root_id};
+use super::block::{self, Head, block_id, file_bytes, root_id};
 use super::error::io_error;
-use super::folder::{Entry, Tree, label_name, partial_name, remove};
+use super::folder::{BLOCK_TOKENS, Entry, LABEL_BYTES, Tree, label_name, partial_name, remove};
 use super::seal::{Id, Seal};
-use super::upkeep::LABEL_BYTES;
 use super::{Label, PrefixError, PrefixOptions, PrefixProblem};
 use crate::history::disk::{Disk, RealDisk};
 

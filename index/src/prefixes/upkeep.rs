@@ -8,13 +8,10 @@ use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
-use super::folder::{Entry, Intent, Tree, nanos, remove};
+use super::folder::{Entry, Intent, LABEL_BYTES, Tree, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
 use crate::history::disk::Kind;
-
-/// Bytes that a label counts: an entry of a folder and an inode.
-pub(super) const LABEL_BYTES: u64 = 512;
 
 impl PrefixStore {
     /// Forgets every block of a namespace that contains tokens with this label, and all blocks that follow it, of every

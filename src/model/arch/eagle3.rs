@@ -6,8 +6,7 @@
 use serde_json::Value;
 
 use super::keys::Object;
-use super::tensors::{Container, Place, Slot};
-use crate::model::checkpoint::WeightId;
+use super::tensors::{Container, Place, Slot, WeightId};
 use crate::model::config::{CONTEXT_LEN_MAX, ConfigError, DraftHead, Eagle3, ModelConfig, RopeScaling};
 
 /// The fields of the layer, in an object of their own.
@@ -103,12 +102,4 @@ pub(in crate::model) fn place(config: &ModelConfig, slot: &Slot) -> Place {
             }
         }
     }
-}
-
-/// The distance of each token of the draft vocabulary from its number there.
-pub(in crate::model) const DRAFT_TO_TARGET: &str = "d2t";
-
-/// Whether a tensor maps vocabularies. `t2d` repeats [`DRAFT_TO_TARGET`].
-pub(super) fn is_of_vocabulary(name: &str) -> bool {
-    name == DRAFT_TO_TARGET || name == "t2d"
 }

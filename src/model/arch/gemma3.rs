@@ -1,10 +1,11 @@
 //! Gemma 3 (its text part): norms before and behind each part of a layer, five layers with a window for each without one,
 //! a rotation of its own for these two kinds.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
 use super::tensors::{Change, Container, LayerWeight, Place, Slot, WeightId};
-use super::{Architecture, Family, llama, rope};
+use super::{llama, rope};
 use crate::model::config::{
     Activation, ConfigError, Mixer, ModelConfig, Norms, QkNorm, RopeConfig, RopeScaling,
 };

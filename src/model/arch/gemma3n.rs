@@ -1,10 +1,11 @@
 //! Gemma 3n (its text part): several residual streams, a branch beside attention, inputs of each layer of its own, sparse
 //! activations, and layers that read the keys and values of earlier ones.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
 use super::tensors::{Container, Place, RowOrder, Slot, WeightId};
-use super::{Architecture, Family, gemma3, gemma4};
+use super::{gemma3, gemma4};
 use crate::model::config::{
     Activation, ConfigError, Dense, FeedForward, Mixer, ModelConfig, Norms, QkNorm, Streams,
 };

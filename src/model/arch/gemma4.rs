@@ -2,10 +2,11 @@
 //! values of earlier ones, and inputs of each layer beside the residual stream; in a variant, experts with norms of their own
 //! beside each dense network.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, Object, key};
 use super::read::{self, Defaults};
 use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
-use super::{Architecture, Family, gemma3, llama, rope};
+use super::{gemma3, llama, rope};
 use crate::model::config::{
     Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, Experts, FeedForward, KvSource, ModelConfig,
     Norms, PerLayerInputs, QkNorm, RopeConfig, RopeScaling, Routing,

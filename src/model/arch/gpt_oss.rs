@@ -1,9 +1,10 @@
 //! gpt-oss: experts in MXFP4 with biases, attention with sinks, windows in every second layer.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
+use super::rope;
 use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
-use super::{Architecture, Family, rope};
 use crate::model::config::{
     Activation, ConfigError, Experts, FeedForward, ModelConfig, RopeConfig, RopeScaling, Routing,
 };

@@ -1,8 +1,8 @@
 //! Granite 3 and 4 without recurrent layers: Llama with multipliers.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, Mixer, ModelConfig};
 
 pub(super) static FAMILY: Family =

@@ -1,11 +1,12 @@
 //! Granite 4 with recurrent layers: Mamba-2, and attention in some layers, with Granite's multipliers; experts beside a
 //! network that every row uses, or that network alone.
 
+use super::family::{Architecture, Family};
 use super::granite::set_multipliers;
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
+use super::rope;
 use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
-use super::{Architecture, Family, rope};
 use crate::model::config::{
     Activation, ConfigError, Dense, Experts, FeedForward, Mamba2, Mixer, ModelConfig, Routing,
 };

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::rope::StoredFactors;
 use crate::model::config::ConfigError;
 use refrain_containers::gguf::{GgufFile, GgufValue};
 
@@ -38,6 +37,17 @@ pub(in crate::model) struct Keys<'a> {
 enum Source<'a> {
     Gguf { file: &'a GgufFile, factors: StoredFactors },
     Json(Object<'a>),
+}
+
+/// The divisors of frequencies that a GGUF file stores as tensors.
+#[derive(Default)]
+pub(in crate::model) struct StoredFactors {
+    /// `rope_freqs.weight`.
+    pub(in crate::model) factors: Option<Vec<f32>>,
+    /// `rope_factors_short.weight`.
+    pub(in crate::model) short: Option<Vec<f32>>,
+    /// `rope_factors_long.weight`.
+    pub(in crate::model) long: Option<Vec<f32>>,
 }
 
 /// A JSON object; `null` counts as absent, as it does in Python's `config.get`.

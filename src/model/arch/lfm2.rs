@@ -1,9 +1,9 @@
 //! LFM2: gated short convolutions, and attention in some layers.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, Object, key};
 use super::read::{self, Defaults};
 use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
-use super::{Architecture, Family};
 use crate::model::config::{
     Activation, ConfigError, Dense, FFN_DIM_MAX, FeedForward, Mixer, ModelConfig, QkNorm, ShortConv,
 };

@@ -1,8 +1,9 @@
 //! LFM2 with experts: those with the greatest sigmoids, chosen with a bias, behind leading layers without experts.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
-use super::{Architecture, Family, lfm2, read};
+use super::{lfm2, read};
 use crate::model::config::{Activation, ConfigError, Dense, Experts, FeedForward, ModelConfig, Routing};
 
 pub(super) static FAMILY: Family =

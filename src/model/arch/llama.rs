@@ -1,8 +1,8 @@
 //! Llama 2 and 3, SmolLM2, Mistral and Ministral.
 
+use super::family::{Architecture, Family};
 use super::keys::Keys;
 use super::read::{self, Defaults};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, ModelConfig};
 
 pub(super) static FAMILY: Family = Family {

@@ -1,9 +1,9 @@
 //! MiniCPM: Llama with multipliers that follow from the depth and the width of a smaller base model.
 
+use super::family::{Architecture, Family};
 use super::granite::{EMBEDDING_SCALE, LOGIT_DIVISOR, RESIDUAL_SCALE};
 use super::keys::{Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, ModelConfig};
 
 pub(super) static FAMILY: Family = Family {

@@ -1,8 +1,9 @@
 //! Ministral 3 and Mistral Small 3 (their text parts): YaRN, and queries that grow with their position.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family, llama, rope};
+use super::{llama, rope};
 use crate::model::config::{ConfigError, Mixer, ModelConfig, QueryGrowth, RopeScaling};
 
 pub(super) static FAMILY: Family = Family {

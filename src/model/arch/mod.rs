@@ -7,6 +7,7 @@
 //! A new family is a file here, a line in `FAMILIES`, and its golden model.
 
 pub(in crate::model) mod eagle3;
+pub(in crate::model) mod family;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
@@ -30,61 +31,15 @@ mod rope;
 mod smollm3;
 pub mod tensors;
 
-use std::fmt;
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
 use crate::model::config::{ConfigError, ModelConfig};
+pub use family::Architecture;
+use family::Family;
+pub(in crate::model) use keys::StoredFactors;
 use keys::{Keys, Object};
 use refrain_containers::gguf::{GgufFile, GgufValue};
-pub(in crate::model) use rope::StoredFactors;
-use tensors::{Container, Place, Slot};
-
-/// A family of models.
-pub(in crate::model) struct Family {
-    /// Its name in packed files and messages: `general.architecture` of GGUF files.
-    name: &'static str,
-    /// Further names in `general.architecture`.
-    gguf: &'static [&'static str],
-    /// Names in `model_type` of `config.json`.
-    json: &'static [&'static str],
-    /// Reads the hyper-parameters.
-    read: fn(&Keys<'_>, Architecture) -> Result<ModelConfig, ConfigError>,
-    /// Converters to GGUF reorder the rows of queries and keys ([`tensors::RowOrder::Interleaved`]).
-    interleaves: bool,
-    /// Where a container stores a tensor.
-    place: fn(&ModelConfig, &Slot, Container) -> Place,
-    /// What may stand in a folder for the `model.` at the beginning of a tensor's name.
-    roots: &'static [&'static str],
-    /// GGUF files may have a block behind the layers that is a head for multi-token prediction, and folders tensors `mtp.*`.
-    has_mtp: bool,
-    /// Whether a stored tensor is one to ignore, beside those of all families.
-    is_redundant: fn(&str, &ModelConfig) -> bool,
-}
-
-impl Family {
-    pub(in crate::model) fn roots(&self) -> &'static [&'static str] {
-        self.roots
-    }
-
-    pub(in crate::model) fn has_mtp(&self) -> bool {
-        self.has_mtp
-    }
-
-    /// A family whose tensors have their standard names.
-    const STANDARD: Family = Family {
-        name: "",
-        gguf: &[],
-        json: &[],
-        read: |keys, _| Err(keys.missing(keys::key("architecture", "model_type"))),
-        interleaves: false,
-        place: |config, slot, container| slot.standard(config, container),
-        roots: &["model."],
-        has_mtp: false,
-        is_redundant: |_, _| false,
-    };
-}
 
 /// All families.
 static FAMILIES: &[&Family] = &[
@@ -108,19 +63,10 @@ static FAMILIES: &[&Family] = &[
     &smollm3::FAMILY,
 ];
 
-/// A model family with an implemented forward pass.
-#[derive(Clone, Copy)]
-pub struct Architecture(&'static Family);
-
 impl Architecture {
     /// The names of all families.
     pub fn names() -> impl Iterator<Item = &'static str> {
         FAMILIES.iter().map(|family| family.name)
-    }
-
-    /// The name in `general.architecture` of GGUF files.
-    pub fn name(self) -> &'static str {
-        self.0.name
     }
 
     /// The architecture with this name in a GGUF file, or in the field `model_type` of a `config.json`.
@@ -136,10 +82,6 @@ impl Architecture {
         FAMILIES.iter().find(|family| family.json.contains(&name)).map(|family| Self(family))
     }
 
-    pub(in crate::model) fn family(self) -> &'static Family {
-        self.0
-    }
-
     /// The error of a name that belongs to no family.
     pub(in crate::model) fn unknown(file: &str, name: &str) -> ConfigError {
         let names: Vec<&str> =
@@ -152,38 +94,6 @@ impl Architecture {
             name: name.chars().take(60).collect(),
             supported: names.join(", "),
         }
-    }
-}
-
-impl PartialEq for Architecture {
-    fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for Architecture {}
-
-impl std::hash::Hash for Architecture {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
-    }
-}
-
-impl fmt::Debug for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for Architecture {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
     }
 }
 

@@ -1,9 +1,10 @@
 //! OLMo 2 and OLMo 3: norms behind attention and feed-forward part, and over whole rows of queries and keys. In OLMo 3 three
 //! of four layers have a window, and their rotation is not scaled.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family, rope};
+use super::rope;
 use crate::model::config::{
     Activation, ConfigError, Mixer, ModelConfig, Norms, QkNorm, RopeConfig, RopeScaling,
 };

@@ -1,9 +1,9 @@
 //! Phi-3, Phi-3.5 and Phi-4-mini: fused projections, partial rotation, LongRoPE.
 
+use super::family::{Architecture, Family};
 use super::keys::Keys;
 use super::read::{self, Defaults};
 use super::tensors::{Container, LayerWeight, Place, Slot, WeightId};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, FeedForward, ModelConfig};
 
 pub(super) static FAMILY: Family = Family {

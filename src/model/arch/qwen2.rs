@@ -1,8 +1,8 @@
 //! Qwen2 and Qwen2.5: biases on queries, keys and values.
 
+use super::family::{Architecture, Family};
 use super::keys::{Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, Mixer, ModelConfig};
 
 pub(super) static FAMILY: Family = Family { name: "qwen2", json: &["qwen2"], read, ..Family::STANDARD };

@@ -1,8 +1,9 @@
 //! Qwen3: an RMS norm over each head of queries and keys.
 
+use super::family::{Architecture, Family};
 use super::keys::Keys;
+use super::qwen2;
 use super::read::{self, Defaults};
-use super::{Architecture, Family, qwen2};
 use crate::model::config::{ConfigError, Mixer, ModelConfig, QkNorm};
 
 pub(super) static FAMILY: Family = Family { name: "qwen3", json: &["qwen3"], read, ..Family::STANDARD };

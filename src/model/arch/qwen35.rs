@@ -1,10 +1,11 @@
 //! Qwen3.5 (dense, its text part): the gated delta rule in three of four layers, gated attention with partial rotation in
 //! the others.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
+use super::rope;
 use super::tensors::{Change, Container, LayerWeight, Place, Slot, WeightId};
-use super::{Architecture, Family, rope};
 use crate::model::config::{Activation, ConfigError, DeltaNet, Mixer, ModelConfig, QkNorm};
 
 pub(super) static FAMILY: Family = Family {

@@ -1,9 +1,10 @@
 //! Qwen3 with experts: those with the greatest probabilities, in all layers or in some.
 
+use super::family::{Architecture, Family};
 use super::keys::{Key, Keys, key};
 use super::read::{self, Defaults};
 use super::tensors::{Container, LayerWeight, Place, RowOrder, Slot, WeightId};
-use super::{Architecture, Family, qwen2, rope};
+use super::{qwen2, rope};
 use crate::model::config::{
     Activation, ConfigError, Dense, Experts, FeedForward, ModelConfig, QkNorm, Routing,
 };

@@ -1,7 +1,8 @@
 //! Fields that most families state in the same way.
 
+use super::family::Architecture;
 use super::keys::{Key, Keys, key};
-use super::{Architecture, rope};
+use super::rope;
 use crate::model::config::{
     Activation, Attention, CONTEXT_LEN_MAX, ConfigError, Dense, FeedForward, LayerPlan, Mixer, ModelConfig,
     N_HEADS_MAX, N_LAYERS_MAX, Norms, RopeScaling,

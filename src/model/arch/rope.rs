@@ -1,6 +1,6 @@
 //! The fields of rotary position embeddings.
 
-use super::keys::{Key, Keys, Object, key};
+use super::keys::{Key, Keys, Object, StoredFactors, key};
 use crate::model::config::{ConfigError, ModelConfig, RopeConfig, RopeScaling};
 
 const THETA: Key = key("rope.freq_base", "rope_theta");
@@ -16,17 +16,6 @@ const BETA_SLOW: Key = key("rope.scaling.yarn_beta_slow", "");
 /// The weight of YaRN's growth of scores that a model's training took back.
 const LOG_MULTIPLIER: Key = key("rope.scaling.yarn_log_multiplier", "");
 const THETA_DEFAULT: f64 = 10_000.0;
-
-/// The divisors of frequencies that a GGUF file stores as tensors.
-#[derive(Default)]
-pub(in crate::model) struct StoredFactors {
-    /// `rope_freqs.weight`.
-    pub(in crate::model) factors: Option<Vec<f32>>,
-    /// `rope_factors_short.weight`.
-    pub(in crate::model) short: Option<Vec<f32>>,
-    /// `rope_factors_long.weight`.
-    pub(in crate::model) long: Option<Vec<f32>>,
-}
 
 /// The rotation of a model with one rotation for all layers. `config` has the context length.
 pub(super) fn read(

@@ -1,8 +1,8 @@
 //! SmolLM3: Llama, where some layers have no position embedding.
 
+use super::family::{Architecture, Family};
 use super::keys::{Keys, key};
 use super::read::{self, Defaults};
-use super::{Architecture, Family};
 use crate::model::config::{ConfigError, Mixer, ModelConfig};
 
 pub(super) static FAMILY: Family =

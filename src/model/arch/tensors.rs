@@ -1,6 +1,5 @@
 //! The tensors of a model: their roles, their shapes by the plan of each layer, and where containers store them.
 
-use super::eagle3;
 use crate::model::config::{
     Attention, DeltaNet, Dense, DraftHead, Experts, FeedForward, KvSource, LayerPlan, Mamba2, Mixer,
     ModelConfig, QkNorm, Routing, ShortConv,
@@ -778,7 +777,7 @@ pub(in crate::model) fn is_redundant(name: &str, config: &ModelConfig) -> bool {
         || name.ends_with("attn_rot_embd.weight")
         || (config.tied_head && name == "lm_head.weight")
         || (config.architecture.family().has_mtp() && config.draft_head.is_none() && name.starts_with("mtp."))
-        || (config.eagle3().is_some() && eagle3::is_of_vocabulary(name))
+        || (config.eagle3().is_some() && is_of_draft_vocabulary(name))
         || is_replaced_kv(name, config)
         || (config.architecture.family().is_redundant)(name, config)
 }
@@ -793,4 +792,12 @@ fn is_replaced_kv(name: &str, config: &ModelConfig) -> bool {
     use LayerWeight::{K, KBias, KNorm, V, VBias};
     let makes_kv = [K, KBias, KNorm, V, VBias].iter().any(|w| rest == w.gguf() || rest == w.json());
     makes_kv && config.attention(layer_idx).is_some_and(|attention| attention.kv_layer().is_some())
+}
+
+/// The tensor of an EAGLE-3 head with the distance of each token of the draft vocabulary from its number there.
+pub(in crate::model) const DRAFT_TO_TARGET: &str = "d2t";
+
+/// Whether a tensor maps vocabularies. `t2d` repeats [`DRAFT_TO_TARGET`].
+fn is_of_draft_vocabulary(name: &str) -> bool {
+    name == DRAFT_TO_TARGET || name == "t2d"
 }

@@ -5,15 +5,13 @@ mod mxfp4;
 mod open;
 
 use refrain_tokenizer::TokenizerParts as _;
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use thiserror::Error;
 
 use crate::face::internals;
-use crate::kernels::{BlockType, FloatEnv};
+use crate::kernels::BlockType;
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
 use crate::model::config::{ConfigError, ModelConfig};
 use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
@@ -226,64 +224,6 @@ pub(in crate::model) enum Container {
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder,
-    /// a packed file, or a folder of static graphs.
-    ///
-    /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type,
-    /// and is inside its file. Tensors that the architecture does not have are refused.
-    ///
-    /// A folder with an EAGLE-3 head is opened as a draft model of the head's target
-    /// ([`Engine::set_draft_model`](crate::Engine::set_draft_model)). It may leave the embedding out, which is that of the target.
-    ///
-    /// # Errors
-    /// [`LoadError`]; nothing stays open.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
-        let path = path.as_ref();
-        let _env = FloatEnv::ieee();
-        open::open(path)
-    }
-
-    /// Reads a GGUF model from memory (an embedded fixture); messages call it `name`.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`].
-    pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
-        let _env = FloatEnv::ieee();
-        open::from_gguf(GgufFile::from_bytes(bytes, name)?)
-    }
-
-    /// Opens the head for multi-token prediction that a `.gguf` file or a Hugging Face folder has beside its model, or alone: a draft
-    /// model ([`Engine::set_draft_model`](crate::Engine::set_draft_model)) for this model, of one layer that reads the model's final
-    /// hidden states.
-    ///
-    /// In GGUF files it is the block behind the layers, counted by `nextn_predict_layers`, as llama.cpp's converter writes it; in
-    /// folders it is the tensors `mtp.*` of Qwen3.5. A file may leave embedding and output matrix out, which are those of the model.
-    ///
-    /// # Errors
-    /// [`LoadError::NoMtp`]; otherwise as [`Checkpoint::open`]. More than one such block is refused.
-    pub fn open_mtp(path: impl AsRef<Path>) -> Result<Self, LoadError> {
-        let _env = FloatEnv::ieee();
-        open::open_mtp(path.as_ref())
-    }
-
-    /// As [`Checkpoint::open_mtp`], of a GGUF file in memory; messages call it `name`.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open_mtp`].
-    pub fn mtp_from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
-        let _env = FloatEnv::ieee();
-        open::mtp_from_gguf(GgufFile::from_bytes(bytes, name)?)
-    }
-
-    /// Reads a packed model from memory; messages call it `name`.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`].
-    pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
-        let _env = FloatEnv::ieee();
-        open::from_packed(PackedFile::from_bytes(bytes, name)?)
-    }
-
     /// Names the pre-tokenizer of a GGUF file that names none (`tokenizer.ggml.pre`), as `llama-bpe` or `qwen2`; a file
     /// that is packed from it names it too, and one that was packed without a name takes it. Other containers, and files that name one, keep their own. An
     /// unknown name is an error of [`Checkpoint::tokenizer`].

@@ -1,12 +1,13 @@
 //! Opens a container and checks its tensor table against the architecture.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
-use crate::kernels::BlockType;
+use crate::kernels::{BlockType, FloatEnv};
 use crate::model::arch::parse_config;
 use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, mtp_place, place, slots};
 use crate::model::arch::{StoredFactors, config_from_gguf, eagle3, n_mtp_blocks};
@@ -18,7 +19,67 @@ use refrain_containers::hf::{HfError, HfFolder};
 use refrain_files::open_regular;
 use refrain_trees::TokenId;
 
-pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+impl Checkpoint {
+    /// Opens a `.gguf` file (any part of a split one), a Hugging Face folder or a file inside such a folder,
+    /// a packed file, or a folder of static graphs.
+    ///
+    /// Opening checks that every tensor of the architecture exists, has the right shape and a readable type,
+    /// and is inside its file. Tensors that the architecture does not have are refused.
+    ///
+    /// A folder with an EAGLE-3 head is opened as a draft model of the head's target
+    /// ([`Engine::set_draft_model`](crate::Engine::set_draft_model)). It may leave the embedding out, which is that of the target.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays open.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        let _env = FloatEnv::ieee();
+        open(path)
+    }
+
+    /// Reads a GGUF model from memory (an embedded fixture); messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        from_gguf(GgufFile::from_bytes(bytes, name)?)
+    }
+
+    /// Opens the head for multi-token prediction that a `.gguf` file or a Hugging Face folder has beside its model, or alone: a draft
+    /// model ([`Engine::set_draft_model`](crate::Engine::set_draft_model)) for this model, of one layer that reads the model's final
+    /// hidden states.
+    ///
+    /// In GGUF files it is the block behind the layers, counted by `nextn_predict_layers`, as llama.cpp's converter writes it; in
+    /// folders it is the tensors `mtp.*` of Qwen3.5. A file may leave embedding and output matrix out, which are those of the model.
+    ///
+    /// # Errors
+    /// [`LoadError::NoMtp`]; otherwise as [`Checkpoint::open`]. More than one such block is refused.
+    pub fn open_mtp(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        open_mtp(path.as_ref())
+    }
+
+    /// As [`Checkpoint::open_mtp`], of a GGUF file in memory; messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open_mtp`].
+    pub fn mtp_from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        mtp_from_gguf(GgufFile::from_bytes(bytes, name)?)
+    }
+
+    /// Reads a packed model from memory; messages call it `name`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
+        let _env = FloatEnv::ieee();
+        from_packed(PackedFile::from_bytes(bytes, name)?)
+    }
+}
+
+fn open(path: &Path) -> Result<Checkpoint, LoadError> {
     match kind(path)? {
         Kind::Graphs => from_graphs(GraphFolder::open(path)?),
         Kind::Folder(folder) => from_folder(folder),
@@ -28,7 +89,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
 }
 
 /// Opens the head for multi-token prediction in a file or folder.
-pub(super) fn open_mtp(path: &Path) -> Result<Checkpoint, LoadError> {
+fn open_mtp(path: &Path) -> Result<Checkpoint, LoadError> {
     let no_mtp = || LoadError::NoMtp { file: path.display().to_string() };
     match kind(path)? {
         Kind::Gguf => mtp_from_gguf(GgufFile::open(path)?),
@@ -78,7 +139,7 @@ fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
     by_content || path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 
-pub(super) fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
+fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let config = gguf_config(&file)?;
     let mut weights = HashMap::new();
     for slot in slots(&config) {
@@ -131,7 +192,7 @@ fn block_of(name: &str) -> Option<usize> {
 }
 
 /// Opens the head for multi-token prediction in a GGUF file, whether the file has the model too or not.
-pub(super) fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
+fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     let model = gguf_config(&file)?;
     let block = model.n_layers();
     if n_mtp_blocks(&file, &model)? == 0 {
@@ -169,7 +230,7 @@ fn is_of_target(slot: &Slot) -> bool {
 }
 
 /// Opening a packed file has checked its tensor table against the architecture.
-pub(super) fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
+fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
     if file.piece().is_some() {
         let reason = "one file of a model that is kept as graphs; name their folder";
         return Err(LoadError::NotAModel { path: file.file().to_owned(), reason });
@@ -294,7 +355,7 @@ fn draft_tokens(
     if n_tokens == vocab_size {
         return Ok(None);
     }
-    let tensor = eagle3::DRAFT_TO_TARGET;
+    let tensor = tensors::DRAFT_TO_TARGET;
     let Found { shape, ty_name, file, .. } = in_folder(folder, path, tensor.to_owned())?;
     let (file, expected) = (file.to_owned(), vec![n_tokens as u64]);
     if shape != expected {

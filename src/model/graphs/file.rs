@@ -10,7 +10,7 @@ use crate::kernels::PageBuf;
 use crate::model::config::ModelConfig;
 use crate::model::layers::{SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection};
-use crate::model::weights::Layer;
+use crate::model::resident::Layer;
 use refrain_stream::{DirectFile, ReadAt, ReadFailure, ReadMode, read_full};
 
 /// The layers of a block, as views of the memory that the graph was read into.

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::file::BlockLayers;
 use super::slots::{Slot, Slots, WorkKind};
-use crate::model::transformer::{ForwardError, PassEnd};
-use crate::model::weights::Layer;
+use crate::model::compute::PassEnd;
+use crate::model::resident::Layer;
+use crate::model::transformer::ForwardError;
 use crate::schedule::GraphKind;
 
 /// The interval at which a waiting pass reads its cancel flag.

@@ -10,8 +10,8 @@ use super::pass::Pass;
 use super::slots::{Schedule, Slot, Slots, State, Switching, TracedWork};
 use super::{GraphsError, LayersError, loader};
 use crate::kernels::PageBuf;
+use crate::model::compute::PassEnd;
 use crate::model::packed::Piece;
-use crate::model::transformer::PassEnd;
 use crate::schedule::{
     GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
 };

@@ -12,7 +12,7 @@ use crate::model::config::{
     Activation, Architecture, Attention, Dense, FeedForward, LayerPlan, Mixer, ModelConfig, Norms, QkNorm,
     RopeScaling,
 };
-use crate::model::weights::{StoredTensor, Weights};
+use crate::model::resident::{StoredTensor, Weights};
 
 /// A hash of hyper-parameters and packed weights. It is equal for equal models from any container, if they
 /// are quantised the same way and packed in the same layout. The tokenizer has a

@@ -12,7 +12,8 @@ use super::sum::SectionSum;
 use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
 use crate::kernels::BlockType;
 use crate::model::checkpoint::{Checkpoint, Container, LoadError};
-use crate::model::weights::{LoadOptions, Loader, TensorSource, WeightsError};
+use crate::model::resident::TensorSource;
+use crate::model::weights::{LoadOptions, Loader, WeightsError};
 use refrain_containers::gguf::GgufWriteError;
 use refrain_files::replace::{Manner, ReplaceError, replace_file};
 

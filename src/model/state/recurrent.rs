@@ -27,7 +27,7 @@ use crate::kernels::{
     self, AllocError, CONV_LEN_MAX, ConvRows, RowPart, RowRing, StateBuf, StateInputs, StateScratch,
     StateShape, StateWalk,
 };
-use crate::model::transformer::Compute;
+use crate::model::compute::Compute;
 
 /// The state of a recurrent layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

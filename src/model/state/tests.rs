@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kernels::{Kernels, KeySharing, Pool, RowPart, StateInputs, StateRule, StateScratch, StateShape};
-use crate::model::transformer::Compute;
+use crate::model::compute::Compute;
 
 /// A layer with random weights: the convolution of a token's inputs gives queries, keys and values.
 struct Layer {

@@ -34,12 +34,12 @@ use serde::Serialize;
 use crate::kernels::{PackError, PackedMatrix, PageBuf};
 use crate::model::config::ModelConfig;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
-use crate::model::packed::{PackedFile, PackedSection};
+use crate::model::packed::PackedSection;
+use crate::model::resident::Layer;
 use crate::model::rows::Meanwhile;
 use crate::model::transformer::ForwardError;
-use crate::model::weights::{Layer, Weights};
 use refrain_stream::{
-    Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, StreamOptions, TakeError, Turn, TurnError, Turns,
+    Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, TakeError, Turn, TurnError, Turns,
 };
 use refrain_trees::TokenId;
 
@@ -167,21 +167,6 @@ pub(in crate::model) struct Pass<'a> {
 }
 
 impl Streamed {
-    /// Reads the pinned weights and starts the ring's threads; `progress` is called with (bytes read, bytes
-    /// to read).
-    ///
-    /// The returned [`Weights`] hold all pinned weights except the layers.
-    ///
-    /// # Errors
-    /// [`StreamedError`].
-    pub(in crate::model) fn open(
-        file: &PackedFile,
-        options: &StreamOptions,
-        progress: Option<&dyn Fn(u64, u64)>,
-    ) -> Result<(Self, Weights), StreamedError> {
-        open::open(file, options, progress)
-    }
-
     /// The read mode of the file.
     pub fn read_mode(&self) -> ReadMode {
         self.ring.as_ref().map_or(self.reader.mode(), Ring::mode)

@@ -11,31 +11,39 @@ use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
-use crate::model::weights::{PerLayerWeights, StreamWeights, TensorSource, Weights};
+use crate::model::resident::{PerLayerWeights, StreamWeights, TensorSource, Weights};
 use refrain_stream::{
     Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, check_options, read_full,
     reader_of, resident_bytes,
 };
 
-/// See [`Streamed::open`].
-pub(super) fn open(
-    file: &PackedFile,
-    options: &StreamOptions,
-    progress: Option<&dyn Fn(u64, u64)>,
-) -> Result<(Streamed, Weights), StreamedError> {
-    check_options(options)?;
-    let name = file.file().to_owned();
-    let Some(direct) = file.reopen_direct() else {
-        return Err(StreamedError::InMemory { file: name });
-    };
-    let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
-    let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
-    let places = ExpertPlaces::of(file);
-    let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, options.pinned_first, taken)?;
-    let reader = reader_of(options, Arc::new(direct));
-    // Without slots, all experts are pinned with their layers.
-    let places = places.filter(|_| plan.n_experts > 0);
-    Opening { file, plan, places, reader, meter: Arc::default(), progress }.open(options)
+impl Streamed {
+    /// Reads the pinned weights and starts the ring's threads; `progress` is called with (bytes read, bytes
+    /// to read).
+    ///
+    /// The returned [`Weights`] hold all pinned weights except the layers.
+    ///
+    /// # Errors
+    /// [`StreamedError`].
+    pub(in crate::model) fn open(
+        file: &PackedFile,
+        options: &StreamOptions,
+        progress: Option<&dyn Fn(u64, u64)>,
+    ) -> Result<(Self, Weights), StreamedError> {
+        check_options(options)?;
+        let name = file.file().to_owned();
+        let Some(direct) = file.reopen_direct() else {
+            return Err(StreamedError::InMemory { file: name });
+        };
+        let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
+        let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
+        let places = ExpertPlaces::of(file);
+        let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, options.pinned_first, taken)?;
+        let reader = reader_of(options, Arc::new(direct));
+        // Without slots, all experts are pinned with their layers.
+        let places = places.filter(|_| plan.n_experts > 0);
+        Opening { file, plan, places, reader, meter: Arc::default(), progress }.open(options)
+    }
 }
 
 /// A streamed model while it is set up.

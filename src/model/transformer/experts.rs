@@ -517,8 +517,8 @@ mod tests {
     use crate::model::batch::Batch;
     use crate::model::config::{Activation, Architecture, Attention, LayerPlan, Mixer, Norms};
     use crate::model::kv_cache::KvCache;
+    use crate::model::resident::{Layer, TensorSource, Weights};
     use crate::model::transformer::{Compute, Workspace};
-    use crate::model::weights::{Layer, TensorSource, Weights};
 
     fn plan(n_experts: usize, n_used: usize, routing: Routing) -> Experts {
         let activation = Activation::Silu;

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use super::{Buffers, Compute, ForwardError, Model, Part, PassEnd};
 use crate::kernels::Visible;
 use crate::model::graphs::StaticGraphs;
+use crate::model::resident::Layer;
 use crate::model::rows::{ActiveRows, Interlude, KeptRows, Rows};
-use crate::model::weights::Layer;
 
 impl Model {
     /// The number of layers of a pass.

@@ -2,8 +2,6 @@
 
 use refrain::internals::model::gguf::GgufWriter;
 
-use super::shapes::SHAPES;
-
 /// A model with known dimensions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shape {
@@ -122,13 +120,6 @@ pub enum Role {
 }
 
 impl Shape {
-    /// The shape with this name, as a command-line argument.
-    pub fn parse(name: &str) -> Result<Self, String> {
-        let found = SHAPES.iter().find(|shape| shape.name.eq_ignore_ascii_case(name));
-        let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
-        found.copied().ok_or_else(|| format!("no such shape; there are: {}", names.join(", ")))
-    }
-
     /// The mixer of a layer, if the layer is recurrent.
     fn mixer(&self, layer_idx: u64) -> Option<Mixer> {
         let recurrent = self.recurrent.filter(|recurrent| !recurrent.attention_layers.contains(&layer_idx));

@@ -49,6 +49,15 @@ const QWEN3: Shape = Shape {
     ..LLAMA_LIKE
 };
 
+impl Shape {
+    /// The shape with this name, as a command-line argument.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let found = SHAPES.iter().find(|shape| shape.name.eq_ignore_ascii_case(name));
+        let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+        found.copied().ok_or_else(|| format!("no such shape; there are: {}", names.join(", ")))
+    }
+}
+
 /// All shapes.
 pub const SHAPES: [Shape; 10] = [
     Shape {

@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 
-use super::on_threads;
+use super::threads::on_threads;
 
 /// 32 times the last-level cache of a large desktop CPU.
 const BUFFER_BYTES: usize = 1 << 30;

@@ -17,7 +17,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use crate::machine::on_threads;
+    use crate::machine::threads::on_threads;
 
     /// Runs of the loop. The best one is the limit.
     const RUNS: usize = 10;

@@ -5,29 +5,13 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::header::{ALIGNMENT_MAX, Header, TensorEntry, index};
+use super::part::{GgufTensor, Part};
 use super::split::SplitPart;
-use super::{GgmlType, GgufError, GgufValue};
+use super::{GgufError, GgufValue};
 use crate::source::Source;
 
 /// Alignment of the start of the data and of each tensor, if the file does not state one.
 const ALIGNMENT_DEFAULT: u64 = 32;
-
-/// An entry of the tensor table.
-#[derive(Clone, PartialEq, Debug)]
-pub struct GgufTensor {
-    /// Its name.
-    pub name: String,
-    /// Element type, possibly one that cannot be loaded.
-    pub ty: GgmlType,
-    /// Dimensions, fastest first: columns, rows, …
-    pub dims: Vec<u64>,
-    /// The part of a split file that holds the data; 0 otherwise.
-    pub part: usize,
-    /// Offset of the data from the start of that file.
-    pub offset: u64,
-    /// Bytes of the data; `None` if the element type is unknown.
-    pub len: Option<u64>,
-}
 
 /// A checked GGUF model. Files of any architecture and element type can be opened, even if their weights
 /// cannot be loaded.
@@ -159,20 +143,6 @@ impl GgufFile {
         let io = |source| GgufError::Io { file: self.file_of(tensor).to_owned(), source };
         let part = self.parts.get(tensor.part).ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
         part.read_vec(tensor.offset, tensor.len.unwrap_or(0)).map_err(io)
-    }
-}
-
-/// One file, checked by itself.
-pub(super) struct Part {
-    pub(super) source: Source,
-    version: u32,
-    pub(super) metadata: Vec<(String, GgufValue)>,
-    pub(super) tensors: Vec<GgufTensor>,
-}
-
-impl Part {
-    pub(super) fn get(&self, key: &str) -> Option<&GgufValue> {
-        self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value)
     }
 }
 

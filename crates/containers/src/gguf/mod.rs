@@ -15,17 +15,19 @@ mod error;
 mod file;
 mod ggml_type;
 mod header;
+mod part;
 mod split;
 mod value;
 mod writer;
 
 pub use error::GgufError;
-pub use file::{GgufFile, GgufTensor};
+pub use file::GgufFile;
 pub use ggml_type::GgmlType;
 pub use header::{
     ALIGNMENT_MAX, ARRAY_DEPTH_MAX, ARRAY_LEN_MAX, HEADER_BYTES_MAX, KEY_BYTES_MAX, N_DIMS_MAX, PAIRS_MAX,
     STRING_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSORS_MAX,
 };
+pub use part::GgufTensor;
 pub use split::SPLITS_MAX;
 pub use value::{GgufArray, GgufValue};
 pub use writer::{GgufDataWriter, GgufWriteError, GgufWriter};

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::GgufError;
-use super::file::Part;
+use super::part::Part;
 
 /// Most parts of a split model accepted.
 pub const SPLITS_MAX: u64 = 1024;

@@ -1,10 +1,10 @@
 //! Dot products of keys with a tile of queries. Keys are in panels of 16 slots, as floats or in blocks of codes.
 
-use super::super::activations::Block;
 use super::super::aligned::Line;
+use super::super::int8::Block;
 use super::super::layout::Scaled;
-use super::super::matmul::{Ahead, COLUMNS, F32Columns, FloatColumns, int_tile};
-use super::super::simd::Simd;
+use super::super::matmul::{COLUMNS, F32Columns, FloatColumns, int_tile};
+use super::super::simd::{Ahead, Simd};
 
 /// Scores of the first `C` panels of `keys`, one line each; returns `C`. `next` is prefetched.
 #[inline(always)]

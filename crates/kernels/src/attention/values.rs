@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::super::aligned::{Line, Plain};
 use super::super::simd::{LANES, Simd};
-use super::GROUP_VALUES;
+
+/// Positions whose values are widened at a time: 16 KiB if heads have 128 elements.
+pub(super) const GROUP_VALUES: usize = 32;
 
 /// 16 elements of the values as the kernel loads them.
 pub(super) trait ValueChunk: Plain {

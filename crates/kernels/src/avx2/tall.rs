@@ -8,11 +8,10 @@
 
 use std::arch::x86_64::*;
 
-use super::super::activations::Block;
 use super::super::aligned::Line;
+use super::super::int8::Block;
 use super::super::layout::IntLayout;
-use super::super::matmul::{Ahead, codes};
-use super::super::simd::Simd;
+use super::super::simd::{Ahead, Simd, codes};
 use super::Avx2;
 
 type Isa = Avx2<false>;

@@ -1,9 +1,9 @@
 //! IQ4_NL: f16 scale, 32 codes of 4 bits. Value: `scale · TABLE[code]`.
 
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scaled, Scales};
-use super::super::simd::ScaleLanes;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::layout::{IntLayout, ScaleLanes, Scaled, Scales};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 /// The levels of the four-bit codes of IQ4_NL and IQ4_XS, denser around zero.
 pub(super) const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];

@@ -2,10 +2,10 @@
 //! IQ4_NL.
 
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scales};
-use super::super::simd::ScaleLanes;
+use super::super::layout::{IntLayout, ScaleLanes, Scales};
+use super::super::unpacked::{Unpacked, f16_of, u16_at};
 use super::iq4_nl::TABLE;
-use super::{BlockFormat, Format, Unpacked, f16_of, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Iq4Xs;
 

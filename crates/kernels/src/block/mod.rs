@@ -2,7 +2,7 @@
 //!
 //! A block format stores small integer *codes* per block, with factors that convert them to numbers:
 //! `value = scale · level + min`, where the level of a code is `code − bias`, or the code's entry in a table.
-//! `Unpacked` is one block in this form; dequantising and packing both start from it.
+//! [`Unpacked`] is one block in this form; dequantising and packing both start from it.
 //!
 //! Each block format is one file, which states its sizes, reads its blocks and names the layout of its panels. A new
 //! format is a new file and its line in `formats!`.
@@ -23,9 +23,8 @@ mod q6_k;
 mod q8_0;
 mod tq2_0;
 
-use half::f16;
-
-use super::layout::IntLayout;
+use super::layout::{IntLayout, LayoutInfo};
+use super::unpacked::Unpacked;
 
 /// What files and reports say of an element type.
 pub(super) trait Format {
@@ -157,114 +156,53 @@ impl BlockType {
     pub fn is_float(self) -> bool {
         self.block_len() == 1
     }
+
+    /// The layout of its panels; `None` for floats.
+    pub(super) fn layout(self) -> Option<LayoutInfo> {
+        with_format!(self, F => Some(LayoutInfo::of::<<F as BlockFormat>::Layout>()), _ => None)
+    }
+
+    /// Lines of one panel of `n_cols` columns; `None` on overflow.
+    pub(super) fn panel_lines(self, n_cols: usize) -> Option<usize> {
+        match self.layout() {
+            Some(layout) => (n_cols / 32).div_ceil(layout.unit_blocks).checked_mul(layout.unit_lines),
+            None if self == BlockType::F32 => Some(n_cols),
+            None => Some(n_cols.div_ceil(2)),
+        }
+    }
+
+    /// Separates the bit fields of one block of `block_bytes()` bytes.
+    pub(super) fn read(self, block: &[u8], out: &mut Unpacked) {
+        assert_eq!(block.len(), self.block_bytes());
+        with_format!(self, F => F::read(block, out), _ => panic!("{self} has no codes"));
+    }
+
+    /// The values of one block, `block_len()` of them, computed in f32 as ggml does.
+    pub(super) fn dequantize(self, block: &Unpacked, out: &mut [f32]) {
+        with_format!(
+            self,
+            F => dequantize_as::<<F as BlockFormat>::Layout>(block, out),
+            _ => panic!("{self} has no codes")
+        );
+    }
+}
+
+fn dequantize_as<L: IntLayout>(block: &Unpacked, out: &mut [f32]) {
+    for (sixteenth, (out, codes)) in out.chunks_mut(16).zip(block.codes.chunks(16)).enumerate() {
+        let (scale, min) = L::scale_and_min(block, sixteenth);
+        for (value, &code) in out.iter_mut().zip(codes) {
+            *value = scale * L::level(code) as f32;
+            if L::MIN {
+                *value += min;
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for BlockType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// One block of an integer format, with its bit fields separated and otherwise unchanged.
-pub(super) struct Unpacked {
-    pub(super) ty: BlockType,
-    /// Unsigned codes in column order; the first `block_len` are used.
-    pub(super) codes: [u8; 256],
-    /// The block's scale: bits of an f16, or the exponent of an E8M0.
-    pub(super) d: u16,
-    /// The block's minimum, or the scale of its minima: bits of an f16.
-    pub(super) m: u16,
-    /// Scales of sub-blocks, signed ones as two's complement.
-    pub(super) sub_scales: [u8; 16],
-    /// Minima of sub-blocks.
-    pub(super) sub_mins: [u8; 16],
-}
-
-impl Unpacked {
-    pub(super) fn new(ty: BlockType) -> Self {
-        assert!(!ty.is_float(), "{ty} has no codes");
-        Unpacked { ty, codes: [0; 256], d: 0, m: 0, sub_scales: [0; 16], sub_mins: [0; 16] }
-    }
-
-    /// Reads one block of `ty.block_bytes()` bytes.
-    pub(super) fn read(&mut self, block: &[u8]) {
-        assert_eq!(block.len(), self.ty.block_bytes());
-        with_format!(self.ty, F => F::read(block, self), _ => unreachable!("checked in `new`"));
-    }
-
-    /// The block's values, `block_len` of them, computed in f32 as ggml does.
-    pub(super) fn dequantize(&self, out: &mut [f32]) {
-        with_format!(
-            self.ty,
-            F => self.dequantize_as::<<F as BlockFormat>::Layout>(out),
-            _ => unreachable!("checked in `new`")
-        );
-    }
-
-    fn dequantize_as<L: IntLayout>(&self, out: &mut [f32]) {
-        for (sixteenth, (out, codes)) in out.chunks_mut(16).zip(self.codes.chunks(16)).enumerate() {
-            let (scale, min) = L::scale_and_min(self, sixteenth);
-            for (value, &code) in out.iter_mut().zip(codes) {
-                *value = scale * L::level(code) as f32;
-                if L::MIN {
-                    *value += min;
-                }
-            }
-        }
-    }
-
-    /// 16 bytes: low nibbles are columns 0..16, high nibbles 16..32.
-    fn read_nibbles(&mut self, bytes: &[u8]) {
-        for (i, &byte) in bytes.iter().enumerate() {
-            self.codes[i] = byte & 0xF;
-            self.codes[16 + i] = byte >> 4;
-        }
-    }
-
-    /// Bit `i` of a little-endian u32 is the fifth bit of column `i`.
-    fn add_fifth_bits(&mut self, bytes: &[u8]) {
-        for i in 0..32 {
-            self.codes[i] |= (bytes[i / 8] >> (i % 8) & 1) << 4;
-        }
-    }
-
-    /// 128 bytes: each run of 32 holds one sub-block of 32 in its low nibbles and the next in its high ones.
-    fn read_sub_nibbles(&mut self, bytes: &[u8]) {
-        for (i, &byte) in bytes.iter().enumerate() {
-            let col = i / 32 * 64 + i % 32;
-            self.codes[col] = byte & 0xF;
-            self.codes[col + 32] = byte >> 4;
-        }
-    }
-
-    /// 8 scales and 8 minima of 6 bits in 12 bytes (`get_scale_min_k4` of ggml).
-    fn read_sub_scales(&mut self, s: &[u8]) {
-        for i in 0..4 {
-            self.sub_scales[i] = s[i] & 63;
-            self.sub_mins[i] = s[i + 4] & 63;
-            self.sub_scales[i + 4] = s[i + 8] & 0xF | (s[i] >> 6) << 4;
-            self.sub_mins[i + 4] = s[i + 8] >> 4 | (s[i + 4] >> 6) << 4;
-        }
-    }
-
-    /// 64 bytes: each run of 32 holds four runs of 32 columns, two bits each, the first in the low bits.
-    fn read_two_bits(&mut self, bytes: &[u8]) {
-        for (i, &byte) in bytes.iter().enumerate() {
-            for run in 0..4 {
-                self.codes[i / 32 * 128 + run * 32 + i % 32] = byte >> (2 * run) & 3;
-            }
-        }
-    }
-}
-
-/// The number of an f16's bits.
-pub(super) fn f16_of(bits: u16) -> f32 {
-    f16::from_bits(bits).to_f32()
-}
-
-/// The little-endian 16-bit number at byte `at`.
-fn u16_at(block: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([block[at], block[at + 1]])
 }
 
 #[cfg(test)]
@@ -283,11 +221,11 @@ mod tests {
     #[test]
     fn six_bit_sub_scales() {
         // Eight bytes 0xFF set the first four values to 63 and the high bits of the last four to 48.
-        let mut unpacked = Unpacked::new(BlockType::Q4K);
+        let mut unpacked = Unpacked::new();
         let mut block = [0u8; 144];
         block[4..12].fill(0xFF);
         block[12..16].fill(0x21);
-        unpacked.read(&block);
+        BlockType::Q4K.read(&block, &mut unpacked);
         assert_eq!(unpacked.sub_scales[..8], [63, 63, 63, 63, 49, 49, 49, 49]);
         assert_eq!(unpacked.sub_mins[..8], [63, 63, 63, 63, 50, 50, 50, 50]);
     }

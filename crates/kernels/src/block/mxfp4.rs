@@ -2,9 +2,9 @@
 //! mantissa. Value: `scale / 2 · TABLE[code]`.
 
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scales};
-use super::super::simd::ScaleLanes;
-use super::{BlockFormat, Format, Unpacked};
+use super::super::layout::{IntLayout, ScaleLanes, Scales};
+use super::super::unpacked::Unpacked;
+use super::{BlockFormat, Format};
 
 /// Twice the numbers of four bits, which are then integers.
 const TABLE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

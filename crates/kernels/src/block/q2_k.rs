@@ -1,9 +1,9 @@
 //! Q2_K: 16 scales and minima of 4 bits, 256 codes of 2 bits, f16 `d` and `dmin`. Value: `d · scale · code − dmin · min`.
 
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scales};
-use super::super::simd::ScaleLanes;
-use super::{BlockFormat, Format, Unpacked, f16_of, u16_at};
+use super::super::layout::{IntLayout, ScaleLanes, Scales};
+use super::super::unpacked::{Unpacked, f16_of, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q2K;
 

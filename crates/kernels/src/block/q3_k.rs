@@ -1,7 +1,8 @@
 //! Q3_K: 256 upper bits, 256 codes of 2 bits, 16 scales of 6 bits, f16 `d`. Value: `d · (scale − 32) · (code − 4)`.
 
 use super::super::layout::Super16;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q3K;
 

@@ -1,7 +1,8 @@
 //! Q4_0: f16 scale, 32 codes of 4 bits. Value: `scale · (code − 8)`.
 
 use super::super::layout::Scaled;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q4_0;
 

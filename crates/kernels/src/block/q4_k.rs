@@ -1,7 +1,8 @@
 //! Q4_K: f16 `d` and `dmin`, 8 scales and minima of 6 bits, 256 codes of 4 bits. Value: `d · scale · code − dmin · min`.
 
 use super::super::layout::SuperMin;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q4K;
 

@@ -1,7 +1,8 @@
 //! Q5_0: f16 scale, 32 upper bits, 32 codes of 4 bits. Value: `scale · (code − 16)`.
 
 use super::super::layout::Scaled;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q5_0;
 

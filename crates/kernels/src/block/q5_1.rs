@@ -1,7 +1,8 @@
 //! Q5_1: f16 scale, f16 minimum, 32 upper bits, 32 codes of 4 bits. Value: `scale · code + min`.
 
 use super::super::layout::ScaledMin;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q5_1;
 

@@ -1,7 +1,8 @@
 //! Q5_K: as Q4_K, with 256 upper bits between scales and codes.
 
 use super::super::layout::SuperMin;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q5K;
 

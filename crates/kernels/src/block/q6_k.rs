@@ -1,7 +1,8 @@
 //! Q6_K: 256 codes of 4 and of 2 upper bits, 16 signed scales, f16 `d`. Value: `d · scale · (code − 32)`.
 
 use super::super::layout::Super16;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q6K;
 

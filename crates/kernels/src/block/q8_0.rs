@@ -1,7 +1,8 @@
 //! Q8_0: f16 scale, 32 signed bytes. Value: `scale · byte`.
 
 use super::super::layout::Scaled;
-use super::{BlockFormat, Format, Unpacked, u16_at};
+use super::super::unpacked::{Unpacked, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Q8_0;
 

@@ -1,9 +1,9 @@
 //! TQ2_0: 256 codes of 2 bits, f16 scale. Value: `scale · (code − 1)`; ternary weights use the codes 0 to 2.
 
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scales};
-use super::super::simd::ScaleLanes;
-use super::{BlockFormat, Format, Unpacked, f16_of, u16_at};
+use super::super::layout::{IntLayout, ScaleLanes, Scales};
+use super::super::unpacked::{Unpacked, f16_of, u16_at};
+use super::{BlockFormat, Format};
 
 pub(in super::super) struct Tq2_0;
 

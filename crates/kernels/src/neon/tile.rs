@@ -12,11 +12,10 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::super::activations::RowPair;
 use super::super::aligned::Line;
-use super::super::layout::{IntLayout, Scales};
-use super::super::matmul::Ahead;
-use super::super::simd::{LANES, ScaleLanes};
+use super::super::int8::RowPair;
+use super::super::layout::{IntLayout, ScaleLanes, Scales};
+use super::super::simd::{Ahead, LANES};
 use super::{DOT, I8MM, Neon};
 
 /// Blocks of 32 columns after which the next quad has its turn: the largest unit of the layouts.

@@ -4,8 +4,9 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::{Random, assert_bits};
-use crate::block::{BlockFormat, Unpacked, with_format};
+use crate::block::{BlockFormat, with_format};
 use crate::layout::IntLayout;
+use crate::unpacked::Unpacked;
 use crate::*;
 
 /// Random bytes of `ty`, with finite scales of both signs.
@@ -67,14 +68,14 @@ fn level(ty: BlockType, code: u8) -> i32 {
     with_format!(ty, F => <F as BlockFormat>::Layout::level(code), _ => unreachable!("{ty} has no codes"))
 }
 
-fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, Option<f32>) {
+fn scale_and_min(ty: BlockType, block: &Unpacked, sixteenth: usize) -> (f32, Option<f32>) {
     with_format!(
-        block.ty,
+        ty,
         F => {
             let (scale, min) = <F as BlockFormat>::Layout::scale_and_min(block, sixteenth);
             (scale, <F as BlockFormat>::Layout::MIN.then_some(min))
         },
-        _ => unreachable!("{} has no codes", block.ty)
+        _ => unreachable!("{ty} has no codes")
     )
 }
 
@@ -91,9 +92,9 @@ pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
     }
     let activations = quantize_activations(x);
     let mut acc = 0.0f32;
-    let mut unpacked = Unpacked::new(ty);
+    let mut unpacked = Unpacked::new();
     for (i, bytes) in row.chunks(ty.block_bytes()).enumerate() {
-        unpacked.read(bytes);
+        ty.read(bytes, &mut unpacked);
         for block in 0..ty.block_len() / 32 {
             let (a_scale, q) = &activations[i * ty.block_len() / 32 + block];
             // Formats with a scale per 16 columns: the sums of each half, otherwise of all 32 columns.
@@ -101,7 +102,7 @@ pub(super) fn oracle(ty: BlockType, row: &[u8], x: &[f32]) -> f32 {
             for first in (0..32).step_by(width) {
                 let (codes, q) = (&unpacked.codes[32 * block + first..][..width], &q[first..][..width]);
                 let dot: i32 = codes.iter().zip(q).map(|(&code, q)| level(ty, code) * q).sum();
-                let (scale, min) = scale_and_min(&unpacked, (32 * block + first) / 16);
+                let (scale, min) = scale_and_min(ty, &unpacked, (32 * block + first) / 16);
                 acc = (scale * a_scale).mul_add(dot as f32, acc);
                 if let Some(min) = min {
                     acc = min.mul_add(a_scale * q.iter().sum::<i32>() as f32, acc);

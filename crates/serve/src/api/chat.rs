@@ -6,15 +6,17 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::sse::{self, Events, Sink};
-use crate::app::{App, unix_time};
+use crate::app::App;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
+use crate::time::unix_time;
 use crate::wire::chat::{Delivery, read};
 use crate::wire::common::{self, logprobs_json, origin_name, tier_name, usage_json};
 use crate::work::{self, Annotation, Finish, Piece, Running, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, (request, delivery)) =
-        super::read(&state, request, |value, app| read(value, app.limits())).await?;
+        body::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
     let with_logprobs = request.logprobs.is_some();
     let n = request.n;
@@ -27,7 +29,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         return Ok(sse::response(running, events, app.limits().ping_time));
     }
     let answer = whole(running, n).await?;
-    Ok(super::json_response(StatusCode::OK, &answer.json(&head, with_logprobs)))
+    Ok(body::json_response(StatusCode::OK, &answer.json(&head, with_logprobs)))
 }
 
 /// What every chunk has.

@@ -7,8 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::chat::{FINGERPRINT, whole};
 use super::sse::{self, Events, Sink};
-use crate::app::{App, unix_time};
+use crate::app::App;
+use crate::body;
 use crate::error::ApiResult;
+use crate::time::unix_time;
 use crate::wire::chat::Delivery;
 use crate::wire::common::{finite, origin_name, usage_json};
 use crate::wire::completions::read;
@@ -16,7 +18,7 @@ use crate::work::{self, Finish, Input, Piece, Plain, TokenLogprob};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, (request, delivery, echoes)) =
-        super::read(&state, request, |value, app| read(value, app.limits())).await?;
+        body::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
     let n_top = request.logprobs;
     let Input::Plain(prompts) = &request.input else { unreachable!("the reader makes plain prompts") };
@@ -48,7 +50,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let mut value = head.json();
     value["choices"] = choices.collect();
     value["usage"] = usage_json(&answer.usage);
-    Ok(super::json_response(StatusCode::OK, &value))
+    Ok(body::json_response(StatusCode::OK, &value))
 }
 
 struct Head {

@@ -10,17 +10,19 @@ use refrain_index::notes::Embedder as _;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::blocking::blocking;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
 use crate::wire::embeddings::{EmbeddingsRequest, read};
-use crate::work::{Plain, blocking};
+use crate::work::Plain;
 
 /// Tokens of a text with those that the embedder adds. It would cut a longer one without saying so.
 const TOKENS_MAX: usize = 1024;
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, request) = super::read(&state, request, |value, app| read(value, app.limits())).await?;
+    let (place, request) = body::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
     // A client that goes away stops the work before its next layer.
     let cancel = CancelToken::new();
@@ -44,7 +46,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         drop((permit, place, registered));
         value
     });
-    Ok(super::json_response(StatusCode::OK, &value.await?))
+    Ok(body::json_response(StatusCode::OK, &value.await?))
 }
 
 struct CancelOnDrop(CancelToken);

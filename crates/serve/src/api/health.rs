@@ -8,9 +8,10 @@ use refrain::device::KernelsNotice;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::body;
 
 pub(crate) async fn health() -> Response {
-    super::json_response(StatusCode::OK, &body(KernelsNotice::of_this_machine()))
+    body::json_response(StatusCode::OK, &body(KernelsNotice::of_this_machine()))
 }
 
 /// The answer. A machine on which every answer is slow says so.

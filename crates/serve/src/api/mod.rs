@@ -12,27 +12,14 @@ mod tokens;
 #[cfg(feature = "internals")]
 pub(crate) use embeddings::check as check_embeddings;
 
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::sync::Arc;
-
 use axum::Router;
-use axum::body::{Body, HttpBody};
-use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderValue};
-use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::http::{StatusCode, Uri};
 use axum::routing::{get, post};
-use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult, ErrorKind};
-use crate::metrics::add;
+use crate::body::json_text;
+use crate::error::{ApiError, ErrorKind};
 use crate::openapi;
-use crate::queue::Place;
-use crate::wire::json;
-use crate::work::blocking;
 
 /// All routes of the API. Further routers can be merged with this one.
 pub(crate) fn router() -> Router<App> {
@@ -63,92 +50,4 @@ async fn unknown_address(uri: Uri) -> ApiError {
     // A path may be a prompt that went astray, so it is not repeated.
     let advice = if uri.path().starts_with("/v1/") { "" } else { " (the API is below `/v1`)" };
     ApiError::not_found(format!("no such address{advice}")).with_code("unknown_url")
-}
-
-/// A JSON response.
-pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
-    json_text(status, value.to_string())
-}
-
-/// A response whose text is JSON.
-fn json_text(status: StatusCode, text: impl IntoResponse) -> Response {
-    let mut response = (status, text).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// Reads a request with a JSON body, with its place in the queue.
-///
-/// # Errors
-/// 429: the queue is full. 415: another content type. 413: the body is too long. 408: it comes too slowly. 400: no JSON, or a field is refused.
-pub(crate) async fn read<T: Send + 'static>(
-    State(app): &State<App>,
-    request: Request,
-    read: impl FnOnce(&Value, &App) -> ApiResult<T> + Send + 'static,
-) -> ApiResult<(Place, T)> {
-    let result = async {
-        app.queue().check()?;
-        check_content_type(request.headers())?;
-        let (bytes, permit) = body(app, request.into_body()).await?;
-        // Admitted with its whole body: a client that sends slowly takes no place of others.
-        let place = app.queue().admit(permit)?;
-        let their_app = app.clone();
-        let preparing = app.preparing().await;
-        let parse = move || {
-            let _preparing = preparing;
-            let value = json::read(&bytes, their_app.limits().json_values)?;
-            drop(bytes);
-            // The place goes along, so that the work of clients that go away is bounded too. It keeps the share of bytes: the request has
-            // the texts of the body until it ends.
-            Ok((place, read(&value, &their_app)?))
-        };
-        blocking(parse).await
-    };
-    result.await.inspect_err(|_| add(&app.metrics().refused, 1))
-}
-
-fn check_content_type(headers: &HeaderMap) -> ApiResult<()> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = given.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
-        return Ok(());
-    }
-    let message = "the header `Content-Type: application/json` is missing";
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::InvalidRequest, message))
-}
-
-/// Reads a body. The permit counts its bytes among those of all bodies.
-pub(crate) async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
-    let limits = app.limits();
-    let too_long = || {
-        let message = format!("the body has more than {} bytes", limits.body_bytes);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequest, message)
-    };
-    if body.size_hint().lower() > limits.body_bytes as u64 {
-        return Err(too_long());
-    }
-    let read = async {
-        let (mut bytes, mut permit) = (Vec::new(), None::<OwnedSemaphorePermit>);
-        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-            let frame = frame.map_err(|_| ApiError::bad_request("the body is incomplete"))?;
-            let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + data.len() > limits.body_bytes {
-                return Err(too_long());
-            }
-            let n_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let more = Arc::clone(app.bodies()).try_acquire_many_owned(n_bytes);
-            let more =
-                more.map_err(|_| ApiError::busy("the bodies of other requests fill the memory for them", 1))?;
-            match &mut permit {
-                Some(permit) => permit.merge(more),
-                None => permit = Some(more),
-            }
-            bytes.extend_from_slice(&data);
-        }
-        Ok((bytes, permit))
-    };
-    tokio::time::timeout(limits.body_time, read).await.unwrap_or_else(|_| {
-        let message = format!("the body took more than {} s", limits.body_time.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message))
-    })
 }

@@ -9,14 +9,16 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::sse::{self, Events, Sink};
-use crate::app::{App, unix_time};
+use crate::app::App;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
+use crate::time::unix_time;
 use crate::wire::common::{self, logprobs_json, tier_name};
 use crate::wire::responses::read;
 use crate::work::{self, Annotation, Finish, Piece, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, request) = super::read(&state, request, |value, app| read(value, app.limits())).await?;
+    let (place, request) = body::read(&state, request, |value, app| read(value, app.limits())).await?;
     let State(app) = state;
     let tier = tier_name(request.request.priority);
     let mut running = work::start(&app, place, request.request).await?;
@@ -51,7 +53,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         match piece {
             Piece::Done(usage) => {
                 let response = builder.response(builder.status(), Some(&usage), None);
-                return Ok(super::json_text(StatusCode::OK, response));
+                return Ok(body::json_text(StatusCode::OK, response));
             }
             Piece::Failed(error) => return Err(error),
             piece => builder.take(piece, &mut nowhere),

@@ -9,16 +9,18 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::blocking::blocking;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::ModelKind;
 use crate::queue::Place;
 use crate::wire;
 use crate::wire::tokens::{read_text, read_tokens};
-use crate::work::{self, blocking};
+use crate::work;
 
 pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, request) = super::read(&state, request, |value, app| read_text(value, app.limits())).await?;
+    let (place, request) = body::read(&state, request, |value, app| read_text(value, app.limits())).await?;
     let State(app) = state;
     let answer = async {
         let model = app.model(request.request.model.clone(), ModelKind::Text).await?;
@@ -55,20 +57,20 @@ pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Res
         .await
     };
     let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(super::json_response(StatusCode::OK, &answer))
+    Ok(body::json_response(StatusCode::OK, &answer))
 }
 
 /// The number of tokens of a chat's prompt.
 pub(crate) async fn of_chat(state: State<App>, request: Request) -> ApiResult<Response> {
     let read = |value: &Value, app: &App| Ok(wire::chat::read(value, app.limits())?.0);
-    let (place, request) = super::read(&state, request, read).await?;
+    let (place, request) = body::read(&state, request, read).await?;
     count(&state, place, request).await
 }
 
 /// The number of tokens of a response's input.
 pub(crate) async fn of_response(state: State<App>, request: Request) -> ApiResult<Response> {
     let read = |value: &Value, app: &App| Ok(wire::responses::read(value, app.limits())?.request);
-    let (place, request) = super::read(&state, request, read).await?;
+    let (place, request) = body::read(&state, request, read).await?;
     count(&state, place, request).await
 }
 
@@ -85,11 +87,11 @@ async fn count(app: &App, place: Place, request: work::Request) -> ApiResult<Res
         .await
     };
     let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(super::json_response(StatusCode::OK, &answer))
+    Ok(body::json_response(StatusCode::OK, &answer))
 }
 
 pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, (id, tokens)) = super::read(&state, request, |value, _| read_tokens(value)).await?;
+    let (place, (id, tokens)) = body::read(&state, request, |value, _| read_tokens(value)).await?;
     let State(app) = state;
     let answer = async {
         let model = app.model(id, ModelKind::Text).await?;
@@ -108,5 +110,5 @@ pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Res
         .await
     };
     let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(super::json_response(StatusCode::OK, &answer))
+    Ok(body::json_response(StatusCode::OK, &answer))
 }

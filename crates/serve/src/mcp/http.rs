@@ -24,9 +24,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Mcp;
-use crate::api;
+use super::state::Mcp;
 use crate::app::App;
+use crate::body;
 use crate::error::ApiResult;
 use crate::page::Page;
 use crate::wire::json;
@@ -93,7 +93,7 @@ async fn handle(State(endpoint): State<Endpoint>, request: Request) -> ApiResult
     match *request.method() {
         Method::POST => {
             let (mut parts, body) = request.into_parts();
-            let (bytes, permit) = api::body(&app, body).await?;
+            let (bytes, permit) = body::body(&app, body).await?;
             check_values(&bytes, app.limits().json_values)?;
             let begins = session_id(&parts.headers).is_none() && is_initialize(&bytes);
             parts.extensions.insert(Share(Arc::new(Mutex::new(permit))));

@@ -10,13 +10,13 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::RequestContext;
 use tokio::sync::{oneshot, watch};
 
-use super::Mcp;
 use super::http::Share;
+use super::state::Mcp;
 use crate::app::App;
+use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::page::of_task;
-use crate::work::blocking;
 
 /// Least time between two notices of progress. A token may take less than a millisecond.
 const NOTICE_PAUSE: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@
 //! | `summarize` | a summary of a note, a text, or what matches a query |
 //! | `forget` | deletes a note or a folder from the index, or what was kept before a time; only where the user allows it |
 //!
-//! One [`Mcp`] answers both transports: `http` (the route `/mcp`, behind the checks of every request) and [`stdio`]. Jobs take their places
+//! One `Mcp` answers both transports: `http` (the route `/mcp`, behind the checks of every request) and [`stdio`]. Jobs take their places
 //! in the queue and their turns at the gate as requests of the API do.
 //!
 //! A note is named by a hash ([`names`]), and its text comes from the index. No argument of a client reaches the file system.
@@ -18,6 +18,7 @@ mod job;
 mod names;
 mod resources;
 mod results;
+mod state;
 mod stdio;
 mod tools;
 
@@ -28,14 +29,14 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(crate) use http::router;
 pub use stdio::StdioServer;
 
 use crate::error::ApiError;
-use crate::page::Page;
 use arguments::Call;
+use state::{Mcp, invalid};
 
 /// What a client's model is told about this server.
 const INSTRUCTIONS: &str = "The user's own notes, on this device. `search_notes` finds passages, `answer_from_notes` answers a question \
@@ -44,26 +45,6 @@ const INSTRUCTIONS: &str = "The user's own notes, on this device. `search_notes`
 
 /// The same about deleting.
 const FORGET_INSTRUCTIONS: &str = " `forget` deletes and cannot be undone: ask the user first.";
-
-/// The answers of a client's requests. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Mcp {
-    page: Page,
-    /// Whether there are tools that delete.
-    forgets: bool,
-}
-
-impl Mcp {
-    pub(crate) fn new(page: Page, forgets: bool) -> Self {
-        Self { page, forgets }
-    }
-
-    /// The tools that this server has.
-    fn tools(&self) -> impl Iterator<Item = Tool> {
-        let forgets = self.forgets;
-        tools::all().into_iter().filter(move |tool| forgets || !tools::is_destructive(tool))
-    }
-}
 
 impl ServerHandler for Mcp {
     fn get_info(&self) -> ServerConfig {
@@ -142,15 +123,4 @@ impl ServerHandler for Mcp {
     ) -> Result<ReadResourceResponse, ErrorData> {
         Ok(self.resource(request.uri).await?.into())
     }
-}
-
-/// An argument is refused. The message names it and its limit, and quotes nothing.
-fn invalid(error: &ApiError) -> ErrorData {
-    let data = json!({ "param": error.param, "code": error.code });
-    ErrorData::invalid_params(error.message.clone(), Some(data))
-}
-
-/// The request could not be carried out.
-fn failed(error: ApiError) -> ErrorData {
-    ErrorData::internal_error(error.message, error.code.map(|code| json!({ "code": code })))
 }

@@ -13,7 +13,7 @@ use rmcp::model::{
 use serde_json::json;
 
 use super::names::{self, Names};
-use super::{Mcp, failed, invalid};
+use super::state::{Mcp, failed, invalid};
 use crate::error::{ApiError, ApiResult};
 use crate::page::of_task;
 

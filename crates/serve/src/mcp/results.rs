@@ -17,11 +17,11 @@ use rmcp::model::{CallToolResult, ContentBlock, Resource};
 use rmcp::service::RequestContext;
 use serde_json::{Value, json};
 
-use super::Mcp;
 use super::arguments::{AnswerCall, ForgetCall, Output, SearchCall, Subject, SummarizeCall};
 use super::job::{Reporter, count_outputs};
 use super::names::{Names, found, uri};
 use super::resources::link;
+use super::state::Mcp;
 use crate::error::{ApiError, ApiResult};
 use crate::page::of_task;
 

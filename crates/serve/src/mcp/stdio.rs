@@ -6,7 +6,7 @@ use refrain::CancelToken;
 use rmcp::service::{ServerInitializeError, serve_server};
 use rmcp::transport::async_rw::AsyncRwTransport;
 
-use super::Mcp;
+use super::state::Mcp;
 use crate::app::{App, blocking_threads};
 use crate::error::ServeError;
 use crate::limits::Limits;

@@ -8,17 +8,17 @@ use axum::response::Response;
 use refrain_assistant::{Assistant, Forget, Forgotten};
 use serde_json::{Value, json};
 
-use super::Page;
 use super::shown::Entry;
-use crate::api;
+use super::state::Page;
+use crate::blocking::blocking;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::wire::fields::Fields;
-use crate::work::blocking;
 
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
     let entries: Vec<&Entry> = shown.entries().collect();
-    api::json_response(StatusCode::OK, &json!({ "entries": entries }))
+    body::json_response(StatusCode::OK, &json!({ "entries": entries }))
 }
 
 /// What a request wants to be deleted; a note by its id.
@@ -48,7 +48,7 @@ impl What {
 }
 
 pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let (place, what) = api::read(&State(page.app.clone()), request, |value, _| What::read(value)).await?;
+    let (place, what) = body::read(&State(page.app().clone()), request, |value, _| What::read(value)).await?;
     let what = match what {
         What::Note(id) => {
             let path = page.shown().source(&id).map(|source| source.path.clone());
@@ -65,7 +65,7 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         forgotten
     });
     let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
-    Ok(api::json_response(
+    Ok(body::json_response(
         StatusCode::OK,
         &json!({
             "n_answers": n_answers,

@@ -17,11 +17,11 @@ use refrain_assistant::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Page;
 use super::shown::{Entry, SourceName, short_path};
+use super::state::Page;
 use super::stream::{self, Sink};
 use super::units::{self, Units};
-use crate::api;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::wire::fields::Fields;
 
@@ -100,8 +100,8 @@ pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
 }
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let app = State(page.app.clone());
-    let (place, (question, options)) = api::read(&app, request, |value, _| read_ask(value)).await?;
+    let app = State(page.app().clone());
+    let (place, (question, options)) = body::read(&app, request, |value, _| read_ask(value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
@@ -125,8 +125,8 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
 }
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let app = State(page.app.clone());
-    let (place, (old, instruction, options)) = api::read(&app, request, |value, _| read_edit(value)).await?;
+    let app = State(page.app().clone());
+    let (place, (old, instruction, options)) = body::read(&app, request, |value, _| read_edit(value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
@@ -327,12 +327,12 @@ impl Page {
         if shown.n_forgotten() != n_forgotten {
             return vec![None; passages.len()];
         }
-        passages.iter().map(|passage| shown.show(passage, || self.app.id("src_"))).collect()
+        passages.iter().map(|passage| shown.show(passage, || self.app().id("src_"))).collect()
     }
 
     /// Adds an output to the metrics.
     fn count(&self, report: &Report, first_token: Option<Duration>) {
-        report.stats.iter().for_each(|stats| self.app.metrics().add_output(stats, first_token));
+        report.stats.iter().for_each(|stats| self.app().metrics().add_output(stats, first_token));
     }
 }
 

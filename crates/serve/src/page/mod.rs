@@ -19,10 +19,9 @@ mod forget;
 mod jobs;
 mod shown;
 mod source;
+mod state;
 mod stream;
 mod units;
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -31,26 +30,16 @@ use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use refrain_assistant::Assistant;
 use serde_json::json;
 
 pub(crate) use assets::is_asset;
 pub(crate) use jobs::of_task;
 pub(crate) use shown::short_path;
+pub(crate) use state::Page;
 
-use crate::api;
-use crate::app::App;
+use crate::blocking::blocking;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
-use crate::models::{Model, ModelKind};
-use crate::work::blocking;
-use shown::Shown;
-
-/// The state of the page: what it was shown, beside that of the server. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Page {
-    app: App,
-    shown: Arc<Mutex<Shown>>,
-}
 
 /// The routes of the page.
 pub(crate) fn router(page: Page) -> Router {
@@ -67,32 +56,6 @@ pub(crate) fn router(page: Page) -> Router {
         .route("/page/forget", post(forget::forget))
         .layer(middleware::from_fn(guarded))
         .with_state(page)
-}
-
-impl Page {
-    pub(crate) fn new(app: App) -> Self {
-        Self { app, shown: Arc::default() }
-    }
-
-    pub(crate) fn app(&self) -> &App {
-        &self.app
-    }
-
-    /// The model that writes, and its assistant.
-    ///
-    /// # Errors
-    /// Status 404: there is none.
-    pub(crate) async fn assistant(&self) -> ApiResult<(Arc<Model>, Assistant)> {
-        let model = self.app.model(None, ModelKind::Text).await?;
-        let assistant = model.assistant.clone();
-        let assistant = assistant.ok_or_else(|| ApiError::not_found("this server has no assistant"))?;
-        Ok((model, assistant))
-    }
-
-    fn shown(&self) -> MutexGuard<'_, Shown> {
-        // Every change is complete before anything can panic.
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Refuses pages of other origins, also those that may use the API, and adds the headers that keep the page to itself.
@@ -146,7 +109,7 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(api::json_response(
+    Ok(body::json_response(
         StatusCode::OK,
         &json!({
             "version": env!("CARGO_PKG_VERSION"),

@@ -6,12 +6,12 @@ use axum::response::Response;
 use refrain_index::NotePassage;
 use serde_json::{Value, json};
 
-use super::Page;
 use super::shown::{Source, short_path};
+use super::state::Page;
 use super::units;
-use crate::api;
+use crate::blocking::blocking;
+use crate::body;
 use crate::error::{ApiError, ApiResult};
-use crate::work::blocking;
 
 /// Passages of the note before and after, at most.
 const AROUND_MAX: usize = 64;
@@ -27,7 +27,7 @@ pub(super) async fn source(State(page): State<Page>, Path(id): Path<String>) -> 
         passages.sort_by_key(|passage| (passage.place.start, passage.place.end));
         Ok(around(&source, &passages))
     });
-    Ok(api::json_response(StatusCode::OK, &json.await?))
+    Ok(body::json_response(StatusCode::OK, &json.await?))
 }
 
 /// The passages around the source, with words that neighbours repeat shown once.

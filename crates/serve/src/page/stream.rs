@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Sleep, sleep};
 
-use super::Page;
+use super::state::Page;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::queue::Place;
@@ -62,7 +62,7 @@ pub(super) fn run(
     place: Place,
     job: impl FnOnce(&Sink) -> ApiResult<()> + Send + 'static,
 ) -> Response {
-    let app = page.app.clone();
+    let app = page.app().clone();
     add(&app.metrics().requests, 1);
     let (sender, receiver) = unbounded_channel();
     let cancel = CancelToken::new();

@@ -13,7 +13,7 @@ use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{Engine, LogitsProcessor, TextKind, TokenId};
 use refrain_grammar::{Grammar, GrammarMask};
 
-use super::calls::CallFormat;
+use super::call_form::CallFormat;
 
 /// The mask of one generation. Clones share it: one is among the generation's processors, and one computes between the passes.
 #[derive(Clone)]
@@ -170,8 +170,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::work::calls::{self, CallPart, CallReader};
-    use crate::work::grammars::Form;
+    use crate::work::call_form::{CallPart, Form};
+    use crate::work::calls::{self, CallReader};
     use crate::work::{Function, Tools};
 
     fn engine() -> Engine {

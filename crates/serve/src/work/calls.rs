@@ -1,6 +1,6 @@
 //! Calls of tools: how a model is told about them, how it writes them, and how they are read while they arrive.
 //!
-//! gpt-oss calls in [`channels`]. All other models call in one form, that of the Hermes and Qwen families:
+//! gpt-oss calls in [`channels`](super::channels). All other models call in one form, that of the Hermes and Qwen families:
 //!
 //! ```text
 //! <tool_call>
@@ -11,79 +11,16 @@
 //! If the model's chat template writes its form, the template gets the tools. Otherwise the form above is described in the system turn. The
 //! grammar allows exactly this form, so the reader below never meets another one, except where the output ends early.
 
-use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter};
-use refrain::{ChatOptions, Message, Role, TextKind, TokenId, Tokenizer};
+use refrain::internals::tokenizer::ReasoningSplitter;
+use refrain::{Message, Role, TextKind, TokenId, Tokenizer};
 use serde_json::{Value, json};
 
-use super::channels::{self, ChannelReader};
-use super::grammars::Form;
+use super::call_form::{CLOSE, CallFormat, CallPart, Form, OPEN, json_rule};
+use super::channels::ChannelReader;
 use super::request::{Function, Tools};
-
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
 
 /// Calls of one output: a small model could go on for ever.
 const CALLS_MAX: usize = 16;
-
-/// How a model calls, and who tells it about tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallFormat {
-    /// In the form above; the chat template.
-    Template,
-    /// In the form above; the system turn.
-    Text,
-    /// In channels; the chat template.
-    Channels,
-}
-
-impl CallFormat {
-    /// Renders a tool to see whether the template shows it, and in which form.
-    pub(crate) fn of(tokenizer: &Tokenizer) -> Self {
-        let tool = json!({
-            "type": "function",
-            "function": {
-                "name": "refrain_probe",
-                "description": "",
-                "parameters": { "type": "object", "properties": {} },
-            },
-        });
-        let options = ChatOptions::default().with_tools(vec![tool]);
-        let tokens = tokenizer.encode_chat(&[Message::new(Role::User, "x")], &options, true);
-        let bytes: Vec<u8> = tokens
-            .iter()
-            .flatten()
-            .flat_map(|&token| tokenizer.token_bytes(token).unwrap_or_default())
-            .copied()
-            .collect();
-        let text = String::from_utf8_lossy(&bytes);
-        if !text.contains("refrain_probe") {
-            return Self::Text;
-        }
-        let has_channels = tokenizer.reasoning_markers().is_some_and(ReasoningMarkers::writes_header);
-        match text.contains(OPEN) {
-            true => Self::Template,
-            false if has_channels => Self::Channels,
-            false => Self::Text,
-        }
-    }
-
-    /// The text behind which a call is certain.
-    pub(crate) fn marker(self) -> &'static str {
-        match self {
-            Self::Template | Self::Text => OPEN,
-            Self::Channels => channels::MARKER,
-        }
-    }
-
-    /// Whether the marker means a call behind what `splitter` has read. Elsewhere it is only mentioned.
-    pub(crate) fn may_call(self, splitter: &ReasoningSplitter) -> bool {
-        match self {
-            Self::Template | Self::Text => splitter.kind() == TextKind::Answer,
-            Self::Channels => splitter.is_in_header(),
-        }
-    }
-}
 
 /// A function as templates expect it.
 pub(crate) fn function_json(function: &Function, format: CallFormat) -> Value {
@@ -169,23 +106,6 @@ pub(crate) fn grammar(tools: &Tools, is_open_special: bool, form: Form<'_>) -> S
         ));
     }
     grammar
-}
-
-/// The right side of a rule in llguidance's variant of Lark: JSON under a schema.
-pub(crate) fn json_rule(schema: &Value) -> String {
-    let mut schema = if schema.is_object() { schema.clone() } else { json!({}) };
-    // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
-    schema["x-guidance"] = json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
-    format!("%json {schema}")
-}
-
-/// A part of an output that may have calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CallPart {
-    Text(String),
-    /// A call of this function begins.
-    Begin(String),
-    Arguments(String),
 }
 
 /// Reads an output in the model's form.

@@ -11,12 +11,8 @@
 use refrain::Tokenizer;
 use serde_json::Value;
 
-use super::calls::{CallPart, json_rule};
-use super::grammars::Form;
+use super::call_form::{CHANNEL_MARKER, CallPart, Form, json_rule};
 use super::request::Tools;
-
-/// The beginning of a function as the recipient. The point belongs to the grammar, because tokens join it with the name.
-pub(crate) const MARKER: &str = " to=functions";
 
 /// The names of recipients that are functions.
 const NAMESPACE: &str = "functions.";
@@ -26,7 +22,7 @@ pub(crate) fn grammar(tools: &Tools, tokenizer: &Tokenizer, is_open: bool, form:
     let reasons = if is_open { "rest thought*" } else { "thought*" };
     let reasoning = format!(
         "rest: /(.|\\n)*/ <|end|> <|start|> \"assistant\"\nthought: <|channel|> \"analysis\" <|message|> rest\n\
-         begin: <|channel|> \"commentary{MARKER}\" | \"{MARKER}\"\n"
+         begin: <|channel|> \"commentary{CHANNEL_MARKER}\" | \"{CHANNEL_MARKER}\"\n"
     );
     let mut grammar = match form {
         Form::BehindMarker => "start: call\n".to_owned(),

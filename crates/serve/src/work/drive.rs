@@ -11,11 +11,13 @@ use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::calls::{CallPart, OutputReader};
+use super::call_form::CallPart;
+use super::calls::OutputReader;
 use super::logprobs::{Logprobs, TokenLogprob};
+use super::piece::{Annotation, Finish, Piece, Usage};
+use super::prediction;
 use super::prepare::{Output, Prepared};
 use super::request::Document;
-use super::{Annotation, Finish, Piece, Usage, prediction};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;

@@ -1,62 +1,26 @@
-//! Compiled grammars, the newest of each model kept: agents send the same tools with every request.
+//! Grammars of outputs, compiled one at a time for each model.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use refrain::CancelToken;
 use refrain_grammar::{Grammar, JsonOptions};
 use serde_json::Value;
 
-use super::calls::{self, CallFormat};
-use super::channels;
+use super::call_form::{CallFormat, Form};
+use super::kept_grammars::Grammars;
 use super::request::Tools;
+use super::{calls, channels};
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
-
-/// Grammars that a model keeps, and their bytes. One alone is smaller.
-const KEPT: usize = 16;
-const KEPT_BYTES_MAX: usize = 128 << 20;
 
 /// How long the schemas of a request's tools are compiled one by one, to name the place of the one that is refused.
 const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How often a request that waits for a grammar looks whether its client has gone.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
-
-/// The kept grammars, the oldest first, under hashes of their sources.
-#[derive(Debug, Default)]
-pub(crate) struct Grammars {
-    kept: Mutex<Vec<(blake3::Hash, Grammar)>>,
-    /// Whether one is compiled. One at a time: it takes a processor, and equal requests often come together.
-    is_compiling: Mutex<bool>,
-    has_compiled: Condvar,
-}
-
-impl Grammars {
-    fn find(&self, key: blake3::Hash) -> Option<Grammar> {
-        let mut kept = self.lock();
-        let index = kept.iter().position(|(other, _)| *other == key)?;
-        let entry = kept.remove(index);
-        let grammar = entry.1.clone();
-        kept.push(entry);
-        Some(grammar)
-    }
-
-    fn keep(&self, key: blake3::Hash, grammar: Grammar) {
-        let mut kept = self.lock();
-        kept.push((key, grammar));
-        let mut n_bytes: usize = kept.iter().map(|(_, grammar)| grammar.memory_usage()).sum();
-        while kept.len() > KEPT || n_bytes > KEPT_BYTES_MAX {
-            n_bytes -= kept.remove(0).1.memory_usage();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(blake3::Hash, Grammar)>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The right to compile a grammar of a model.
 struct Turn(Arc<Model>);
@@ -149,17 +113,6 @@ pub(crate) fn json(
 fn compile(model: &Model, schema: &str, path: &str) -> ApiResult<Grammar> {
     let compiled = Grammar::json_schema(model.vocabulary()?, schema, JsonOptions::default());
     compiled.map_err(|error| ApiError::of_grammar(&error, path))
-}
-
-/// What an output with tools may be.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Form<'a> {
-    /// Behind the opening marker: the rest of a call, and further calls.
-    BehindMarker,
-    /// Calls.
-    Calls,
-    /// Calls, or JSON under a schema, which is at this path in the request.
-    CallsOr { schema: &'a Value, path: &'a str },
 }
 
 /// Calls of tools. `is_open`: whether the output begins inside its reasoning.

@@ -4,16 +4,19 @@
 //! stream and a whole answer cannot differ.
 
 mod auto;
+pub(crate) mod call_form;
 mod calls;
 mod channels;
-mod combine;
+pub(crate) mod combine;
 mod drive;
 mod grammars;
+pub(crate) mod kept_grammars;
 mod logprobs;
+mod piece;
 mod prediction;
 pub(crate) mod prepare;
 mod request;
-mod warm;
+pub(crate) mod warm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,85 +24,20 @@ use std::sync::Arc;
 use refrain::{CancelToken, Sampling};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-pub(crate) use calls::CallFormat;
-pub(crate) use combine::Combiner;
-pub(crate) use grammars::Grammars;
 pub(crate) use logprobs::TokenLogprob;
+pub(crate) use piece::{Annotation, Finish, Piece, Usage};
 pub(crate) use prepare::{tokens, without_bos};
 pub(crate) use refrain::Origin;
 pub(crate) use request::{
     Document, Effort, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
 };
-pub(crate) use warm::Warm;
 
 use crate::app::{App, Registered};
+use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
 use crate::queue::{Permit, Place};
-
-/// A part of the outputs, in order. `choice` is the index of the output.
-#[derive(Debug, Clone)]
-pub(crate) enum Piece {
-    /// Tokens of the prompt that are computed, and all of them.
-    Prefill { done: usize, total: usize, cached: usize },
-    /// Reasoning before the answer.
-    Reasoning { choice: usize, text: String, origin: Origin },
-    /// Text of the answer with the probabilities of its tokens, if they were asked for. The text may be empty if they are not.
-    Text { choice: usize, text: String, logprobs: Vec<TokenLogprob>, origin: Origin },
-    /// A call of a tool begins.
-    Call { choice: usize, call: usize, id: String, name: String },
-    /// Text of the call's arguments.
-    Arguments { choice: usize, call: usize, text: String },
-    /// An output has ended.
-    End { choice: usize, finish: Finish, annotations: Vec<Annotation> },
-    /// All outputs have ended; nothing follows.
-    Done(Usage),
-    /// The request has failed; nothing follows.
-    Failed(ApiError),
-}
-
-/// Why an output has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Finish {
-    Stop,
-    Length,
-    ToolCalls,
-}
-
-impl Finish {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::ToolCalls => "tool_calls",
-        }
-    }
-}
-
-/// A span of an answer that stands in a document. Places of the answer are in characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Annotation {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) document: usize,
-    pub(crate) title: String,
-    pub(crate) url: String,
-    /// Bytes in the document's text.
-    pub(crate) place: std::ops::Range<usize>,
-    pub(crate) is_exact: bool,
-}
-
-/// Token counts of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) prompt: usize,
-    pub(crate) cached: usize,
-    pub(crate) output: usize,
-    pub(crate) reasoning: usize,
-    pub(crate) accepted_prediction: usize,
-    pub(crate) rejected_prediction: usize,
-}
 
 /// A request that waits or computes. Dropping it cancels the computation before its next layer.
 pub(crate) struct Running {
@@ -116,17 +54,6 @@ impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
-}
-
-/// Runs `work` on a thread where it may block.
-///
-/// # Errors
-/// Its own, or status 500 if it panics.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> ApiResult<T> + Send + 'static,
-) -> ApiResult<T> {
-    let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|_| Err(ApiError::server("a bug in this server")))
 }
 
 /// Pieces that wait for a client. With probabilities each has about 3 kB.

@@ -12,8 +12,9 @@ use refrain_grammar::{Grammar, MaskAhead};
 use serde_json::json;
 
 use super::auto::AutoMask;
-use super::calls::{self, CallFormat, OutputReader};
-use super::grammars::{self, Form};
+use super::call_form::{CallFormat, Form};
+use super::calls::{self, OutputReader};
+use super::grammars;
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
 use super::request::{Format, Input, Plain, Request, ToolChoice};

@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
-use super::{Shared, State, spawn};
+use super::shared::{Shared, State, spawn};
 use crate::uring::{Ended, RETRY_INTERVAL, Uring};
 
 /// Number of threads, each with a queue for its share of the reads. If a busy processor delays one thread,

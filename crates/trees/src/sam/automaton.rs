@@ -18,7 +18,6 @@
 //! states per token. With the blocks of `edges` this is about 60 bytes per token: 8 k tokens of context take
 //! half a megabyte.
 
-use super::cursor::Match;
 use super::edges::{Edge, EdgePool, EdgeSet};
 
 /// Maximum suffix links followed per token to update counts and positions.
@@ -30,7 +29,8 @@ use super::edges::{Edge, EdgePool, EdgeSet};
 /// last.
 const WALK_MAX: usize = 64;
 
-const ROOT: u32 = Match::EMPTY.state;
+/// The state of the empty string.
+pub(super) const ROOT: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
@@ -78,9 +78,9 @@ pub struct SuffixAutomaton {
     states: Vec<State>,
     edges: EdgePool,
     /// State of the whole current sequence.
-    last: u32,
+    pub(super) last: u32,
     /// Whether `last` was created for the newest token: the whole sequence has not occurred before.
-    last_is_new: bool,
+    pub(super) last_is_new: bool,
     n_tokens: u32,
     max_tokens: u32,
 }
@@ -161,13 +161,6 @@ impl SuffixAutomaton {
         self.edges.clear();
         self.start_sequence();
         self.n_tokens = 0;
-    }
-
-    /// The longest suffix of the current sequence that has occurred before: in the same sequence (overlap is
-    /// allowed) or in an earlier one. O(1): the link of the last state.
-    pub fn suffix_match(&self) -> Match {
-        let state = if self.last_is_new { self.state(self.last).link } else { self.last };
-        Match { state, len: self.state(state).len }
     }
 
     /// Number of tokens of all sequences.

@@ -1,6 +1,6 @@
 //! Cursors: positions in an automaton, stored separately from it.
 
-use super::SuffixAutomaton;
+use super::automaton::{ROOT, SuffixAutomaton};
 
 /// The position of a substring in a [`SuffixAutomaton`]: the state that accepts it, and its length.
 ///
@@ -15,7 +15,7 @@ pub struct Match {
 
 impl Match {
     /// The empty substring, in every automaton.
-    pub const EMPTY: Match = Match { state: 0, len: 0 };
+    pub const EMPTY: Match = Match { state: ROOT, len: 0 };
 
     /// The matched length in tokens.
     pub fn len(self) -> usize {
@@ -53,6 +53,13 @@ pub struct Transition {
 }
 
 impl SuffixAutomaton {
+    /// The longest suffix of the current sequence that has occurred before: in the same sequence (overlap is
+    /// allowed) or in an earlier one. O(1): the link of the last state.
+    pub fn suffix_match(&self) -> Match {
+        let state = if self.last_is_new { self.state(self.last).link } else { self.last };
+        Match { state, len: self.state(state).len }
+    }
+
     /// The cursor of `m` with `token` appended; `None` if that substring has not occurred. O(1).
     pub fn advance(&self, m: Match, token: u32) -> Option<Match> {
         self.target(m.state, token).map(|state| Match { state, len: m.len + 1 })

@@ -36,8 +36,10 @@
 const SEALED: &str = "history segment";
 
 mod layout;
+mod name;
 mod read;
 mod write;
 
+pub use name::SegmentName;
 pub(super) use read::{Fault, Segment, Symbol};
 pub(super) use write::write_segment;

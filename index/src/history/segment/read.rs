@@ -10,10 +10,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::SEALED;
 use super::layout::{Header, Layout, Section};
+use super::name::SegmentName;
+use crate::disk_file::DiskFile;
 use crate::history::cache::{CachedFile, PAGE_BYTES, PageCache};
-use crate::history::disk::{Disk, DiskFile};
+use crate::history::disk::Disk;
 use crate::history::error::{HistoryError, io_error, read_error};
-use crate::history::fleet::SegmentName;
 use crate::history::key::RecordId;
 use crate::history::log::{Place, Record, u32_at, u64_at};
 

@@ -7,9 +7,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::SEALED;
 use super::layout::{Header, Layout};
+use crate::disk_file::DiskFile;
 use crate::history::HistoryError;
 use crate::history::cache::PAGE_BYTES;
-use crate::history::disk::{Disk, DiskFile, put_file};
+use crate::history::changes::put_file;
+use crate::history::disk::Disk;
 use crate::history::key::FileKind;
 use crate::history::log::{Place, Record};
 use crate::history::sort::suffix_array;

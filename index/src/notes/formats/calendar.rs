@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use super::limits::{EVENT_VALUES_MAX, UNITS_MAX};
 use super::mime::is_fold;
-use super::{Body, Losses, Piece, Unit, parse_date, physical_lines, sorted};
+use super::parse_date;
+use super::unit::{Body, Losses, Piece, Unit, physical_lines, sorted};
+use crate::markdown::TITLE_BYTES_MAX;
 use crate::notes::report::SkipReason;
-use crate::passage::TITLE_BYTES_MAX;
 
 /// Components with text for the user.
 const KINDS: [&str; 3] = ["VEVENT", "VTODO", "VJOURNAL"];

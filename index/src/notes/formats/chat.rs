@@ -5,7 +5,8 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use super::limits::UNITS_MAX;
-use super::{Body, Losses, Piece, Unit, lines, parse_date};
+use super::parse_date;
+use super::unit::{Body, Losses, Piece, Unit, lines};
 use crate::notes::report::SkipReason;
 
 /// Keys of a message's text, author and time, and of a conversation's title and messages, as chat programs export them.

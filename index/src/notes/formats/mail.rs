@@ -6,9 +6,9 @@ use refrain_files::catch_quietly;
 
 use super::limits::UNITS_MAX;
 use super::mime::{self, Message, field_name, is_fold};
-use super::{Body, Losses, Piece, Unit, physical_lines};
+use super::unit::{Body, Losses, Piece, Unit, physical_lines};
+use crate::markdown::TITLE_BYTES_MAX;
 use crate::notes::report::SkipReason;
-use crate::passage::TITLE_BYTES_MAX;
 
 pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
     let start = bytes.len() - bytes.trim_ascii_start().len();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unicode_normalization::char::is_combining_mark;
 
-use super::{Body, TAG_BYTES_MAX, Unit, Verbatim, sorted};
+use super::unit::{Body, TAG_BYTES_MAX, Unit, Verbatim, sorted};
 use crate::front_matter::FrontMatter;
 use crate::markdown::Structure;
 use crate::notes::report::SkipReason;

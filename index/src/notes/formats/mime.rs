@@ -12,10 +12,11 @@ use mail_parser::decoders::charsets::map::charset_decoder;
 use mail_parser::decoders::quoted_printable::quoted_printable_decode;
 use mail_parser::parsers::MessageStream;
 
+use super::html;
 use super::limits::{
     MAIL_BOUNDARY_BYTES_MAX, MAIL_DEPTH_MAX, MAIL_FIELD_BYTES_MAX, MAIL_PARTS_MAX, MAIL_WORD_BYTES_MAX,
 };
-use super::{Losses, html, physical_lines};
+use super::unit::{Losses, physical_lines};
 use crate::notes::report::SkipReason;
 
 /// The text of a message.

@@ -15,56 +15,16 @@ mod mail;
 mod markdown;
 mod mime;
 mod screen;
-
-use std::ops::Range;
+mod unit;
 
 pub use date::parse_date;
 pub(crate) use encoding::Decoded;
 pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
+use unit::Losses;
+pub(super) use unit::{Body, Piece, Unit, Verbatim};
 
 use super::kind::Format;
 use super::report::SkipReason;
-use crate::markdown::Section;
-
-/// A note, message, chat, screen or event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub(super) title: String,
-    pub(super) body: Body,
-    /// Seconds since 1970, UTC.
-    pub(super) date: Option<i64>,
-    /// Lower case, sorted, distinct.
-    pub(super) tags: Vec<String>,
-}
-
-/// The text of a unit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Body {
-    /// Bytes of the file are the text.
-    Verbatim(Verbatim),
-    /// Pieces that were decoded from the file, each with its place. A passage contains whole pieces where they fit.
-    Decoded(Vec<Piece>),
-}
-
-/// A text that stands in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Verbatim {
-    /// The bytes of the file that are the text.
-    pub(super) place: Range<usize>,
-    /// Their division. Places are those of the file.
-    pub(super) sections: Vec<Section>,
-    /// Words that stand for the unit as a whole: aliases, and tags that are not in the text.
-    pub(super) names: Vec<String>,
-}
-
-/// A decoded text and its place in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) text: String,
-    pub(super) place: Range<usize>,
-    /// Seconds since 1970, UTC, if it differs from the unit's.
-    pub(super) date: Option<i64>,
-}
 
 /// What a file contains.
 #[derive(Debug)]
@@ -98,64 +58,6 @@ pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Con
         losses.first.map(|first| SkipReason::Partly { n: losses.n, first: Box::new(text.in_file(first)) });
     Ok(Contents { units, text, lost })
 }
-
-/// Parts of a file that were left out.
-#[derive(Debug, Default)]
-struct Losses {
-    n: usize,
-    first: Option<SkipReason>,
-}
-
-impl Losses {
-    fn add(&mut self, reason: SkipReason) {
-        self.n += 1;
-        self.first.get_or_insert(reason);
-    }
-
-    fn append(&mut self, later: Self) {
-        self.n += later.n;
-        self.first = self.first.take().or(later.first);
-    }
-}
-
-/// Lines of bytes with their places, without line ends.
-fn physical_lines(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> {
-    let mut start = 0;
-    bytes.split_inclusive(|&byte| byte == b'\n').map(move |line| {
-        let content = line.strip_suffix(b"\n").unwrap_or(line);
-        let n_returns = content.iter().rev().take_while(|&&byte| byte == b'\r').count();
-        let content = &content[..content.len() - n_returns];
-        let place = start..start + content.len();
-        start += line.len();
-        (place, content)
-    })
-}
-
-/// Lines of a text with their places, without line ends.
-fn lines(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
-    let mut start = 0;
-    text.split_inclusive('\n').map(move |line| {
-        let content = line.trim_end_matches(['\n', '\r']);
-        let place = start..start + content.len();
-        start += line.len();
-        (place, content)
-    })
-}
-
-fn sorted(mut tags: Vec<String>) -> Vec<String> {
-    tags.retain(|tag| tag.len() <= TAG_BYTES_MAX);
-    tags.sort_unstable();
-    tags.dedup();
-    // A file of `#1 #2 …` has no use for all of them.
-    tags.truncate(TAGS_MAX);
-    tags
-}
-
-/// Maximum number of tags of a unit.
-const TAGS_MAX: usize = 64;
-
-/// Maximum length of a tag, in bytes. Longer ones are text, not labels.
-const TAG_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use roxmltree::{Document, Error, Node, ParsingOptions};
 
 use super::limits::{XML_ATTRIBUTES_MAX, XML_NODES_MAX, XML_PREFIXES_MAX, XML_TEXTS_MAX};
-use super::{Body, Piece, Unit, lines};
+use super::unit::{Body, Piece, Unit, lines};
 use crate::notes::report::SkipReason;
 
 /// Attributes with text for the user, as Android, iOS, AT-SPI and UI Automation name them.

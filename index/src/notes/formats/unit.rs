@@ -1,0 +1,104 @@
+//! The units of a file, and the lines from which readers make them.
+
+use std::ops::Range;
+
+use crate::markdown::Section;
+use crate::notes::report::SkipReason;
+
+/// A note, message, chat, screen or event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::notes) struct Unit {
+    pub(in crate::notes) title: String,
+    pub(in crate::notes) body: Body,
+    /// Seconds since 1970, UTC.
+    pub(in crate::notes) date: Option<i64>,
+    /// Lower case, sorted, distinct.
+    pub(in crate::notes) tags: Vec<String>,
+}
+
+/// The text of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::notes) enum Body {
+    /// Bytes of the file are the text.
+    Verbatim(Verbatim),
+    /// Pieces that were decoded from the file, each with its place. A passage contains whole pieces where they fit.
+    Decoded(Vec<Piece>),
+}
+
+/// A text that stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::notes) struct Verbatim {
+    /// The bytes of the file that are the text.
+    pub(in crate::notes) place: Range<usize>,
+    /// Their division. Places are those of the file.
+    pub(in crate::notes) sections: Vec<Section>,
+    /// Words that stand for the unit as a whole: aliases, and tags that are not in the text.
+    pub(in crate::notes) names: Vec<String>,
+}
+
+/// A decoded text and its place in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::notes) struct Piece {
+    pub(in crate::notes) text: String,
+    pub(in crate::notes) place: Range<usize>,
+    /// Seconds since 1970, UTC, if it differs from the unit's.
+    pub(in crate::notes) date: Option<i64>,
+}
+
+/// Parts of a file that were left out.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    pub(super) n: usize,
+    pub(super) first: Option<SkipReason>,
+}
+
+impl Losses {
+    pub(super) fn add(&mut self, reason: SkipReason) {
+        self.n += 1;
+        self.first.get_or_insert(reason);
+    }
+
+    pub(super) fn append(&mut self, later: Self) {
+        self.n += later.n;
+        self.first = self.first.take().or(later.first);
+    }
+}
+
+/// Lines of bytes with their places, without line ends.
+pub(super) fn physical_lines(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> {
+    let mut start = 0;
+    bytes.split_inclusive(|&byte| byte == b'\n').map(move |line| {
+        let content = line.strip_suffix(b"\n").unwrap_or(line);
+        let n_returns = content.iter().rev().take_while(|&&byte| byte == b'\r').count();
+        let content = &content[..content.len() - n_returns];
+        let place = start..start + content.len();
+        start += line.len();
+        (place, content)
+    })
+}
+
+/// Lines of a text with their places, without line ends.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
+    let mut start = 0;
+    text.split_inclusive('\n').map(move |line| {
+        let content = line.trim_end_matches(['\n', '\r']);
+        let place = start..start + content.len();
+        start += line.len();
+        (place, content)
+    })
+}
+
+pub(super) fn sorted(mut tags: Vec<String>) -> Vec<String> {
+    tags.retain(|tag| tag.len() <= TAG_BYTES_MAX);
+    tags.sort_unstable();
+    tags.dedup();
+    // A file of `#1 #2 …` has no use for all of them.
+    tags.truncate(TAGS_MAX);
+    tags
+}
+
+/// Maximum number of tags of a unit.
+const TAGS_MAX: usize = 64;
+
+/// Maximum length of a tag, in bytes. Longer ones are text, not labels.
+pub(super) const TAG_BYTES_MAX: usize = 64;
