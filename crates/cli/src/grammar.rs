@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::{fs, io};
 
-use refrain::{DryOptions, Engine, GenerateOptions};
+use refrain::{DryOptions, Engine, GenerateOptions, Sampling};
+use refrain_assistant::JobOptions;
 use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, JsonOptions, Vocabulary};
 
 use crate::args::{GrammarArgs, SamplingArgs};
@@ -62,15 +63,15 @@ impl Given {
 
 /// The options with the grammar. Its form repeats text, so loops are broken only if the command line asks for it.
 pub(crate) fn constrained(
-    mut options: GenerateOptions,
-    grammar: Option<&Grammar>,
+    options: JobOptions,
+    grammar: &Grammar,
+    sampling: &Sampling,
     args: &SamplingArgs,
-) -> GenerateOptions {
-    let Some(grammar) = grammar else { return options };
-    if args.dry_multiplier.is_none() {
-        options.sampling.dry = DryOptions::default();
-    }
-    grammar.constrain(options)
+) -> JobOptions {
+    let dry = if args.dry_multiplier.is_none() { DryOptions::default() } else { sampling.dry.clone() };
+    let GenerateOptions { processors, sources, .. } = grammar.constrain(GenerateOptions::default());
+    let sampling = Sampling { dry, ..sampling.clone() };
+    options.with_sampling(sampling).with_processors(processors).with_sources(sources)
 }
 
 /// Reads a file of at most one byte more than a grammar may have, so that a longer one is refused by its length.

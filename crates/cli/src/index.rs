@@ -16,7 +16,6 @@ use crate::args::{
     IndexSearchArgs, IndexStatusArgs,
 };
 use crate::failure::{Exit, Failure};
-use crate::history::utc;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::progress::Progress;
@@ -441,4 +440,30 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
     }
     Ok(Exit::Done)
+}
+
+/// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(utc(1_709_251_199), "2024-02-29 23:59:59");
+        assert_eq!(utc(1_795_289_405), "2026-11-21 19:30:05");
+    }
 }

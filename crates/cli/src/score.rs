@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::args::{ScoreArgs, ScoreInput, WeightsArg};
 use crate::failure::{Exit, Failure};
+use crate::input::read_input;
 use crate::interrupt::Interrupt;
 use crate::load;
-use crate::prompt::read_input;
 use crate::terminal::{AnswerStream, visible};
 
 pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {

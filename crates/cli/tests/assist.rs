@@ -91,6 +91,7 @@ fn a_question_is_answered_from_files() {
     let json = home.json(&["ask", QUESTION, "--context", arg(&notes)]);
     assert_eq!(json["passages"][0]["title"], "Car repair");
     assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
+    assert!(json["passages"][0]["score"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn the_file_is_found_in_the_home_folder() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".config").join("refrain");
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("config.toml"), "max-tokens = 3\nno-history = true\n").unwrap();
+    std::fs::write(folder.join("config.toml"), "max-tokens = 3\nno-store = true\n").unwrap();
     let mut of_home = command(&RUN);
     of_home.env("HOME", home.path()).env("APPDATA", home.path().join(".config"));
     assert_eq!(n_tokens(&mut of_home), 3);
@@ -72,14 +72,14 @@ fn the_file_is_found_in_the_home_folder() {
 
 #[test]
 fn a_default_gives_way_to_an_option_that_excludes_it() {
-    let (folder, file) = settings("no-history = true\nmax-tokens = 2\n");
-    let history = folder.path().join("history");
+    let (folder, file) = settings("no-store = true\nmax-tokens = 2\n");
+    let store = folder.path().join("store");
     let mut given = command(&["--config", arg(&file)]);
-    given.args(RUN).args(["--history", arg(&history)]);
+    given.args(RUN).args(["--store", arg(&store)]);
     n_tokens(&mut given);
-    assert!(history.exists(), "--history was given");
+    assert!(store.exists(), "--store was given");
 
-    let (_folder, file) = settings("no-history = true\nhistory = \"here\"\n");
+    let (_folder, file) = settings("no-store = true\nstore = \"here\"\n");
     let refused = refrain(&[&["--config", arg(&file)], &RUN[..]].concat()).refused(2);
     assert!(refused.contains("exclude each other") && refused.contains("line 1"), "{refused}");
 }
@@ -96,7 +96,7 @@ fn paths_start_at_the_folder_of_the_file() {
     let (_folder, file) = settings("model = \"~/small.gguf\"\nmax-tokens = 2\n");
     let mut of_home = command(&["--config", arg(&file)]);
     let models = folder.path().join("models");
-    of_home.args(RUN).arg("--no-history").env("HOME", &models).env("USERPROFILE", &models);
+    of_home.args(RUN).arg("--no-store").env("HOME", &models).env("USERPROFILE", &models);
     assert_eq!(n_tokens(&mut of_home), 2);
 }
 
@@ -106,11 +106,11 @@ fn an_unusable_setting_is_named_with_its_place() {
         ("max-tokens = 3\nmodle = \"x\"\n", 3, &["line 2", "modle"]),
         ("[runn]\n", 3, &["line 1", "runn"]),
         ("[run]\nlanguages = [\"de\"]\n", 3, &["line 2", "languages"]),
-        ("[history.forget]\nall = true\n", 3, &["line 2", "all"]),
+        ("[forget]\nall = true\n", 3, &["line 2", "all"]),
         ("[edit]\nin-place = true\n", 3, &["line 2", "in-place"]),
         ("max-tokens = \n", 3, &["line 1"]),
         ("\nmax-tokens = \"many\"\n", 2, &["many", "--max-tokens", "line 2"]),
-        ("no-history = 1\n", 3, &["no-history", "true or false"]),
+        ("no-store = 1\n", 3, &["no-store", "true or false"]),
         ("max-tokens = 1979-05-27\n", 3, &["max-tokens", "datetime"]),
         ("stop = [[\"a\"]]\n", 3, &["stop", "list"]),
         ("max-tokens = 1\nmax-tokens = 2\n", 3, &["line 2"]),
@@ -146,7 +146,7 @@ fn the_settings_are_listed_with_their_origin() {
 #[test]
 fn completions_and_manual_pages_know_every_command() {
     let bash = refrain(&["config", "completions", "bash"]).done();
-    for word in ["history", "forget", "--max-tokens", "--json-schema"] {
+    for word in ["summarize", "forget", "--max-tokens", "--json-schema"] {
         assert!(bash.contains(word), "{word}");
     }
     // The shell reads the script.
@@ -169,11 +169,11 @@ fn completions_and_manual_pages_know_every_command() {
 
 #[test]
 fn only_paths_begin_in_the_home_folder() {
-    let (_folder, file) = settings("history = \"~/answers\"\n[run]\nsystem = \"~/ is my home.\"\n");
+    let (_folder, file) = settings("store = \"~/answers\"\n[run]\nsystem = \"~/ is my home.\"\n");
     let home = tempfile::tempdir().unwrap();
     let mut shown = command(&["--config", arg(&file), "config"]);
     shown.env("HOME", home.path()).env("USERPROFILE", home.path());
     let stdout = ran(&mut shown).done();
     assert!(stdout.contains("system = ~/ is my home."), "{stdout}");
-    assert!(stdout.contains(&format!("history = {}", home.path().join("answers").display())), "{stdout}");
+    assert!(stdout.contains(&format!("store = {}", home.path().join("answers").display())), "{stdout}");
 }

@@ -24,9 +24,7 @@ fn graphs_answer_as_their_model_does() {
 
     let notes = repository("fixtures/notes");
     let run = |model: &str, more: &[&str]| {
-        let mut args =
-            vec!["run", "--model", model, "--context", arg(&notes), "--stats", "off", "--max-tokens", "24"];
-        args.extend(["--task", "answer"]);
+        let mut args = vec!["ask", "--model", model, "--context", arg(&notes), "--max-tokens", "24"];
         args.extend(more);
         args.push("Who comes along on the trip to Aniarda?");
         refrain(&args)

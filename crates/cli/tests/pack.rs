@@ -7,8 +7,6 @@ use std::fs;
 use serde_json::Value;
 use support::{arg, model, refrain, repository};
 
-const QUESTION: [&str; 2] = ["--task", "answer"];
-
 #[test]
 fn a_packed_model_works_wherever_its_source_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -18,9 +16,7 @@ fn a_packed_model_works_wherever_its_source_does() {
 
     let notes = repository("fixtures/notes");
     let run = |model: &str, more: &[&str]| {
-        let mut args =
-            vec!["run", "--model", model, "--context", arg(&notes), "--stats", "off", "--max-tokens", "24"];
-        args.extend(QUESTION);
+        let mut args = vec!["ask", "--model", model, "--context", arg(&notes), "--max-tokens", "24"];
         args.extend(more);
         args.push("Who comes along on the trip to Aniarda?");
         refrain(&args).done()

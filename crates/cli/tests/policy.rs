@@ -7,7 +7,7 @@ use support::{arg, refrain, repository};
 
 fn run(more: &[&str]) -> support::Ran {
     let notes = repository("fixtures/notes");
-    let mut args = vec!["run", "--context", arg(&notes), "--task", "answer", "--no-history"];
+    let mut args = vec!["ask", "--context", arg(&notes)];
     args.extend(["--max-tokens", "24"]);
     args.extend(more);
     args.push("Who comes along on the trip to Aniarda?");
@@ -15,8 +15,10 @@ fn run(more: &[&str]) -> support::Ran {
 }
 
 fn stats(more: &[&str]) -> Value {
-    let text = run(&[&["--stats", "json"], more].concat()).done();
-    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    let text = run(&[&["--json"], more].concat()).done();
+    let mut report: Value = serde_json::from_str(&text).unwrap();
+    report["stats"] = report["stats"][0].take();
+    report
 }
 
 #[test]

@@ -59,12 +59,12 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     let inspected = place.run(&["model", "inspect", REPO, "--json"]).done();
     assert!(inspected.contains("llama"), "{inspected}");
     let answer = place
-        .run(&["run", "--no-history", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
+        .run(&["run", "--no-store", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
         .done();
     assert!(!answer.is_empty());
     let settings = place.path().join("config.toml");
     fs::write(&settings, format!("model = \"{REPO}:Q8_0\"\n")).unwrap();
-    place.run(&["--config", arg(&settings), "run", "--no-history", "--max-tokens", "3", "Hello"]).done();
+    place.run(&["--config", arg(&settings), "run", "--no-store", "--max-tokens", "3", "Hello"]).done();
 
     let listed = place.run(&["model", "list"]).done();
     assert!(listed.starts_with(REPO) && listed.contains(&COMMIT[..8]), "{listed}");

@@ -149,7 +149,7 @@ fn run_with_notes() {
             arg(&notes),
             "--threads",
             "1",
-            "--no-history",
+            "--no-store",
             "--stats",
             "off",
         ])
@@ -171,7 +171,7 @@ fn index_pack_verify_and_graphs() {
 #[test]
 fn a_conversation() {
     let home = Home::new();
-    let args = ["chat", "--threads", "1", "--no-history", "--stats", "off", "--max-tokens", "20"];
+    let args = ["chat", "--threads", "1", "--no-store", "--stats", "off", "--max-tokens", "20"];
     let mut piped = home.command(&args);
     let expected = {
         use std::io::Write;
@@ -248,7 +248,7 @@ fn a_model_is_chosen_with_one_key_and_remembered() {
     let text = std::fs::read_to_string(&settings).unwrap();
     assert!(text.starts_with(&format!("model = \"{SUGGESTED}")), "{text}");
     assert!(text.ends_with("\n# mine\nthreads = 1\n\n[run]\nmax-tokens = 3\n"), "{text}");
-    let ran = hub::run(refrain(&["run", "--no-history", "Hello"]));
+    let ran = hub::run(refrain(&["run", "--no-store", "Hello"]));
     assert!(ran.code == Some(0) && !ran.stderr.contains("demonstration"), "{}", ran.stderr);
     // Then there is nothing to choose.
     let help = on_terminal(refrain(&[]), 80, &[]);

@@ -1,4 +1,4 @@
-//! The options of the assistant's commands: ask, summarize, reply, edit, ui.
+//! The options of the assistant: of the tasks ask, summarize, reply, edit, ui, and of run and chat.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,19 @@ use refrain_program::args::ModelArgs;
 use super::sampling::SamplingArgs;
 use super::session::SessionArgs;
 
-/// The options of all of them.
+/// The options of the tasks.
 #[derive(Debug, Args)]
-pub(crate) struct AssistArgs {
+pub(crate) struct TaskArgs {
     /// One JSON object in place of the text: the result, what it was made from, what was left out, the statistics.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
+/// The options of all of them.
+#[derive(Debug, Args)]
+pub(crate) struct AssistArgs {
     /// The system turn: instructions before the request.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
@@ -43,9 +50,6 @@ pub(crate) struct AskArgs {
     /// Answer from these files and folders (.md, .txt) in place of the index. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
-    /// In folders of --context, follow links that lead out of the named files and folders.
-    #[arg(long, requires = "context")]
-    pub(crate) follow_links: bool,
     /// The index of notes [default: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
@@ -56,7 +60,7 @@ pub(crate) struct AskArgs {
     #[arg(long)]
     pub(crate) no_citations: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -76,7 +80,7 @@ pub(crate) struct SummarizeArgs {
     #[arg(long, conflicts_with_all = ["json", "no_store"])]
     pub(crate) changes: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -102,7 +106,7 @@ pub(crate) struct ReplyArgs {
     #[arg(long, value_name = "N", default_value_t = 2, requires = "notes", value_parser = super::at_least_one())]
     pub(crate) passages: usize,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -149,7 +153,7 @@ pub(crate) struct EditArgs {
     #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json", "no_store"])]
     pub(crate) undo: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -162,5 +166,5 @@ pub(crate) struct UiArgs {
     #[arg(long, value_name = "COMMAND")]
     pub(crate) last: Option<String>,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }

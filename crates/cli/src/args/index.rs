@@ -51,7 +51,7 @@ pub(crate) struct IndexReadArgs {
     /// Follow links that lead out of the added files and folders, or with `=false` skip them; remembered [default: false].
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) follow_links: Option<bool>,
-    /// Store token ids for this model's tokenizer, so that `run` drafts from passages without tokenizing them.
+    /// Store token ids for this model's tokenizer, so that `ask` drafts from passages without tokenizing them.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// Store vectors of this model for embeddings (such as Qwen3-Embedding), so that `search` finds by meaning too; remembered.

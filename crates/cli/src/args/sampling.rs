@@ -1,12 +1,12 @@
 //! The options of sampling.
 
 use clap::Args;
-use refrain::{DryOptions, GenerateOptions, Sampling, TokenId};
+use refrain::{DryOptions, Sampling, TokenId};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Maximum number of output tokens [default: 512].
+    /// Maximum number of output tokens, at most half of the context [default: 512, or a quarter].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Temperature; 0 decodes greedily.
@@ -69,25 +69,20 @@ pub(crate) struct SamplingArgs {
 
 impl SamplingArgs {
     /// The options, with `defaults` for the missing ones. `--temp 0` is greedy decoding without defaults.
-    pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
+    pub(crate) fn sampling(&self, defaults: Sampling) -> Sampling {
         let defaults = if self.temp == Some(0.0) { Sampling::default() } else { defaults };
-        let options = GenerateOptions::default();
-        GenerateOptions {
-            max_tokens: self.max_tokens.unwrap_or(options.max_tokens),
-            sampling: Sampling {
-                temperature: self.temp.unwrap_or(defaults.temperature),
-                top_k: self.top_k.unwrap_or(defaults.top_k),
-                top_p: self.top_p.unwrap_or(defaults.top_p),
-                min_p: self.min_p.unwrap_or(defaults.min_p),
-                repetition_penalty: self.repeat_penalty.unwrap_or(defaults.repetition_penalty),
-                frequency_penalty: self.frequency_penalty,
-                presence_penalty: self.presence_penalty,
-                dry: self.dry_multiplier.map_or(defaults.dry, |multiplier| self.dry(multiplier)),
-                logit_bias: self.logit_bias.clone(),
-                seed: self.seed,
-                penalty_window: defaults.penalty_window,
-            },
-            ..options
+        Sampling {
+            temperature: self.temp.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repeat_penalty.unwrap_or(defaults.repetition_penalty),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            dry: self.dry_multiplier.map_or(defaults.dry, |multiplier| self.dry(multiplier)),
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+            penalty_window: defaults.penalty_window,
         }
     }
 
@@ -129,7 +124,7 @@ mod tests {
 
     fn options(line: &str, defaults: Sampling) -> Sampling {
         let words = std::iter::once("refrain").chain(line.split_whitespace());
-        Line::parse_from(words).sampling.generate_options(defaults).sampling
+        Line::parse_from(words).sampling.sampling(defaults)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use clap::{Arg, Command};
 
 /// Options of every command, and of those with a session, that `--help` leaves to `--help-all`.
-const RARE: [&str; 24] = [
+const RARE: [&str; 21] = [
     "color",
     "config",
     "models",
@@ -11,14 +11,10 @@ const RARE: [&str; 24] = [
     "key-file",
     // Texts and notes.
     "raw",
-    "follow-links",
     "passages",
     // Models.
     "quantize",
     "kv",
-    // Stores.
-    "history",
-    "prefixes",
     // Sampling.
     "seed",
     "top-k",
