@@ -2,18 +2,18 @@
 
 mod assist;
 mod draft;
+mod drafting;
 mod files;
 mod forget;
 mod grammar;
 mod index;
 mod models;
-mod policy;
 mod sampling;
 mod serve;
 mod session;
 mod tiers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -33,9 +33,9 @@ pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
 };
-pub(crate) use models::{ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
+pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
+pub(crate) use serve::{Listen, McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
@@ -54,12 +54,11 @@ pub(crate) struct Cli {
     /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
-    /// The file with defaults of options [default: REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings].
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_config")]
+    /// The file with defaults of options; `none` ignores it and the variables REFRAIN_….
+    ///
+    /// The default is REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings.
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Ignore the file with defaults, and the variables REFRAIN_….
-    #[arg(long, global = true)]
-    pub(crate) no_config: bool,
     /// The folder of pulled models, which `--model OWNER/NAME` and others name [default: `refrain/models` in the user's data folder].
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
@@ -216,6 +215,11 @@ pub(crate) enum StatsFormat {
     Json,
     /// None.
     Off,
+}
+
+/// Whether a folder is `none`: `./none` names one of this name.
+pub(crate) fn is_none(folder: &Path) -> bool {
+    folder == Path::new("none")
 }
 
 /// A number from 1 on.

@@ -17,7 +17,7 @@ use refrain_assistant::{
 use refrain_files::replace::replace_contents;
 use serde_json::{Value, json};
 
-use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs};
+use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, is_none};
 use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::index::{embedder_of, open_named};
@@ -63,6 +63,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 }
 
 pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    if args.changes && args.task.assist.store.as_deref().is_some_and(is_none) {
+        let problem = "--changes compares with the last summary, and --store none keeps none";
+        return Err(Failure::usage(problem, "omit one of them"));
+    }
     let of_index = args.notes.is_some() || args.query.is_some();
     let named = args.notes.iter().flatten().next();
     let notes =
@@ -116,8 +120,6 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let request = ReplyRequest::of(message)
         .with_earlier(earlier)
         .with_request(args.request.clone().unwrap_or_default())
-        .with_tone(args.tone.clone())
-        .with_length(args.length.map(|length| length.length()))
         .with_n_passages(if notes.is_some() { args.passages } else { 0 });
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
@@ -191,9 +193,9 @@ fn check_in_place(args: &EditArgs) -> Result<(), Failure> {
         let problem = "--in-place shows the changes on a terminal and asks";
         return Err(Failure::usage(problem, "--yes replaces the file without a question"));
     }
-    if store_of(&args.task.assist).is_none() && !args.task.assist.no_store {
+    if store_of(&args.task.assist).is_none() && args.task.assist.store.is_none() {
         let problem = "there is no folder that could keep the old text";
-        return Err(Failure::usage(problem, "name one with --store, or keep nothing with --no-store"));
+        return Err(Failure::usage(problem, "name one with --store, or keep nothing with --store none"));
     }
     Ok(())
 }
@@ -236,14 +238,14 @@ fn put_in_place(args: &EditArgs, old: &str, new: &str) -> Result<(), Failure> {
         EditCopies::in_store(folder, key()?.as_ref()).keep(&args.file, old, new).map_err(not_copied)?;
     }
     replace(&args.file, new)?;
-    if !args.task.assist.no_store {
+    if store_of(&args.task.assist).is_some() {
         note(&visible(&format!("`refrain edit --undo {}` brings the old text back", args.file.display())));
     }
     Ok(())
 }
 
 fn not_copied(error: StoreError) -> Failure {
-    let advice = "the file is unchanged; --no-store keeps no old text";
+    let advice = "the file is unchanged; --store none keeps no old text";
     Failure::new(Exit::Failed, format!("{error} ({advice})"))
 }
 
@@ -275,9 +277,9 @@ fn undo(args: &EditArgs) -> Result<Exit, Failure> {
 
 /// The folder of the store: the named one, or the default one if the user has one.
 fn store_of(args: &AssistArgs) -> Option<PathBuf> {
-    match args.no_store {
-        true => None,
-        false => args.store.clone().or_else(|| data_folder("assistant")),
+    match &args.store {
+        Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
+        None => data_folder("assistant"),
     }
 }
 
@@ -387,7 +389,7 @@ impl<'a> Assisted<'a> {
         if let Some(folder) = store.filter(|_| is_new && assistant.has_store()) {
             let place = folder.display();
             note(&visible(&format!(
-                "answers and computed prompts are kept in {place}, for later ones; --no-store keeps nothing"
+                "answers and computed prompts are kept in {place}, for later ones; --store none keeps nothing"
             )));
         }
         Ok(Self { args, is_json: false, setup, sampling, assistant })

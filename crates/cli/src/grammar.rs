@@ -17,7 +17,7 @@ pub(crate) struct Given {
 }
 
 enum Text {
-    JsonSchema(String, JsonOptions),
+    JsonSchema(String),
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
@@ -29,7 +29,7 @@ impl Given {
         let text = if let Some(schema) = &args.json_schema {
             let is_text = schema.trim_start().starts_with('{') || ["true", "false"].contains(&schema.trim());
             let schema = if is_text { schema.clone() } else { read(Path::new(schema))? };
-            Text::JsonSchema(schema, JsonOptions::default().with_whitespace(args.json_whitespace))
+            Text::JsonSchema(schema)
         } else if let Some(regex) = &args.regex {
             Text::Regex(regex.clone())
         } else if !args.choice.is_empty() {
@@ -49,7 +49,7 @@ impl Given {
     pub(crate) fn compile(&self, engine: &Engine) -> Result<Grammar, Failure> {
         let vocabulary = Vocabulary::of_engine(engine)?;
         let grammar = match &self.text {
-            Text::JsonSchema(schema, options) => Grammar::json_schema(&vocabulary, schema, *options)?,
+            Text::JsonSchema(schema) => Grammar::json_schema(&vocabulary, schema, JsonOptions::default())?,
             Text::Regex(regex) => Grammar::regex(&vocabulary, regex)?,
             Text::Choices(choices) => Grammar::choices(&vocabulary, choices)?,
             Text::Lark(grammar) => Grammar::lark(&vocabulary, grammar)?,
@@ -68,7 +68,7 @@ pub(crate) fn constrained(
     sampling: &Sampling,
     args: &SamplingArgs,
 ) -> JobOptions {
-    let dry = if args.dry_multiplier.is_none() { DryOptions::default() } else { sampling.dry.clone() };
+    let dry = if args.names_dry() { sampling.dry.clone() } else { DryOptions::default() };
     let GenerateOptions { processors, sources, .. } = grammar.constrain(GenerateOptions::default());
     let sampling = Sampling { dry, ..sampling.clone() };
     options.with_sampling(sampling).with_processors(processors).with_sources(sources)

@@ -313,7 +313,7 @@ fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Sea
     let mut search = Search::new(request, limit);
     search.kinds.clone_from(&filter.kind);
     search.folders.clone_from(&filter.within);
-    (search.from, search.until) = (filter.from, filter.until);
+    (search.from, search.until) = filter.dates.map_or((None, None), |dates| (dates.from, dates.until));
     search.tags.clone_from(&filter.tag);
     search
 }
@@ -321,7 +321,7 @@ fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Sea
 fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     let index = open(&folder(&args.folder)?)?;
     let embedder = if args.words { None } else { stored_embedder(&index)? };
-    let mut request = filtered(&args.request, args.limit, &args.filter);
+    let mut request = filtered(&args.request, args.passages, &args.filter);
     request.embedder = embedder.as_ref().map(|embedder| embedder as &dyn Embedder);
     let hits = index.search(&request)?;
     let mut out = AnswerStream::stdout();

@@ -55,10 +55,12 @@ fn without_costs(options: EngineOptions) -> EngineOptions {
     EngineOptions { cost_profile: Some(costs), ..options }
 }
 
+/// The text, which may be in a file.
 fn input_text(input: &ScoreInput) -> Result<Option<String>, Failure> {
-    match (&input.file, &input.text) {
-        (Some(path), _) => read_input(path).map(Some),
-        (None, text) => Ok(text.clone()),
+    match input.text.as_deref().map(|text| (text, text.strip_prefix('@'))) {
+        Some((_, Some(path))) => read_input(Path::new(path)).map(Some),
+        Some((text, None)) => Ok(Some(text.to_owned())),
+        None => Ok(None),
     }
 }
 

@@ -86,10 +86,10 @@ fn the_default_folder_is_the_users_and_can_be_left_alone() {
         let of_store = |line: &&str| !line.contains("is a demonstration") && !line.starts_with("cut: ");
         stderr.lines().filter(of_store).map(|line| format!("{line}\n")).collect::<String>()
     };
-    assert_eq!(run(&["--no-store"]), "");
+    assert_eq!(run(&["--store", "none"]), "");
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
     let first = run(&[]);
-    assert!(first.contains("are kept in") && first.contains("--no-store"), "{first}");
+    assert!(first.contains("are kept in") && first.contains("--store none"), "{first}");
     assert_eq!(run(&[]), "", "said once");
     // Without a home folder there is no place for answers.
     refrain(&["run", "--max-tokens", "8", REQUEST]).done();

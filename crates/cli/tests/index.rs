@@ -69,7 +69,7 @@ fn notes_are_added_searched_updated_and_forgotten() {
     assert_eq!(filtered(&[]), 2);
     assert_eq!(filtered(&["--tag", "house"]), 1);
     assert_eq!(filtered(&["--kind", "mail"]), 0);
-    assert_eq!(filtered(&["--until", "2024-05-01"]), 1);
+    assert_eq!(filtered(&["--dates", "..2024-05-01"]), 1);
     assert_eq!(filtered(&["--within", arg(&place.notes().join("tap.md"))]), 1);
 
     fs::write(place.notes().join("tap.md"), "The tap is new.").unwrap();
@@ -101,7 +101,7 @@ fn mistakes_end_with_a_line_and_a_code() {
     assert!(place.run(&["search", "roof"]).refused(3).contains("refrain index add"));
     assert!(place.run(&["add", "/no/such/file.md"]).refused(3).contains("/no/such/file.md"));
     assert!(place.run(&["add", arg(&place.notes()), "--languages", "xx"]).refused(2).contains("known are"));
-    assert!(place.run(&["search", "roof", "--from", "May"]).refused(2).contains("no date"));
+    assert!(place.run(&["search", "roof", "--dates", "May.."]).refused(2).contains("no date"));
     assert!(place.run(&["search", "roof", "--kind", "letter"]).refused(2).contains("letter"));
     assert!(refrain(&["index", "status"]).refused(2).contains("--index"));
 }

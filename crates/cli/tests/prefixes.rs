@@ -24,7 +24,7 @@ fn a_later_run_computes_nothing_again_and_answers_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     let kept = ["--store", support::arg(&store)];
-    let stores: [&[&str]; 3] = [&["--no-store"], &kept, &kept];
+    let stores: [&[&str]; 3] = [&["--store", "none"], &kept, &kept];
     let [plain, first, second] =
         stores.map(|store| reports("run", store, &[REQUEST], "").pop().expect("a report"));
     assert_eq!((&first["text"], &second["text"]), (&plain["text"], &plain["text"]));
@@ -44,5 +44,5 @@ fn a_later_run_computes_nothing_again_and_answers_the_same() {
 fn a_folder_that_cannot_be_used_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let refused = refrain(&["run", "--store", support::arg(file.path()), REQUEST]).refused(1);
-    assert!(refused.contains("--no-store"), "{refused}");
+    assert!(refused.contains("--store none"), "{refused}");
 }

@@ -129,7 +129,7 @@ fn every_command(home: &Home) {
     with(&["summarize", trip, "--changes"]);
     with(&["reply", arg(&repository("examples/mail.txt")), "--max-tokens", "8"]);
     with(&["edit", trip, "Replace Monday with Tuesday.", "--max-tokens", "8"]);
-    with(&["run", "--max-tokens", "8", "--echo", "--context", car, QUESTION]);
+    with(&["run", "--max-tokens", "8", "--drafting", "echo=on", "--context", car, QUESTION]);
     home.run(&["chat", "--max-tokens", "8", "--threads", "1"], "Hello.\nAnd then?\n");
     with(&[
         "model",
@@ -150,7 +150,7 @@ fn serve(home: &Home, notes: &str, model: &str) {
     let (index, store, socket) =
         (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
     let args = ["serve", "--threads", "1", "--model", model, "--index", arg(&index), "--store", arg(&store)];
-    let args = [&args[..], &["--unix-socket", arg(&socket), "--notes", notes]].concat();
+    let args = [&args[..], &["--listen", &format!("unix:{}", arg(&socket)), "--notes", notes]].concat();
     let mut child = home
         .command(&args)
         .stdin(Stdio::null())

@@ -43,9 +43,9 @@ fn model_that_drafts() -> (TempDir, PathBuf) {
 
 #[test]
 fn the_answer_does_not_depend_on_drafting() {
-    let sampled = ["--temp", "0.8", "--top-p", "0.9", "--seed", "7", "--repeat-penalty", "1.1"];
+    let sampled = ["--temp", "0.8", "--top-p", "0.9", "--seed", "7", "--penalty", "repeat=1.1"];
     let shapes: [&[&str]; 4] =
-        [&[], &["--verify-len", "8"], &["--threads", "1", "--prefill-chunk", "7"], &["--isa", "scalar"]];
+        [&[], &["--drafting", "batch=8"], &["--threads", "1"], &["--isa", "scalar"]];
     for sampling in [&[][..], &sampled[..]] {
         let note = note();
         let mut args = vec!["--context", &note, "--max-tokens", "40", QUESTION];
@@ -154,7 +154,7 @@ fn a_drawn_seed_is_reported_and_repeats_the_answer() {
 
 #[test]
 fn dry_changes_repetitions_and_is_the_same_inside_drafts() {
-    let args = ["--max-tokens", "60", "--ignore-eos", "--dry-multiplier", "2", "again and again and again"];
+    let args = ["--max-tokens", "60", "--ignore-eos", "--penalty", "dry=2", "again and again and again"];
     let (plain, _) = run_json(&[&args[..], &["--draft", "off"]].concat());
     let (drafted, _) = run_json(&args);
     assert_eq!(drafted, plain);

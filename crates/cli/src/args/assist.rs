@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use refrain_assistant::Length;
+use clap::Args;
 use refrain_program::args::ModelArgs;
 
 use super::sampling::SamplingArgs;
@@ -25,13 +24,11 @@ pub(crate) struct AssistArgs {
     /// The system turn: instructions before the request.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Keep answers and computed prompts in this folder; later ones draft from the answers and restore the prompts [default:
-    /// `refrain/assistant` in the user's data folder]. Never changes the output.
-    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    /// Where answers and computed prompts are kept, to save later ones time; `none` keeps nothing.
+    ///
+    /// The default is `refrain/assistant` in the user's data folder. Never changes the output.
+    #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// Keep nothing.
-    #[arg(long)]
-    pub(crate) no_store: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -77,7 +74,7 @@ pub(crate) struct SummarizeArgs {
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// Show the changes since the last summary of the same files or query, which the store has.
-    #[arg(long, conflicts_with_all = ["json", "no_store"])]
+    #[arg(long, conflicts_with = "json")]
     pub(crate) changes: bool,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
@@ -90,15 +87,9 @@ pub(crate) struct ReplyArgs {
     /// An earlier message of the thread, newest first. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) earlier: Vec<PathBuf>,
-    /// What the reply says, such as "Accept, but on Tuesday."
+    /// What the reply says, and how, such as "Accept, but on Tuesday. Friendly, in one or two sentences."
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
-    /// The tone, such as `friendly`.
-    #[arg(long, value_name = "WORD")]
-    pub(crate) tone: Option<String>,
-    /// The length.
-    #[arg(long, value_enum)]
-    pub(crate) length: Option<LengthArg>,
     /// Show passages of the index of notes too [default without =DIR: `refrain/notes` in the user's data folder].
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
@@ -107,26 +98,6 @@ pub(crate) struct ReplyArgs {
     pub(crate) passages: usize,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LengthArg {
-    /// One or two sentences.
-    Short,
-    /// A paragraph.
-    Medium,
-    /// Several paragraphs.
-    Long,
-}
-
-impl LengthArg {
-    pub(crate) fn length(self) -> Length {
-        match self {
-            Self::Short => Length::Short,
-            Self::Medium => Length::Medium,
-            Self::Long => Length::Long,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -150,7 +121,7 @@ pub(crate) struct EditArgs {
     #[arg(long)]
     pub(crate) force: bool,
     /// Bring back the text that the last --in-place has replaced.
-    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json", "no_store"])]
+    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json"])]
     pub(crate) undo: bool,
     #[command(flatten)]
     pub(crate) task: TaskArgs,

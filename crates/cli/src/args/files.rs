@@ -66,9 +66,6 @@ pub(crate) struct GraphsArgs {
     /// Rows of the verify graphs.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) verify: usize,
-    /// Do not measure load and call times. Each run with this folder then measures them.
-    #[arg(long)]
-    pub(crate) no_times: bool,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -101,11 +98,8 @@ pub(crate) struct ScoreArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ScoreInput {
-    /// Score the text of a file (`-`: standard input).
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) file: Option<PathBuf>,
-    /// Score this text.
-    #[arg(long, value_name = "T")]
+    /// Score this text, or with `@FILE` that of a file (`@-`: standard input).
+    #[arg(long, value_name = "TEXT|@FILE")]
     pub(crate) text: Option<String>,
     /// Score these token ids.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]

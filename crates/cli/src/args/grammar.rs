@@ -13,9 +13,6 @@ pub(crate) struct GrammarArgs {
     /// A file, or the schema itself.
     #[arg(long, value_name = "FILE|TEXT", conflicts_with_all = ["regex", "choice", "grammar"])]
     pub(crate) json_schema: Option<String>,
-    /// Allow white space between the parts of the JSON.
-    #[arg(long, requires = "json_schema")]
-    pub(crate) json_whitespace: bool,
     /// Answer with a text that this regular expression matches as a whole.
     #[arg(long, value_name = "REGEX", allow_hyphen_values = true, conflicts_with_all = ["choice", "grammar"])]
     pub(crate) regex: Option<String>,

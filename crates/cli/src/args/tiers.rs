@@ -1,9 +1,9 @@
-//! Which options `--help` shows: those of every day. `--help-all` adds the others by group. Knobs of tests are in neither, and work.
+//! Which options `--help` shows: those of every day. `--help-all` adds the others by group. A knob of tests is in neither, and works.
 
 use clap::{Arg, Command};
 
 /// Options of every command, and of those with a session, that `--help` leaves to `--help-all`.
-const RARE: [&str; 21] = [
+const RARE: [&str; 16] = [
     "color",
     "config",
     "models",
@@ -20,68 +20,34 @@ const RARE: [&str; 21] = [
     "top-k",
     "top-p",
     "min-p",
-    "repeat-penalty",
-    "presence-penalty",
-    "frequency-penalty",
-    "dry-multiplier",
     // Grammars.
     "regex",
     "choice",
     "grammar",
-    "grammar-after",
 ];
 
-/// Knobs of tests: a simulated disk, a state of the device that nobody has reported, graphs without measured times.
-const KNOBS: [&str; 4] = ["flash-bandwidth", "heat", "memory-pressure", "no-times"];
+/// Knobs of tests: a simulated disk.
+const KNOBS: [&str; 1] = ["flash-bandwidth"];
 
 /// Options for experts, of any command, that `--help` leaves to `--help-all`.
-const EXPERT: [&str; 50] = [
+const EXPERT: [&str; 20] = [
     // Kernels, static graphs and streaming.
     "no-map",
     "isa",
     "graph-memory",
-    "graph-switching",
     "pinned-layers",
-    // The parts of drafting.
+    // Drafting.
     "window-cache",
     "pruning",
-    "pruning-threshold",
-    "lossy-top-p",
-    "calibration",
-    "echo",
-    "echo-rows",
-    "echo-lists",
-    "no-reuse",
-    "reuse-threshold",
-    "reuse-steps",
-    "reuse-tokens",
-    "verify-rows",
-    "verify-len",
-    "prefill-chunk",
-    // The policy of drafting.
-    "draft-rows",
-    "pid-acceptance",
-    "pid-gains",
-    "acceptance-floor",
-    "floor-window",
-    "floor-pause",
-    "draft-min-tokens",
-    "draft-max-temp",
-    "draft-min-memory",
+    "drafting",
     // Sampling and grammars.
-    "dry-base",
-    "dry-allowed-length",
-    "dry-penalty-last-n",
-    "dry-sequence-breaker",
+    "penalty",
     "logit-bias",
     "ignore-eos",
-    "json-whitespace",
+    "grammar-after",
     // Servers, downloads and stores.
-    "queue",
-    "grace-time",
-    "kept-prompts",
+    "limits",
     "attempts",
-    "stall-time",
     "conversation",
     "words",
     // Measurements of models, and their graphs.
@@ -90,9 +56,6 @@ const EXPERT: [&str; 50] = [
     "weights",
     "blocks",
     "prefill",
-    "tokens",
-    // Settings.
-    "no-config",
 ];
 
 /// `command` and those below it, with each option in its tier.
@@ -128,10 +91,10 @@ mod tests {
     fn the_program_stays_small() {
         let mut command = command_line();
         command.build();
-        let shown = longs(&command, |arg| !arg.is_hide_set());
+        let all = longs(&command, |_| true);
         let n_commands = command.get_subcommands().count();
-        assert!(n_commands <= 14, "{n_commands} commands");
-        assert!(shown.len() <= 140, "{} options: {shown:?}", shown.len());
+        assert!(n_commands <= 13, "{n_commands} commands");
+        assert!(all.len() <= 90, "{} options: {all:?}", all.len());
     }
 
     #[test]

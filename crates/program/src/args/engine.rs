@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use refrain::checkpoint::PackedAccess;
 use refrain::device::IsaKind;
-use refrain::internals::model::graphs::Switching;
 use refrain::{EngineOptions, KvType, Quantize};
 
 use super::size::bytes;
@@ -45,33 +44,9 @@ pub struct ComputeArgs {
     /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub graph_memory: Option<u64>,
-    /// Static graphs: when to switch blocks from prefill to verify graphs. Never changes the output.
-    #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
-    pub graph_switching: SwitchingArg,
     /// The layers that stay in memory.
     #[command(flatten)]
     pub streaming: StreamingArgs,
-}
-
-/// When blocks of static graphs are switched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SwitchingArg {
-    /// By a plan from measured times, while other blocks compute.
-    Progressive,
-    /// Each block when it has computed the last chunk of the prompt.
-    Asynchronous,
-    /// All blocks at the end of the prefill.
-    Synchronous,
-}
-
-impl SwitchingArg {
-    fn switching(self) -> Switching {
-        match self {
-            Self::Progressive => Switching::Progressive,
-            Self::Asynchronous => Switching::Asynchronous,
-            Self::Synchronous => Switching::Synchronous,
-        }
-    }
 }
 
 impl ComputeArgs {
@@ -83,7 +58,6 @@ impl ComputeArgs {
             quantize: self.quantize.quantize(),
             packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
             graph_memory_max: self.graph_memory,
-            graph_switching: self.graph_switching.switching(),
             streaming: self.streaming.stream_options(),
             ..EngineOptions::default()
         }
