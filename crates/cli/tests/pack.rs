@@ -24,7 +24,7 @@ fn a_packed_model_works_wherever_its_source_does() {
     let expected = run(arg(&model()), &[]);
     assert!(!expected.trim().is_empty());
     assert_eq!(run(arg(&out), &[]), expected);
-    assert_eq!(run(arg(&out), &["--no-map"]), expected);
+    assert_eq!(run(arg(&out), &["--map"]), expected);
 
     let score = |model: &str| {
         refrain(&["model", "score", model, "--text", "The train leaves at noon.", "--json"]).done()

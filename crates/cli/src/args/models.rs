@@ -58,7 +58,7 @@ pub(crate) enum ModelCommand {
     Rm(ModelsRmArgs),
     /// Show the contents of a model file or folder, and the parts that are not supported.
     Inspect(InspectArgs),
-    /// Pack a model into a file that is loaded by mapping, in milliseconds at any size.
+    /// Pack a model into a file that is read without conversion, mapped or streamed.
     Pack(PackArgs),
     /// Measure the cost of verification batches on this machine, and store it beside the model.
     Profile(ProfileArgs),

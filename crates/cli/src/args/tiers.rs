@@ -32,7 +32,7 @@ const KNOBS: [&str; 1] = ["flash-bandwidth"];
 /// Options for experts, of any command, that `--help` leaves to `--help-all`.
 const EXPERT: [&str; 20] = [
     // Kernels, static graphs and streaming.
-    "no-map",
+    "map",
     "isa",
     "graph-memory",
     "pinned-layers",

@@ -31,10 +31,9 @@ pub struct ComputeArgs {
     /// files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub quantize: QuantizeArg,
-    /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of
-    /// ending the program. Never changes the output.
+    /// Map a packed file instead of reading it: it opens at once, and a disk error ends the program. Never changes the output.
     #[arg(long)]
-    pub no_map: bool,
+    pub map: bool,
     /// Threads [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -56,7 +55,7 @@ impl ComputeArgs {
             n_threads: self.threads,
             isa: self.isa,
             quantize: self.quantize.quantize(),
-            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
+            packed_access: if self.map { PackedAccess::Map } else { PackedAccess::Read },
             graph_memory_max: self.graph_memory,
             streaming: self.streaming.stream_options(),
             ..EngineOptions::default()
