@@ -54,19 +54,25 @@ pub(crate) struct Cli {
     /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
-    /// The file with defaults of options; `none` ignores it and the variables REFRAIN_….
+    /// The file with defaults of options; `none` ignores it and the environment.
     ///
-    /// The default is REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings.
+    /// The default is that of REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings. `none` ignores the variables
+    /// REFRAIN_… too.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The folder of pulled models, which `--model OWNER/NAME` and others name [default: `refrain/models` in the user's data folder].
+    /// The folder of pulled models, which `--model OWNER/NAME` and others name.
+    ///
+    /// The default is `refrain/models` in the user's data folder.
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
-    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm; `inspect` lists them.
+    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`).
+    ///
+    /// Such as llama-bpe, qwen2 or smollm; `model inspect` lists them.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) pre_tokenizer: Option<String>,
-    /// Encrypt the index of notes, and what is kept of answers, with the key in this file: 32 bytes, or 64 hexadecimal digits. An
-    /// index or a store that was begun without a key, or with another one, is refused.
+    /// Encrypt the index and what is kept of answers with the key in this file.
+    ///
+    /// 32 bytes, or 64 hexadecimal digits. An index or a store that was begun without a key, or with another one, is refused.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Show the options of every day.
@@ -153,7 +159,9 @@ pub(crate) struct ManArgs {
 pub(crate) struct RunArgs {
     /// The request; `-`, or none with piped input, reads standard input.
     pub(crate) prompt: Option<String>,
-    /// Texts to show before the request: .md and .txt files, and folders of them. May be repeated.
+    /// Texts before the request: .md and .txt files, and folders of them.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
     /// Continue the prompt as plain text, without the chat template.
@@ -165,10 +173,14 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// Notes to search in each turn: .md and .txt files, and folders of them. May be repeated.
+    /// Notes to search in each turn: .md and .txt files, and folders of them.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
-    /// Notes to search in each turn: the index of `refrain index`, or that in another folder.
+    /// Notes to search in each turn: the index of `refrain index`.
+    ///
+    /// =DIR names another folder of an index.
     #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// Maximum number of passages of the notes that a turn shows.

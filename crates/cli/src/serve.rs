@@ -311,7 +311,8 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
             note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
         })?;
         let sampling = sampling::for_chat(&engine, false);
-        let context_len = span::context_len(engine.config(), &args.session, span::room(), args.limits().running);
+        let context_len =
+            span::context_len(engine.config(), &args.session, span::room(), args.limits().running);
         let session =
             SessionOptions { context_len: Some(context_len), ..args.session.session_options("serve") };
         Ok(Loaded::new(engine).with_sampling(sampling).with_session(session))

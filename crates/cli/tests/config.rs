@@ -73,10 +73,8 @@ fn the_file_is_found_in_the_home_folder() {
 #[test]
 fn a_default_gives_way_to_an_option_that_excludes_it() {
     let (_folder, file) = settings("regex = \"no\"\n");
-    let mut given = command(&["--config", arg(&file)]);
-    given.args(RUN).args(["--choice", "yes"]);
-    let stdout = ran(&mut given).done();
-    assert!(stdout.starts_with("yes"), "--choice was given: {stdout}");
+    let given = ["--config", arg(&file), "run", "--stats", "off", "--choice", "yes", "hello"];
+    assert_eq!(refrain(&given).done().trim(), "yes", "--choice was given");
 
     let (_folder, file) = settings("regex = \"no\"\nchoice = [\"yes\"]\n");
     let refused = refrain(&[&["--config", arg(&file)], &RUN[..]].concat()).refused(2);
@@ -95,7 +93,7 @@ fn paths_start_at_the_folder_of_the_file() {
     let (_folder, file) = settings("model = \"~/small.gguf\"\nmax-tokens = 2\n");
     let mut of_home = command(&["--config", arg(&file)]);
     let models = folder.path().join("models");
-    of_home.args(RUN).arg("--store", "none").env("HOME", &models).env("USERPROFILE", &models);
+    of_home.args(RUN).args(["--store", "none"]).env("HOME", &models).env("USERPROFILE", &models);
     assert_eq!(n_tokens(&mut of_home), 2);
 }
 

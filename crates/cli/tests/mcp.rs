@@ -118,10 +118,12 @@ fn a_client_deletes_only_where_the_user_allows_it() {
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
     let fixed = [
         "mcp",
-        "--config", "none",
+        "--config",
+        "none",
         "--threads",
         "1",
-        "--store", "none",
+        "--store",
+        "none",
         "--model",
         arg(&model),
         "--index",
@@ -237,10 +239,12 @@ fn a_client_that_says_nothing_leaves_nothing_on_standard_output() {
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
     let args = [
         "mcp",
-        "--config", "none",
+        "--config",
+        "none",
         "--threads",
         "1",
-        "--store", "none",
+        "--store",
+        "none",
         "--model",
         arg(&model),
         "--index",

@@ -44,8 +44,7 @@ fn model_that_drafts() -> (TempDir, PathBuf) {
 #[test]
 fn the_answer_does_not_depend_on_drafting() {
     let sampled = ["--temp", "0.8", "--top-p", "0.9", "--seed", "7", "--penalty", "repeat=1.1"];
-    let shapes: [&[&str]; 4] =
-        [&[], &["--drafting", "batch=8"], &["--threads", "1"], &["--isa", "scalar"]];
+    let shapes: [&[&str]; 4] = [&[], &["--drafting", "batch=8"], &["--threads", "1"], &["--isa", "scalar"]];
     for sampling in [&[][..], &sampled[..]] {
         let note = note();
         let mut args = vec!["--context", &note, "--max-tokens", "40", QUESTION];

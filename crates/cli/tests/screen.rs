@@ -100,7 +100,9 @@ fn ask_in_colour() {
 
 #[test]
 fn summarize() {
-    is_plain(|home| owned(["summarize", arg(&home.path("notes/car.md")), "--threads", "1", "--store", "none"]));
+    is_plain(|home| {
+        owned(["summarize", arg(&home.path("notes/car.md")), "--threads", "1", "--store", "none"])
+    });
 }
 
 #[test]
@@ -108,7 +110,18 @@ fn summarize_in_parts() {
     is_plain(|home| {
         let text = "The train to the harbour leaves at nine. Bring the tickets and the map.\n\n".repeat(60);
         let note = home.write("long.md", &text);
-        owned(["summarize", arg(&note), "--ctx", "512", "--max-tokens", "24", "--threads", "1", "--store", "none"])
+        owned([
+            "summarize",
+            arg(&note),
+            "--ctx",
+            "512",
+            "--max-tokens",
+            "24",
+            "--threads",
+            "1",
+            "--store",
+            "none",
+        ])
     });
 }
 
@@ -149,7 +162,8 @@ fn run_with_notes() {
             arg(&notes),
             "--threads",
             "1",
-            "--store", "none",
+            "--store",
+            "none",
             "--stats",
             "off",
         ])

@@ -337,7 +337,8 @@ fn several_models_share_a_budget_and_the_first_one_is_loaded_again() {
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
     assert_eq!(stop(child, "-TERM"), Some(0));
-    let refused = refrain(&["serve", "--config", "none", "--listen", "0", "--limits", "models=1000"]).refused(2);
+    let refused =
+        refrain(&["serve", "--config", "none", "--listen", "0", "--limits", "models=1000"]).refused(2);
     assert!(refused.contains("--limits"), "{refused}");
 }
 

@@ -29,7 +29,16 @@ fn streamed_answers_are_those_of_the_model_in_memory() {
     let (_dir, path) = packed();
     let expected = run(arg(&model()), &[]).done();
     assert!(!expected.trim().is_empty());
-    let all = ["--memory", "0", "--draft", "fixture", "--pruning", "fixture", "--drafting", "pruning-probability=0.05"];
+    let all = [
+        "--memory",
+        "0",
+        "--draft",
+        "fixture",
+        "--pruning",
+        "fixture",
+        "--drafting",
+        "pruning-probability=0.05",
+    ];
     for more in [
         &["--memory", "0"][..],
         &["--pinned-layers", "2"],

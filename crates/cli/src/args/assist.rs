@@ -11,7 +11,9 @@ use super::session::SessionArgs;
 /// The options of the tasks.
 #[derive(Debug, Args)]
 pub(crate) struct TaskArgs {
-    /// One JSON object in place of the text: the result, what it was made from, what was left out, the statistics.
+    /// One JSON object in place of the text.
+    ///
+    /// It has the result, what the result was made from, what was left out, and the statistics.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -24,9 +26,10 @@ pub(crate) struct AssistArgs {
     /// The system turn: instructions before the request.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Where answers and computed prompts are kept, to save later ones time; `none` keeps nothing.
+    /// Where answers and computed prompts are kept; `none` keeps nothing.
     ///
-    /// The default is `refrain/assistant` in the user's data folder. Never changes the output.
+    /// Later answers draft from them and restore the prompts. The default is `refrain/assistant` in the user's data folder. Never changes
+    /// the output.
     #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
     #[command(flatten)]
@@ -44,10 +47,14 @@ pub(crate) struct AskArgs {
     /// Only notes in this file or folder. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "context")]
     pub(crate) within: Vec<PathBuf>,
-    /// Answer from these files and folders (.md, .txt) in place of the index. May be repeated.
+    /// Answer from these files and folders (.md, .txt), not from the index.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
-    /// The index of notes [default: `refrain/notes` in the user's data folder].
+    /// The index of notes.
+    ///
+    /// The default is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
     /// Maximum number of passages in the prompt.
@@ -70,10 +77,10 @@ pub(crate) struct SummarizeArgs {
     /// A wish, such as "In two sentences."
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
-    /// The index of notes [default without =DIR: `refrain/notes` in the user's data folder].
+    /// The index of notes; =DIR names another folder than the user's.
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
-    /// Show the changes since the last summary of the same files or query, which the store has.
+    /// Show the changes since the last summary of the same files or query.
     #[arg(long, conflicts_with = "json")]
     pub(crate) changes: bool,
     #[command(flatten)]
@@ -87,10 +94,10 @@ pub(crate) struct ReplyArgs {
     /// An earlier message of the thread, newest first. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) earlier: Vec<PathBuf>,
-    /// What the reply says, and how, such as "Accept, but on Tuesday. Friendly, in one or two sentences."
+    /// What the reply says, and how, such as "Accept. In one sentence."
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
-    /// Show passages of the index of notes too [default without =DIR: `refrain/notes` in the user's data folder].
+    /// Show passages of the index of notes too; =DIR names another folder.
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// With --notes: maximum number of passages.
@@ -110,14 +117,18 @@ pub(crate) struct EditArgs {
     /// Show the changes while they are made, in place of the new text.
     #[arg(long, conflicts_with_all = ["json", "in_place"])]
     pub(crate) changes: bool,
-    /// Show the changes, ask, and replace the file by the new text. The old text is kept in the store (64 texts at most).
+    /// Show the changes, ask, and replace the file by the new text.
+    ///
+    /// The old text is kept in the store (64 texts at most).
     #[arg(long)]
     pub(crate) in_place: bool,
     /// With --in-place: replace the file without a question.
     #[arg(long, requires = "in_place")]
     pub(crate) yes: bool,
-    /// Replace the file also by a text that drops most of its words, or has the instruction or a part of the prompt in it. With --undo: also
-    /// if the file was changed since.
+    /// Replace the file also by a text that is doubted.
+    ///
+    /// One that drops most of the words, or has the instruction or a part of the prompt in it. With --undo: also if the file was changed
+    /// since.
     #[arg(long)]
     pub(crate) force: bool,
     /// Bring back the text that the last --in-place has replaced.

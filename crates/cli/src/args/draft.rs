@@ -17,8 +17,9 @@ pub(crate) struct DraftArgs {
     /// the others are read; `self` is the predictor inside this program. Never changes the output.
     #[arg(long, value_name = "HOW", default_value = "auto", hide_default_value = true)]
     pub(crate) draft: DraftArg,
-    /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain-train
-    /// predictor`, or `fixture` for the model inside this program. Never changes the output.
+    /// Prune verification batches half-way through the layers by this predictor.
+    ///
+    /// A file written by `refrain-train predictor`, or `fixture` for the model inside this program. Never changes the output.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
 }

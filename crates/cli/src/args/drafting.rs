@@ -9,7 +9,7 @@ use refrain_program::args::{bytes, number, one_of, setting};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftingArgs {
-    /// Parts and policy of drafting, as KEY=VALUE; may be repeated. Never changes the output.
+    /// Parts and policy of drafting, as KEY=VALUE,…. Never changes the output.
     ///
     /// rows=auto|N            draft rows per step: by their measured cost, or a number
     /// batch-max=N            maximum rows of a verification batch

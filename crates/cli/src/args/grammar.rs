@@ -22,7 +22,9 @@ pub(crate) struct GrammarArgs {
     /// Answer in the language of a Lark grammar.
     #[arg(long, value_name = "FILE")]
     pub(crate) grammar: Option<PathBuf>,
-    /// The grammar starts after this text, for example after `</think>`. The text before it is free.
+    /// The grammar starts after this text, such as `</think>`.
+    ///
+    /// The text before it is free.
     #[arg(long, value_name = "MARKER", allow_hyphen_values = true)]
     pub(crate) grammar_after: Option<String>,
 }

@@ -32,7 +32,9 @@ pub(crate) enum IndexCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct IndexFolderArgs {
-    /// The folder of the index [default: `refrain/notes` in the user's data folder].
+    /// The folder of the index.
+    ///
+    /// The default is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) index: Option<PathBuf>,
 }
@@ -42,20 +44,27 @@ pub(crate) struct IndexFolderArgs {
 pub(crate) struct IndexReadArgs {
     #[command(flatten)]
     pub(crate) folder: IndexFolderArgs,
-    /// Skip files longer than this, such as 20MB; remembered [default: 8MiB].
+    /// Skip files longer than this, such as 20MB [default: 8MiB].
+    ///
+    /// Remembered.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) max_bytes: Option<u64>,
-    /// The languages of the notes, as codes (`en,de`), or `all`, among which each note's is detected; remembered [default: all].
+    /// The languages of the notes, as codes (`en,de`), or `all` [default: all].
+    ///
+    /// The language of each note is detected among them. Remembered.
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) languages: Vec<String>,
-    /// Follow links that lead out of the added files and folders, or with `=false` skip them; remembered [default: false].
+    /// Follow links that lead out of the added files and folders.
+    ///
+    /// `=false` skips them, as without the option. Remembered.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) follow_links: Option<bool>,
-    /// Store token ids for this model's tokenizer, so that `ask` drafts from passages without tokenizing them.
+    /// Store token ids for this model, so that `ask` need not tokenize passages.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
-    /// Store vectors of this model for embeddings (such as Qwen3-Embedding), so that `search` finds by meaning too; remembered.
-    /// `none` ends it.
+    /// Store vectors of this model, so that `search` finds by meaning too.
+    ///
+    /// A model for embeddings, such as Qwen3-Embedding; `none` ends it. Remembered.
     #[arg(long, value_name = "MODEL")]
     pub(crate) embedder: Option<PathBuf>,
 }
@@ -119,13 +128,17 @@ pub(crate) struct IndexSearchArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct IndexFilterArgs {
-    /// Only this kind of source: note, mail, chat, screen or event. May be repeated.
+    /// Only this kind of source: note, mail, chat, screen or event.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<SourceKind>,
     /// Only this file, or files in this folder. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) within: Vec<PathBuf>,
-    /// Only from a date up to one, both included: `2024-05-01..2024-05-31`, `2024-05-01T12:30..`, `..2024-05-31` (UTC).
+    /// Only from a date up to one: `2024-05-01..2024-05-31` (UTC).
+    ///
+    /// Both are included, and one may be left out: `2024-05-01T12:30..`, `..2024-05-31`.
     #[arg(long, value_name = "FROM..UNTIL", value_parser = dates)]
     pub(crate) dates: Option<Dates>,
     /// Only with this tag, or with one of several. May be repeated.

@@ -9,15 +9,21 @@ use super::files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// OWNER/NAME, OWNER/NAME:FILE or OWNER/NAME@REVISION:FILE, of the hub that the variable HF_ENDPOINT names or the public one. FILE is a file of the repository, a quantisation such as Q4_0, a pattern
-    /// with `*` and `?`, or `safetensors`; it may be omitted if there is one GGUF file, or none.
+    /// OWNER/NAME, OWNER/NAME:FILE or OWNER/NAME@REVISION:FILE.
+    ///
+    /// FILE is a file of the repository, a quantisation such as Q4_0, a pattern with `*` and `?`, or `safetensors`; it may be omitted if
+    /// there is one GGUF file, or none. The variable HF_ENDPOINT names another hub than the public one.
     #[arg(value_name = "OWNER/NAME[:FILE]")]
     pub(crate) name: String,
-    /// Take the token from the keyring: the entry with the service `refrain`, through `secret-tool` or on macOS `security`. Without it the
-    /// token is that of HF_TOKEN, or of the file that the hub's own tools keep.
+    /// Take the token from the keyring: the entry with the service `refrain`.
+    ///
+    /// Through `secret-tool`, or on macOS `security`. Without it the token is that of HF_TOKEN, or of the file that the hub's own tools
+    /// keep.
     #[arg(long)]
     pub(crate) keyring: bool,
-    /// Attempts that bring nothing before the download is given up, and the seconds without an answer, or with less than 4 kB, that end one.
+    /// Attempts in vain before the download ends, and the seconds that end one.
+    ///
+    /// An attempt is in vain if it brings nothing. One with less than 4 kB in these seconds ends.
     #[arg(long, value_name = "N[,SECONDS]", default_value = "6,30", value_parser = attempts)]
     pub(crate) attempts: Attempts,
     /// One JSON object instead of text.
@@ -77,7 +83,7 @@ pub(crate) struct ModelsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsRmArgs {
-    /// OWNER/NAME removes everything that was pulled from this repository, OWNER/NAME:FILE one model.
+    /// OWNER/NAME for everything of this repository, OWNER/NAME:FILE for one model.
     #[arg(value_name = "OWNER/NAME[:FILE]", required = true)]
     pub(crate) names: Vec<String>,
     /// One JSON object instead of text.

@@ -7,7 +7,9 @@ use refrain_program::args::{number, setting};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Maximum number of output tokens, at most half of the context [default: 512, or a quarter].
+    /// Maximum number of output tokens [default: 512].
+    ///
+    /// At most half of the context. The default is at most a quarter of it.
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Temperature; 0 decodes greedily.
@@ -15,22 +17,27 @@ pub(crate) struct SamplingArgs {
     /// The default is the model's own, else 0 for `run` and 0.7 for `chat`.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Seed of the random numbers: the same seed repeats the answer [default: a new one for each answer; the
-    /// statistics show it].
+    /// Seed of the random numbers: the same seed repeats the answer.
+    ///
+    /// The default is a new one for each answer; the statistics show it.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Keep the K most likely tokens; 0 keeps all [default: the model's own, else 0].
+    /// Keep the K most likely tokens; 0 keeps all.
+    ///
+    /// The default is the model's own, else 0.
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<usize>,
-    /// Keep the most likely tokens whose probabilities add up to P [default: the model's own, else 1 for
-    /// `run` and 0.9 for `chat`].
+    /// Keep the most likely tokens whose probabilities add up to P.
+    ///
+    /// The default is the model's own, else 1, and for `chat` 0.9.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
-    /// Drop tokens with less than P times the probability of the most likely token [default: the model's own,
-    /// else 0].
+    /// Drop tokens with less than P times the probability of the likeliest.
+    ///
+    /// The default is the model's own, else 0.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
-    /// Penalties of tokens that repeat, as KEY=VALUE; may be repeated.
+    /// Penalties of tokens that repeat, as KEY=VALUE,….
     ///
     /// repeat=X      divide positive logits of the last 64 tokens by X, multiply negative ones; 1 is off
     /// presence=X    subtract X once from the logit of each of the last 64 tokens

@@ -12,21 +12,27 @@ use super::session::SessionArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Where to listen: an address, a port of this device, both, or `unix:PATH`, a socket that only this user may open.
+    /// The address, the port, both, or `unix:PATH` for a socket of this user.
     ///
-    /// Such as 0.0.0.0, 8081, 127.0.0.1:0 (a free port) or [::1]:8080. An address that other devices reach needs --token.
+    /// Such as 0.0.0.0, 8081, 127.0.0.1:0 (a free port) or [::1]:8080. An address that other devices reach needs --token. Only this user
+    /// may open the socket.
     #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:8080", value_parser = listen)]
     pub(crate) listen: Listen,
-    /// The secret that requests must have as `Authorization: Bearer …`, at least 16 characters; `none` for none.
+    /// The secret of every request, at least 16 characters; `none` for none.
     ///
-    /// The variable REFRAIN_TOKEN hides it from other users of this device. The default with --notes on an address is a new one, which the
-    /// printed address has. With --notes and `none`, every program and every user of this device can read the notes.
+    /// Requests have it as `Authorization: Bearer …`. The variable REFRAIN_TOKEN hides it from other users of this device. The default with
+    /// --notes on an address is a new one, which the printed address has. With --notes and `none`, every program and every user of this
+    /// device can read the notes.
     #[arg(long, value_name = "SECRET")]
     pub(crate) token: Option<String>,
-    /// Let pages of this origin use the server, such as `https://chat.example`. May be repeated.
+    /// Let pages of this origin use the server, such as `https://chat.example`.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) origin: Vec<String>,
-    /// A further name of this device that clients use, without a port. May be repeated.
+    /// A further name of this device that clients use, without a port.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
     /// The name of the model in the API [default: the name of its file].
@@ -41,13 +47,9 @@ pub(crate) struct ServeArgs {
     /// Offer every pulled model under its name, loaded at its first request.
     #[arg(long)]
     pub(crate) pulled: bool,
-    /// Limits of the server, as KEY=VALUE; may be repeated.
+    /// Notes to answer from: folders and files to watch, or an index.
     ///
-    /// running=N      requests that compute at a time, in turns, each with a KV cache [default: 4]
-    /// waiting=N      requests that wait; further ones are refused [default: 64]
-    /// grace=SECONDS  time that running requests have to end when the server is stopped [default: 10]
-    /// prompts=BYTES  memory of computed prompts per model, for the next turns [default: 512MiB]
-    /// models=BYTES   memory of all loaded models; the longest unused ones are unloaded [default: no limit]
+    /// Folders and files are added to the index. Without PATH: the index as `refrain index` keeps it.
     #[arg(long, value_name = "SETTINGS", value_delimiter = ',', value_parser = limit, verbatim_doc_comment)]
     pub(crate) limits: Vec<Limit>,
     #[command(flatten)]
@@ -147,14 +149,20 @@ pub(crate) struct NotesArgs {
     /// PATH: the index, as `refrain index` keeps it].
     #[arg(long, value_name = "PATH", num_args = 0..)]
     pub(crate) notes: Option<Vec<PathBuf>>,
-    /// The folder of the index [default: `refrain/notes` in the user's data folder].
+    /// The folder of the index.
+    ///
+    /// The default is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) index: Option<PathBuf>,
-    /// Keep answers from notes and their computed prompts in this folder, or with `none` in memory [default
-    /// with --notes: `refrain/assistant` in the user's data folder]. Never changes the output.
+    /// Where answers and computed prompts are kept; `none` keeps them in memory.
+    ///
+    /// Later answers draft from them and restore the prompts. The default with --notes is `refrain/assistant` in the user's data folder.
+    /// Never changes the output.
     #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// Offer clients of the Model Context Protocol the tool `forget`, which deletes notes from the index and what was made from them.
+    /// Let clients of the Model Context Protocol delete notes.
+    ///
+    /// Their tool `forget` deletes notes from the index and what was made from them.
     #[arg(long)]
     pub(crate) mcp_forget: bool,
 }
@@ -173,7 +181,9 @@ mod tests {
         assert!(listen("somewhere").is_err() && listen("70000").is_err());
         assert_eq!(limit("grace=3600"), Ok(Limit::Grace(Duration::from_secs(3600))));
         assert_eq!(limit("prompts=1GiB"), Ok(Limit::Prompts(1 << 30)));
-        for (text, part) in [("grace=3601", "grace: the maximum"), ("models=1.5GiB", "models: "), ("x=1", "no key `x`")] {
+        for (text, part) in
+            [("grace=3601", "grace: the maximum"), ("models=1.5GiB", "models: "), ("x=1", "no key `x`")]
+        {
             assert!(limit(text).unwrap_err().contains(part), "{text}");
         }
     }

@@ -27,20 +27,27 @@ pub struct ModelArgs {
 /// How a model is loaded and computed.
 #[derive(Debug, Args)]
 pub struct ComputeArgs {
-    /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed
-    /// files, are not changed.
+    /// Quantisation of float matrices while loading.
+    ///
+    /// Matrices that are quantised in the file, and packed files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub quantize: QuantizeArg,
-    /// Map a packed file instead of reading it: it opens at once, and a disk error ends the program. Never changes the output.
+    /// Map a packed file in place of reading it. Never changes the output.
+    ///
+    /// It opens at once; a disk error ends the program.
     #[arg(long)]
     pub map: bool,
     /// Threads [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
+    /// Instruction set of the kernels [default: the widest of this CPU].
+    ///
+    /// Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub isa: Option<IsaKind>,
-    /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
+    /// Static graphs: maximum bytes of weights in memory.
+    ///
+    /// Too few are an error. The default is as many as needed.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub graph_memory: Option<u64>,
     /// The layers that stay in memory.

@@ -1,7 +1,10 @@
 //! Settings of a group under one option: `--drafting KEY=VALUE,…`.
 
 /// Reads `KEY=VALUE`. `read` gives `None` for a key that it does not know.
-pub fn setting<T>(text: &str, read: impl FnOnce(&str, &str) -> Option<Result<T, String>>) -> Result<T, String> {
+pub fn setting<T>(
+    text: &str,
+    read: impl FnOnce(&str, &str) -> Option<Result<T, String>>,
+) -> Result<T, String> {
     let help = "--help-all lists the keys";
     let (key, value) = text.split_once('=').ok_or_else(|| format!("write KEY=VALUE; {help}"))?;
     let (key, value) = (key.trim(), value.trim());
@@ -37,7 +40,9 @@ mod tests {
             })
         };
         assert_eq!((read("rows=7"), read(" echo = on ")), (Ok(7), Ok(1)));
-        for (text, part) in [("rows=x", "rows: `x`"), ("echo=x", "off, on"), ("x=1", "no key `x`"), ("rows", "KEY=VALUE")] {
+        for (text, part) in
+            [("rows=x", "rows: `x`"), ("echo=x", "off, on"), ("x=1", "no key `x`"), ("rows", "KEY=VALUE")]
+        {
             let problem = read(text).unwrap_err();
             assert!(problem.contains(part), "{problem}");
         }
