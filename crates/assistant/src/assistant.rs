@@ -402,10 +402,14 @@ impl Assistant {
     /// Options of a generation, for a job.
     pub(crate) fn generate_options(&self, job: &JobOptions) -> GenerateOptions {
         let sampling = job.sampling.as_ref().unwrap_or(&self.options().sampling);
-        GenerateOptions::default()
-            .with_max_tokens(self.answer_tokens(job))
-            .with_sampling(sampling.clone())
-            .with_cancel(job.cancel.clone())
+        GenerateOptions {
+            max_tokens: self.answer_tokens(job),
+            sampling: sampling.clone(),
+            stop: job.stop.clone(),
+            ignore_eos: job.ignore_eos,
+            cancel: job.cancel.clone(),
+            ..GenerateOptions::default()
+        }
     }
 
     pub(crate) fn context_len(&self) -> usize {

@@ -156,7 +156,7 @@ pub(crate) struct Prompt {
     pub(crate) alternative: Option<Vec<Message>>,
     /// The task, for the namespace of its history.
     pub(crate) task: &'static str,
-    /// A session that has all turns but the last; `None`: a new one.
+    /// A session that has all turns but the last, or the text to continue; `None`: a new one.
     pub(crate) session: Option<Session>,
     /// `None`: the prompt is prefilled only.
     pub(crate) generate: Option<GenerateOptions>,
@@ -484,6 +484,9 @@ fn push<T>(
 
 /// Adds turns to a session, as text if the model has no template for them.
 fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> Result<(), TaskError> {
+    if turns.is_empty() {
+        return Ok(());
+    }
     if assistant.has_chat_template() {
         turns.into_iter().try_for_each(|turn| session.append_message(turn))?;
     } else {

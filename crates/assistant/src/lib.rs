@@ -67,6 +67,6 @@ pub use store::{EditCopies, EditCopy, StoreError};
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    SummarizeRequest, Summary, Turn, UiCommand, UiRequest,
+    SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

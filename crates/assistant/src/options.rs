@@ -109,6 +109,10 @@ pub struct JobOptions {
     pub sampling: Option<Sampling>,
     /// As [`AssistantOptions::answer_tokens`], for this job.
     pub answer_tokens: Option<usize>,
+    /// Texts before which the output ends.
+    pub stop: Vec<String>,
+    /// Whether the output goes on after the model's end token. Default `false`.
+    pub ignore_eos: bool,
     /// Stops the job from any thread.
     pub cancel: CancelToken,
     /// Whether the answer is kept, and later answers are drafted from it. Default `true`.
@@ -125,6 +129,8 @@ impl Default for JobOptions {
             priority: Priority::default(),
             sampling: None,
             answer_tokens: None,
+            stop: Vec::new(),
+            ignore_eos: false,
             cancel: CancelToken::new(),
             keep: true,
             sources: Vec::new(),
@@ -137,6 +143,8 @@ setters!(JobOptions {
     with_priority: priority: Priority,
     with_sampling: sampling: Option<Sampling>,
     with_answer_tokens: answer_tokens: Option<usize>,
+    with_stop: stop: Vec<String>,
+    with_ignore_eos: ignore_eos: bool,
     with_cancel: cancel: CancelToken,
     with_keep: keep: bool,
     with_sources: sources: Vec<Box<dyn DraftSource>>,
@@ -145,11 +153,14 @@ setters!(JobOptions {
 
 impl fmt::Debug for JobOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { priority, sampling, answer_tokens, cancel, keep, sources, processors } = self;
+        let Self { priority, sampling, answer_tokens, stop, ignore_eos, cancel, keep, sources, processors } =
+            self;
         f.debug_struct("JobOptions")
             .field("priority", priority)
             .field("sampling", sampling)
             .field("answer_tokens", answer_tokens)
+            .field("stop", stop)
+            .field("ignore_eos", ignore_eos)
             .field("cancel", cancel)
             .field("keep", keep)
             .field("n_sources", &sources.len())

@@ -109,6 +109,11 @@ impl Template {
         Self { paragraphs: vec![vec![Part::Request]], is_cited: false }
     }
 
+    /// The user's words behind texts.
+    pub(crate) fn words_behind_texts() -> Self {
+        Self { paragraphs: vec![vec![Part::Passages], vec![Part::Request]], is_cited: false }
+    }
+
     /// The template's own sentences of three words or more, which no note has by chance.
     pub(crate) fn sentences(&self) -> impl Iterator<Item = &str> {
         let texts = self.paragraphs.iter().flatten().filter_map(|part| match part {

@@ -2,39 +2,40 @@
 
 mod assist;
 mod draft;
+mod drafting;
 mod files;
 mod forget;
 mod grammar;
-mod history;
 mod index;
 mod models;
-mod policy;
 mod sampling;
 mod serve;
 mod session;
 mod tiers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use refrain::{GenerateOptions, Sampling, Task};
-use refrain_program::args::ModelArgs;
+use refrain_assistant::JobOptions;
+use refrain_grammar::Grammar;
 use refrain_program::start::Color;
 
-pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
+use crate::assist::Assisted;
+use crate::grammar::constrained;
+
+pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
-pub(crate) use forget::{ForgetKeptArgs, PrefixesCommand, PrefixesCommandArgs, PrefixesFolderArgs};
+pub(crate) use forget::ForgetArgs;
 pub(crate) use grammar::GrammarArgs;
-pub(crate) use history::{FolderArgs, ForgetArgs, HistoryArgs, HistoryCommand, HistoryCommandArgs};
 pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
 };
-pub(crate) use models::{ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
+pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
-pub(crate) use serve::{McpArgs, NotesArgs, ServeArgs};
+pub(crate) use serve::{Listen, McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
@@ -53,21 +54,25 @@ pub(crate) struct Cli {
     /// When to colour the output by draft source.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
-    /// The file with defaults of options [default: REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings].
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "no_config")]
+    /// The file with defaults of options; `none` ignores it and the environment.
+    ///
+    /// The default is that of REFRAIN_CONFIG, or `refrain/config.toml` in the user's folder of settings. `none` ignores the variables
+    /// REFRAIN_… too.
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Ignore the file with defaults, and the variables REFRAIN_….
-    #[arg(long, global = true)]
-    pub(crate) no_config: bool,
-    /// The folder of pulled models, which `--model OWNER/NAME` and others name [default: `refrain/models` in the user's data folder].
+    /// The folder of pulled models, which `--model OWNER/NAME` and others name.
+    ///
+    /// The default is `refrain/models` in the user's data folder.
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) models: Option<PathBuf>,
-    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`), such as llama-bpe, qwen2 or smollm; `inspect` lists them.
+    /// The pre-tokenizer of GGUF files that name none (`tokenizer.ggml.pre`).
+    ///
+    /// Such as llama-bpe, qwen2 or smollm; `model inspect` lists them.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) pre_tokenizer: Option<String>,
-    /// Encrypt the index of notes, the stored answers, summaries and computed prompts with the key in this file: 32 bytes, or 64
-    /// hexadecimal digits. An index or a store that was begun without a key, or with another one, is refused; computed prompts
-    /// (--prefixes) of another key are removed.
+    /// Encrypt the index and what is kept of answers with the key in this file.
+    ///
+    /// 32 bytes, or 64 hexadecimal digits. An index or a store that was begun without a key, or with another one, is refused.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
     /// Show the options of every day.
@@ -89,13 +94,12 @@ pub(crate) fn command_line() -> clap::Command {
 
 /// What `--help` of `run` and `chat` leaves out.
 const MORE: &str = "\
---help-all adds: links and passages of notes; quantisation and KV cache; stores of answers and
-prompts; samplers, penalties and seeds; regular expressions and grammars; the parts and the policy
-of drafting; kernels; colours and defaults.";
+--help-all adds: quantisation and KV cache; samplers, penalties and seeds; regular expressions and
+grammars; the parts and the policy of drafting; kernels; colours and defaults.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Answer one request.
+    /// Answer one request in your own words.
     #[command(after_help = MORE)]
     Run(Box<RunArgs>),
     /// Hold a conversation of several turns. Later answers draft from earlier ones.
@@ -119,10 +123,8 @@ pub(crate) enum Command {
     Model(ModelCommandArgs),
     /// Keep notes, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
-    /// Show or delete the answers and computed prompts that `run` and `chat` have stored.
-    History(HistoryCommandArgs),
-    /// Delete what `ask`, `summarize`, `reply`, `edit` and `ui` have kept of notes or conversations, and the notes' text in the index.
-    Forget(ForgetKeptArgs),
+    /// Delete what is kept of notes and conversations: answers, computed prompts, and the notes' text in the index.
+    Forget(ForgetArgs),
     /// Show the defaults of options that the file and the environment set; write completions and manual pages.
     Config(ConfigArgs),
 }
@@ -157,76 +159,45 @@ pub(crate) struct ManArgs {
 pub(crate) struct RunArgs {
     /// The request; `-`, or none with piped input, reads standard input.
     pub(crate) prompt: Option<String>,
-    /// Read the request from a file.
+    /// Texts before the request: .md and .txt files, and folders of them.
     ///
-    /// `-` is standard input. With a task and a PROMPT, the file is the text to work on.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
+    /// May be repeated.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) context: Vec<PathBuf>,
     /// Continue the prompt as plain text, without the chat template.
-    #[arg(long, conflicts_with_all = ["task", "context", "notes", "system"])]
+    #[arg(long, conflicts_with_all = ["context", "system"])]
     pub(crate) raw: bool,
     #[command(flatten)]
-    pub(crate) task: TaskArgs,
-    #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) answer: WordsArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    #[command(flatten)]
-    pub(crate) task: TaskArgs,
-    #[command(flatten)]
-    pub(crate) common: CommonArgs,
-}
-
-/// The task, and the text to work on.
-#[derive(Debug, Args)]
-pub(crate) struct TaskArgs {
-    /// The task: summarize, answer, ui or reply.
+    /// Notes to search in each turn: .md and .txt files, and folders of them.
     ///
-    /// The default with --context or --notes is `answer`.
-    #[arg(long, value_name = "TASK")]
-    pub(crate) task: Option<Task>,
-    /// Notes to use: .md and .txt files, and folders of them.
-    ///
-    /// Notes that do not fit the context are left out with a notice. May be repeated.
+    /// May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) context: Vec<PathBuf>,
-    /// In folders of --context, follow links that lead out of the named files and folders.
-    #[arg(long, requires = "context")]
-    pub(crate) follow_links: bool,
-    /// Notes to answer from: the index of `refrain index`.
+    /// Notes to search in each turn: the index of `refrain index`.
     ///
-    /// The default without =DIR is `refrain/notes` in the user's data folder.
+    /// =DIR names another folder of an index.
     #[arg(long, value_name = "DIR", require_equals = true, conflicts_with = "context")]
     pub(crate) notes: Option<Option<PathBuf>>,
-    /// Maximum number of passages of the notes in the prompt, for tasks that search them.
+    /// Maximum number of passages of the notes that a turn shows.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = at_least_one())]
     pub(crate) passages: usize,
-    /// Instructions before the conversation.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) system: Option<String>,
+    #[command(flatten)]
+    pub(crate) answer: WordsArgs,
 }
 
-/// The generation options of run and chat.
+/// The options of answers to the user's own words: those of run and chat.
 #[derive(Debug, Args)]
-pub(crate) struct CommonArgs {
+pub(crate) struct WordsArgs {
     /// Statistics after each answer: text, json or off.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = StatsFormat::Text, hide_possible_values = true, hide_default_value = true)]
     pub(crate) stats: StatsFormat,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    #[command(flatten)]
-    pub(crate) session: SessionArgs,
-    #[command(flatten)]
-    pub(crate) history: HistoryArgs,
-    /// Keep computed prompts and answers in this folder, up to 4 GiB, and restore the longest known beginning of a
-    /// prompt instead of computing it [default without =DIR: `refrain/prefixes` in the user's cache folder]. Never
-    /// changes the output.
-    #[arg(long, value_name = "DIR", require_equals = true, help_heading = "History")]
-    pub(crate) prefixes: Option<Option<PathBuf>>,
-    #[command(flatten)]
-    pub(crate) sampling: SamplingArgs,
+    pub(crate) assist: AssistArgs,
     /// End the answer before this text; may be repeated.
     #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
     pub(crate) stop: Vec<String>,
@@ -237,11 +208,14 @@ pub(crate) struct CommonArgs {
     pub(crate) grammar: GrammarArgs,
 }
 
-impl CommonArgs {
-    /// The options of an answer, with `defaults` for the missing ones.
-    pub(crate) fn generate_options(&self, defaults: Sampling) -> GenerateOptions {
-        let options = self.sampling.generate_options(defaults);
-        GenerateOptions { stop: self.stop.clone(), ignore_eos: self.ignore_eos, ..options }
+impl WordsArgs {
+    /// The options of an answer.
+    pub(crate) fn job(&self, assisted: &Assisted<'_>, grammar: Option<&Grammar>) -> JobOptions {
+        let options = JobOptions::default().with_stop(self.stop.clone()).with_ignore_eos(self.ignore_eos);
+        match grammar {
+            Some(grammar) => constrained(options, grammar, &assisted.sampling, &self.assist.sampling),
+            None => options,
+        }
     }
 }
 
@@ -255,6 +229,11 @@ pub(crate) enum StatsFormat {
     Off,
 }
 
+/// Whether a folder is `none`: `./none` names one of this name.
+pub(crate) fn is_none(folder: &Path) -> bool {
+    folder == Path::new("none")
+}
+
 /// A number from 1 on.
 fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
@@ -262,7 +241,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 
 #[cfg(test)]
 mod tests {
-    use refrain::SessionOptions;
+    use refrain::{Sampling, SessionOptions};
 
     use super::*;
 
@@ -274,11 +253,9 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_library() {
         let Command::Run(args) = Cli::parse_from(["refrain", "run", "hello"]).command else { unreachable!() };
-        let options = args.common.generate_options(Sampling::default());
-        let defaults = GenerateOptions::default();
-        assert_eq!(options.sampling, defaults.sampling);
-        assert_eq!(options.max_tokens, defaults.max_tokens);
-        let session = args.common.session.session_options(&SessionOptions::default().namespace);
+        let assist = &args.answer.assist;
+        assert_eq!(assist.sampling.sampling(Sampling::default()), Sampling::default());
+        let session = assist.session.session_options(&SessionOptions::default().namespace);
         assert_eq!(format!("{session:?}"), format!("{:?}", SessionOptions::default()));
     }
 }

@@ -1,4 +1,4 @@
-//! The assistant's commands: ask, summarize, reply, edit, ui.
+//! The assistant's commands: ask, summarize, reply, edit, ui; and the assistant of `run` and `chat`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -6,30 +6,29 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::{FinishReason, Origin, Stats, Task, TextKind};
+use refrain::{Engine, FinishReason, Origin, Sampling, Stats, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
     EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
-    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, Template, TextEvent, UiRequest,
+    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
 use refrain_files::replace::replace_contents;
-use refrain_index::NotesError;
 use serde_json::{Value, json};
 
-use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, UiArgs};
-use crate::context::{self, Chosen};
+use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, is_none};
+use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::index::{embedder_of, open_named};
+use crate::input::read_input;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::load::note_demonstration;
 use crate::progress::Progress;
-use crate::prompt::read_input;
-use crate::sampling;
 use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
+use crate::{profile, sampling};
 use refrain_program::place::data_folder;
 
 /// The prompt of `ask`, unless --no-citations is given.
@@ -39,9 +38,7 @@ const CITING: &str =
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let given = match args.context.is_empty() {
         true => None,
-        false => Some(
-            context::Notes::read(&args.context, args.follow_links)?.search(&args.question, args.passages)?,
-        ),
+        false => Some(context::Notes::read(&args.context)?.search(&args.question, args.passages)?),
     };
     let notes = match given {
         Some(_) => None,
@@ -49,25 +46,27 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     };
     let mut prompts = Prompts::default();
     // The demonstration has learnt another prompt.
-    if !args.no_citations && args.assist.model.model.is_some() {
+    if !args.no_citations && args.task.assist.model.model.is_some() {
         prompts.answer = Template::new(CITING).expect("it has its places");
     }
     let options = AssistantOptions::default().with_n_passages(args.passages);
-    let assisted = Assisted::open(&args.assist, notes.as_deref(), options, prompts, Task::Answer)?;
+    let assisted = Assisted::task(&args.task, notes.as_deref(), options, prompts)?;
     let within = args.within.iter().map(|path| absolute(path)).collect::<Vec<_>>();
-    let passages = given.map(|chosen| chosen.into_iter().map(as_passage).collect::<Result<Vec<_>, _>>());
-    let passages = passages.transpose()?;
-    let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(passages);
-    let job = assisted.assistant.answer(request, assisted.job())?;
+    let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(given);
+    let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
-    if !args.assist.json {
+    if !args.task.json {
         note_provenance(&done.text, &done.passages, &done.provenance);
     }
     Ok(Exit::Done)
 }
 
 pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    if args.changes && args.task.assist.store.as_deref().is_some_and(is_none) {
+        let problem = "--changes compares with the last summary, and --store none keeps none";
+        return Err(Failure::usage(problem, "omit one of them"));
+    }
     let of_index = args.notes.is_some() || args.query.is_some();
     let named = args.notes.iter().flatten().next();
     let notes =
@@ -82,9 +81,8 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
     };
     let request = request.with_request(args.request.clone().unwrap_or_default());
     let options = AssistantOptions::default();
-    let assisted =
-        Assisted::open(&args.assist, notes.as_deref(), options, Prompts::default(), Task::Summarize)?;
-    let job = assisted.assistant.summarize(request, assisted.job())?;
+    let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
+    let job = assisted.assistant.summarize(request, JobOptions::default())?;
     // The job knows the earlier summary, which is compared with.
     let done = assisted.run(job, interrupt, if args.changes { Shows::Nothing } else { Shows::Text })?;
     match &done.previous {
@@ -122,12 +120,10 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let request = ReplyRequest::of(message)
         .with_earlier(earlier)
         .with_request(args.request.clone().unwrap_or_default())
-        .with_tone(args.tone.clone())
-        .with_length(args.length.map(|length| length.length()))
         .with_n_passages(if notes.is_some() { args.passages } else { 0 });
     let options = AssistantOptions::default();
-    let assisted = Assisted::open(&args.assist, notes.as_deref(), options, Prompts::default(), Task::Reply)?;
-    let job = assisted.assistant.reply(request, assisted.job())?;
+    let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
+    let job = assisted.assistant.reply(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
     Ok(Exit::Done)
@@ -142,11 +138,11 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     }
     let text = read_input(&args.file)?;
     let options = AssistantOptions::default();
-    let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Reply)?;
+    let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
     let instruction = args.instruction.as_deref().unwrap_or_default();
     let request = EditRequest::new(text.as_str(), instruction);
     let request = if args.file == Path::new("-") { request } else { request.of_note(&args.file)? };
-    let job = assisted.assistant.edit(request, assisted.job())?;
+    let job = assisted.assistant.edit(request, JobOptions::default())?;
     let shows = match (args.changes, args.in_place) {
         (true, _) => Shows::Changes(&text),
         (false, true) if args.yes => Shows::Nothing,
@@ -185,7 +181,7 @@ fn check_in_place(args: &EditArgs) -> Result<(), Failure> {
     if args.file == Path::new("-") {
         return Err(Failure::usage("standard input cannot be replaced", "omit --in-place"));
     }
-    if args.assist.model.model.is_none() {
+    if args.task.assist.model.model.is_none() {
         let problem = "the demonstration model inside this program writes into no file";
         return Err(Failure::usage(
             problem,
@@ -193,13 +189,13 @@ fn check_in_place(args: &EditArgs) -> Result<(), Failure> {
         ));
     }
     let is_seen = io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal();
-    if !args.yes && (args.assist.json || !is_seen) {
+    if !args.yes && (args.task.json || !is_seen) {
         let problem = "--in-place shows the changes on a terminal and asks";
         return Err(Failure::usage(problem, "--yes replaces the file without a question"));
     }
-    if store_of(&args.assist).is_none() && !args.assist.no_store {
+    if store_of(&args.task.assist).is_none() && args.task.assist.store.is_none() {
         let problem = "there is no folder that could keep the old text";
-        return Err(Failure::usage(problem, "name one with --store, or keep nothing with --no-store"));
+        return Err(Failure::usage(problem, "name one with --store, or keep nothing with --store none"));
     }
     Ok(())
 }
@@ -238,18 +234,18 @@ fn put_in_place(args: &EditArgs, old: &str, new: &str) -> Result<(), Failure> {
         let problem = format!("`{}` was changed meanwhile: it is not replaced", args.file.display());
         return Err(Failure::new(Exit::Failed, problem));
     }
-    if let Some(folder) = store_of(&args.assist) {
+    if let Some(folder) = store_of(&args.task.assist) {
         EditCopies::in_store(folder, key()?.as_ref()).keep(&args.file, old, new).map_err(not_copied)?;
     }
     replace(&args.file, new)?;
-    if !args.assist.no_store {
+    if store_of(&args.task.assist).is_some() {
         note(&visible(&format!("`refrain edit --undo {}` brings the old text back", args.file.display())));
     }
     Ok(())
 }
 
 fn not_copied(error: StoreError) -> Failure {
-    let advice = "the file is unchanged; --no-store keeps no old text";
+    let advice = "the file is unchanged; --store none keeps no old text";
     Failure::new(Exit::Failed, format!("{error} ({advice})"))
 }
 
@@ -257,7 +253,7 @@ fn not_copied(error: StoreError) -> Failure {
 fn undo(args: &EditArgs) -> Result<Exit, Failure> {
     let file = args.file.display();
     let key = key()?;
-    let copies = store_of(&args.assist).map(|folder| EditCopies::in_store(folder, key.as_ref()));
+    let copies = store_of(&args.task.assist).map(|folder| EditCopies::in_store(folder, key.as_ref()));
     let copy =
         copies.as_ref().map(|copies| copies.newest(&args.file)).transpose().map_err(not_copied)?.flatten();
     let (Some(copies), Some(copy)) = (copies, copy) else {
@@ -281,9 +277,9 @@ fn undo(args: &EditArgs) -> Result<Exit, Failure> {
 
 /// The folder of the store: the named one, or the default one if the user has one.
 fn store_of(args: &AssistArgs) -> Option<PathBuf> {
-    match args.no_store {
-        true => None,
-        false => args.store.clone().or_else(|| data_folder("assistant")),
+    match &args.store {
+        Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
+        None => data_folder("assistant"),
     }
 }
 
@@ -296,9 +292,9 @@ pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> 
         )
     })?;
     let options = AssistantOptions::default();
-    let assisted = Assisted::open(&args.assist, None, options, Prompts::default(), Task::Ui)?;
+    let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
     let request = UiRequest::new(screen, args.goal.as_str()).with_last_command(args.last.clone());
-    let job = assisted.assistant.ui_command(request, assisted.job())?;
+    let job = assisted.assistant.ui_command(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish(&done.report, || {
         let mut json = about(&done.text, "", &done.report);
@@ -309,15 +305,19 @@ pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> 
 }
 
 /// An assistant for one command.
-struct Assisted<'a> {
+pub(crate) struct Assisted<'a> {
     args: &'a AssistArgs,
-    setup: Setup,
-    assistant: Assistant,
+    /// Whether one JSON object is written in place of the text.
+    is_json: bool,
+    pub(crate) setup: Setup,
+    /// How tokens are chosen, without a grammar.
+    pub(crate) sampling: Sampling,
+    pub(crate) assistant: Assistant,
 }
 
 /// What a command writes while its job runs; nothing with `--json`.
 #[derive(Clone, Copy)]
-enum Shows<'a> {
+pub(crate) enum Shows<'a> {
     Nothing,
     Text,
     /// The changes from this text.
@@ -325,23 +325,38 @@ enum Shows<'a> {
 }
 
 impl<'a> Assisted<'a> {
-    fn open(
+    /// Opens the assistant of a task.
+    fn task(
+        args: &'a TaskArgs,
+        notes: Option<&Path>,
+        options: AssistantOptions,
+        prompts: Prompts,
+    ) -> Result<Self, Failure> {
+        let assisted = Self::open(&args.assist, notes, options, prompts, sampling::for_task)?;
+        Ok(Self { is_json: args.json, ..assisted })
+    }
+
+    /// Opens the assistant with these defaults of sampling.
+    pub(crate) fn open(
         args: &'a AssistArgs,
         notes: Option<&Path>,
         options: AssistantOptions,
         prompts: Prompts,
-        task: Task,
+        defaults: impl FnOnce(&Engine) -> Sampling,
     ) -> Result<Self, Failure> {
         let setup = setup::open(&args.model, &args.session, 1)?;
         let engine = &setup.engine;
-        let is_text = task != Task::Ui;
-        let sampling = args.sampling.generate_options(sampling::for_task(is_text)).sampling;
+        // Its options are checked before a prompt is laid out by them.
+        let of_session = setup.session_options(&args.session, "assistant");
+        profile::note_mismatch(&engine.session(of_session.clone())?);
+        let sampling = args.sampling.sampling(defaults(engine));
         let options = options
-            .with_session(setup.session_options(&args.session, "assistant"))
-            .with_sampling(sampling)
+            .with_session(of_session)
+            .with_sampling(sampling.clone())
             .with_answer_tokens(args.sampling.max_tokens)
             .with_system(args.system.clone());
         let store = store_of(args);
+        let is_new = args.store.is_none() && store.as_deref().is_some_and(|folder| !folder.exists());
         let notes = match notes {
             Some(folder) => Some((folder, embedder_of(folder)?)),
             None => None,
@@ -371,23 +386,35 @@ impl<'a> Assisted<'a> {
             }
             error => Err(error),
         })?;
-        Ok(Self { args, setup, assistant })
+        if let Some(folder) = store.filter(|_| is_new && assistant.has_store()) {
+            let place = folder.display();
+            note(&visible(&format!(
+                "answers and computed prompts are kept in {place}, for later ones; --store none keeps nothing"
+            )));
+        }
+        Ok(Self { args, is_json: false, setup, sampling, assistant })
     }
 
-    fn job(&self) -> JobOptions {
-        JobOptions::default()
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.setup.engine
     }
 
     /// Runs a job and writes what it shows. Ctrl-C cancels it.
-    fn run<T>(&self, job: Job<T>, interrupt: &Interrupt, shows: Shows<'_>) -> Result<T, Failure> {
+    pub(crate) fn run<T>(&self, job: Job<T>, interrupt: &Interrupt, shows: Shows<'_>) -> Result<T, Failure> {
         let _cancelling = interrupt.cancels(job.cancel_token());
-        note_demonstration(&self.args.model);
         let mut out = AnswerStream::stdout();
         let mut progress = Some(Progress::tokens("prefill"));
-        let shows = if self.args.json { Shows::Nothing } else { shows };
+        let shows = if self.is_json { Shows::Nothing } else { shows };
         let (mut new_text, mut is_reasoning, mut result) = (String::new(), false, None);
         for event in job {
-            let event = event?;
+            let event = match event {
+                Err(TaskError::Cancelled) => {
+                    out.end_line()?;
+                    note("ended by Ctrl-C; nothing of it is kept");
+                    return Err(TaskError::Cancelled.into());
+                }
+                event => event?,
+            };
             if !matches!(event, JobEvent::Prefill { .. }) {
                 progress = None;
             }
@@ -422,6 +449,8 @@ impl<'a> Assisted<'a> {
         }
         drop(progress);
         out.end_line()?;
+        // A request that is refused has no answer to explain.
+        note_demonstration(&self.args.model);
         Ok(result.expect("a job ends with a result or an error"))
     }
 
@@ -443,20 +472,25 @@ impl<'a> Assisted<'a> {
         })
     }
 
-    /// Keeps what was learnt, and writes the notices and the JSON form.
-    fn finish(&self, report: &Report, json: impl FnOnce() -> Value) -> Result<(), Failure> {
+    /// Keeps what was learnt, and writes the notices of what is cut, not kept or left out.
+    pub(crate) fn note_end(&self, report: &Report) {
         self.setup.learned.keep(&self.setup.engine);
         note_cut(report);
         if let Some(reason) = &report.not_kept {
             note(&visible(&format!("the answer is not kept: {reason}")));
         }
-        if self.args.json {
+        note_left_out(&report.left_out);
+    }
+
+    /// As [`note_end`](Self::note_end), and writes the JSON form or the other notices.
+    fn finish(&self, report: &Report, json: impl FnOnce() -> Value) -> Result<(), Failure> {
+        self.note_end(report);
+        if self.is_json {
             let mut json = json();
             json["model"] = json!(self.setup.checkpoint.name());
             AnswerStream::stdout().line(&json.to_string())?;
             return Ok(());
         }
-        note_left_out(&report.left_out);
         note(&summary(&report.stats));
         Ok(())
     }
@@ -488,13 +522,6 @@ fn name_of(path: &Path) -> String {
 fn absolute(path: &Path) -> PathBuf {
     // As the index names files: links stay.
     refrain_index::notes::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-fn as_passage(chosen: Chosen) -> Result<Passage, NotesError> {
-    let (path, line) = chosen.source.place();
-    let title =
-        if chosen.title.is_empty() { format!("{}:{line}", path.display()) } else { chosen.title.clone() };
-    Passage::new(title, chosen.text).of_note(path)
 }
 
 /// Replaces a file's text; its permissions, links and names stay.
@@ -542,7 +569,7 @@ fn about(text: &str, reasoning: &str, report: &Report) -> Value {
     })
 }
 
-fn passage_json(passage: &Passage) -> Value {
+pub(crate) fn passage_json(passage: &Passage) -> Value {
     let source = passage.source.as_ref();
     json!({
         "title": passage.title,
@@ -554,7 +581,7 @@ fn passage_json(passage: &Passage) -> Value {
     })
 }
 
-fn left_out_json(left_out: &LeftOut) -> Value {
+pub(crate) fn left_out_json(left_out: &LeftOut) -> Value {
     let source = left_out.source.as_ref();
     json!({
         "title": left_out.title,
@@ -582,6 +609,11 @@ fn left_out_text(left_out: &LeftOut) -> String {
         _ => ("", "it does not fit the context"),
     };
     format!("left out: {start}{place}, {} tokens: {why}", left_out.n_tokens)
+}
+
+/// The note and the title of a passage.
+pub(crate) fn place_of(passage: &Passage) -> String {
+    place(&passage.title, passage.source.as_ref().map(|source| source.path.as_path()))
 }
 
 fn place(title: &str, path: Option<&Path>) -> String {
@@ -647,7 +679,7 @@ fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
         let is_cited =
             sentences.iter().flat_map(|sentence| &sentence.citations).any(|cited| cited.number == index + 1);
         if n_copied > 0 || is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) {
-            let place = place(&passage.title, passage.source.as_ref().map(|source| source.path.as_path()));
+            let place = place_of(passage);
             let words = if n_copied > 0 { format!(": {n_copied} words copied") } else { String::new() };
             note(&visible(&format!("[{}] {place}{words}", index + 1)));
         }

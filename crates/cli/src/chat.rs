@@ -1,90 +1,73 @@
-//! `refrain chat`: a conversation. Turns are read from standard input; answers draft from the conversation
-//! and from earlier answers.
+//! `refrain chat`: the assistant's conversation, with its turns from standard input.
 
 use std::io::{self, BufRead, IsTerminal};
 
-use refrain::{Engine, GenerateOptions, Role, Sampling, Session, SessionOptions, TokenId};
+use refrain_assistant::{AssistantOptions, ChatAnswer, ChatRequest, Conversation, Prompts};
 use refrain_grammar::Grammar;
-use refrain_index::Label;
 
-use crate::answer::{Answer, answer};
 use crate::args::{ChatArgs, StatsFormat};
-use crate::context::PassageSource;
+use crate::assist::{Assisted, Shows};
+use crate::context::Notes;
 use crate::failure::{Exit, Failure, print_error};
-use crate::grammar::{Given, constrained};
-use crate::history::History;
+use crate::grammar::Given;
+use crate::index::open_named;
 use crate::interrupt::Interrupt;
 use crate::load::note_demonstration;
-use crate::prefixes::{CHAT, Prefixes};
-use crate::prompt::{Composed, Composer, Request, prompt_room};
-use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, line_entered, note, print_legend, write_error};
-use crate::{profile, sampling, stats};
+use crate::{sampling, stats};
 
 const HELP: &str = "/reset starts a new conversation · /stats shows the last answer's statistics · /exit or Ctrl-D ends the program · \
                     Ctrl-C ends an answer";
-
-/// The namespace of the history: conversations draft from conversations.
-const NAMESPACE: &str = CHAT;
 
 /// Maximum bytes of a turn. The bound keeps a pipe without line ends from filling the memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let composer = Composer::new(&args.task)?;
-    let grammar = Given::read(&args.common.grammar)?;
-    let setup = setup::open(&args.common.model, &args.common.session, 1)?;
-    if !setup.has_chat_template()? {
-        let problem = format!("`{}` has no chat template", setup.checkpoint.name());
+    let context = match args.context.is_empty() {
+        true => None,
+        false => Some(Notes::read(&args.context)?),
+    };
+    let index = args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?;
+    let index = index.map(|(folder, _)| folder);
+    let grammar = Given::read(&args.answer.grammar)?;
+    let assist = &args.answer.assist;
+    let is_embedded = assist.model.model.is_none();
+    let (options, prompts) = (AssistantOptions::default(), Prompts::default());
+    let assisted = Assisted::open(assist, index.as_deref(), options, prompts, |engine| {
+        sampling::for_chat(engine, is_embedded)
+    })?;
+    if !assisted.setup.has_chat_template()? {
+        let problem = format!("`{}` has no chat template", assisted.setup.checkpoint.name());
         return Err(Failure::input(problem, "`refrain run --raw` continues plain text"));
     }
-    let Setup { checkpoint, engine, learned, .. } = &setup;
+    let is_interactive = io::stdin().is_terminal();
+    if is_interactive {
+        note(&sampling::describe(&assisted.sampling));
+        note(HELP);
+    }
+    note_demonstration(&assist.model);
     let mut chat = Chat {
         args,
         interrupt,
-        composer,
-        history: History::open(&args.common.history, engine, NAMESPACE)?,
-        prefixes: Prefixes::open(args.common.prefixes.as_ref(), NAMESPACE)?,
-        engine,
-        session_options: setup.session_options(&args.common.session, NAMESPACE),
-        model: checkpoint.name(),
-        sampling: sampling::for_chat(engine, args.common.model.model.is_none()),
-        grammar: grammar.map(|grammar| grammar.compile(engine)).transpose()?,
-        shown: Vec::new(),
-        labels: Vec::new(),
-        labelled: Vec::new(),
+        context,
+        grammar: grammar.map(|grammar| grammar.compile(assisted.engine())).transpose()?,
+        conversation: assisted.assistant.conversation(),
+        assisted: &assisted,
         last: None,
     };
-    let mut session = chat.new_session()?;
-    profile::note_mismatch(&session);
-    let mut out = AnswerStream::stdout();
-    let is_interactive = io::stdin().is_terminal();
-    if is_interactive {
-        note(&sampling::describe(&chat.options().sampling));
-        note(HELP);
-    }
-
-    note_demonstration(&args.common.model);
     let mut exit = Exit::Done;
     while let Some(line) = read_line(is_interactive)? {
         match line.trim() {
             "" => {}
             "/exit" | "/quit" => break,
             "/help" => note(HELP),
-            "/reset" => {
-                session = chat.new_session()?;
-                chat.shown.clear();
-                chat.labels.clear();
-                chat.labelled.clear();
-            }
+            "/reset" => chat.conversation = assisted.assistant.conversation(),
             "/stats" => chat.print_last(),
             command if command.starts_with('/') => note(&format!("no such command: {command} · {HELP}")),
-            text => match chat.turn(&mut session, text, &mut out) {
+            text => match chat.turn(text) {
                 Ok(()) => {}
                 Err(failure) if failure.exit() == Exit::Done => return Err(failure),
-                Err(failure) if failure.exit() == Exit::Interrupted => {
-                    note("cancelled during the prefill: the turn was removed")
-                }
+                Err(failure) if failure.exit() == Exit::Interrupted => note("the turn was removed"),
                 Err(failure) => {
                     // The conversation continues without this turn. The exit code reports the failure to scripts.
                     print_error(&failure.line());
@@ -94,96 +77,60 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             },
         }
     }
-    learned.keep(engine);
+    if is_interactive && assisted.assistant.has_store() && chat.last.is_some() {
+        let id = chat.conversation.id().0;
+        note(&format!("`refrain forget --conversation {id}` deletes what is kept of the conversation"));
+    }
     Ok(if is_interactive { Exit::Done } else { exit })
 }
 
 struct Chat<'a> {
     args: &'a ChatArgs,
     interrupt: &'a Interrupt,
-    composer: Composer,
-    engine: &'a Engine,
-    session_options: SessionOptions,
-    history: History,
-    prefixes: Prefixes,
-    model: &'a str,
-    /// The default options of the conversation.
-    sampling: Sampling,
+    /// Notes that were read for the conversation.
+    context: Option<Notes>,
     /// The grammar of every answer.
     grammar: Option<Grammar>,
-    /// Passages that the conversation already contains.
-    shown: Vec<PassageSource>,
-    /// Where the conversation shows files.
-    labels: Vec<Label>,
-    /// The tokens in which they do: of the last turn's prompt and answer.
-    labelled: Vec<TokenId>,
+    assisted: &'a Assisted<'a>,
+    conversation: Conversation,
     /// The newest answer, for `/stats`.
-    last: Option<(Answer, Composed)>,
+    last: Option<ChatAnswer>,
 }
 
 impl Chat<'_> {
-    /// A conversation without turns.
-    fn new_session(&self) -> Result<Session, Failure> {
-        let mut session = self.history.session(self.engine, self.session_options.clone())?;
-        if let Some(system) = &self.args.task.system {
-            session.append_turn(Role::System, system.as_str())?;
-        }
-        Ok(session)
-    }
-
-    fn options(&self) -> GenerateOptions {
-        let options = self.args.common.generate_options(self.sampling.clone());
-        constrained(options, self.grammar.as_ref(), &self.args.common.sampling)
-    }
-
     /// One turn and its answer. A turn that fails is removed from the conversation.
-    fn turn(&mut self, session: &mut Session, text: &str, out: &mut AnswerStream) -> Result<(), Failure> {
-        let request = Request { text: text.to_owned(), material: None };
-        let (max_tokens, system) = (self.args.common.sampling.max_tokens, self.args.task.system.as_deref());
-        let room = prompt_room(self.engine, session, max_tokens, system)?;
-        let composed = self.composer.compose(self.engine, &request, &self.shown, room)?;
-        let n_turns = session.turns().len();
-        session.append_turn(Role::User, composed.message.as_str())?;
-        let restored = self.prefixes.restore(session);
-        let answer = match restored.and_then(|()| answer(session, self.options(), out, self.interrupt)) {
-            Ok(answer) => answer,
-            Err(failure) => {
-                while session.turns().len() > n_turns {
-                    session.pop_turn();
-                }
-                return Err(failure);
-            }
-        };
-        self.history.keep(&answer.tokens);
-        // Some templates move text when another turn follows. What was behind the first change may be anywhere behind it now.
-        let is_same = |(a, b): &(&TokenId, &TokenId)| a == b;
-        let n_same = self.labelled.iter().zip(session.tokens()).take_while(is_same).count();
-        self.labels.iter_mut().for_each(|label| label.tokens.start = label.tokens.start.min(n_same));
-        self.labelled = session.tokens().to_vec();
-        let turns = &session.turns()[..n_turns + 1];
-        self.labels.extend(self.prefixes.labels(self.engine, session, turns, &composed));
-        self.prefixes.keep(session, &self.labels);
-        // Cancelled before the first token: the session has no answer turn, so the question is removed too.
-        if session.turns().len() == n_turns + 1 {
-            session.pop_turn();
+    fn turn(&mut self, text: &str) -> Result<(), Failure> {
+        let Self { args, assisted, .. } = *self;
+        let n_passages = if args.notes.is_some() { args.passages } else { 0 };
+        let found = self.context.as_ref().map(|notes| notes.search(text, args.passages)).transpose()?;
+        let request = ChatRequest::new(text).with_n_passages(n_passages).with_passages(found);
+        let options = args.answer.job(assisted, self.grammar.as_ref());
+        let job = self.conversation.say(request, options)?;
+        let done = assisted.run(job, self.interrupt, Shows::Text)?;
+        assisted.note_end(&done.report);
+        if !done.dropped.is_empty() {
+            let n_dropped = done.dropped.len();
+            note(&format!("left out: the oldest {n_dropped} turns do not fit the context any more (--ctx)"));
         }
-        match self.args.common.stats {
-            StatsFormat::Text => stats::print_brief(&answer),
-            StatsFormat::Json => out.line(&stats::json(self.engine, self.model, &answer, &composed))?,
+        match args.answer.stats {
+            StatsFormat::Text => stats::print_brief(&done.report),
+            StatsFormat::Json => {
+                let json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
+                AnswerStream::stdout().line(&json)?;
+            }
             StatsFormat::Off => {}
         }
         let is_first = self.last.is_none();
-        if is_first && out.is_colored() && self.args.common.stats != StatsFormat::Off {
-            print_legend(&answer.summary.stats);
+        if is_first && AnswerStream::stdout().is_colored() && args.answer.stats != StatsFormat::Off {
+            print_legend(&done.report.stats[0]);
         }
-        self.shown.extend(composed.sources.iter().cloned());
-        self.last = Some((answer, composed));
+        self.last = Some(done);
         Ok(())
     }
 
     fn print_last(&self) {
         match &self.last {
-            Some((answer, composed)) => stats::print(answer, &composed.sources),
+            Some(done) => stats::print(&done.report, &done.passages),
             None => note("there is no answer yet"),
         }
     }

@@ -18,7 +18,7 @@ use refrain_files::replace::{Manner, ReplaceError, replace_contents, replace_fil
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::args::{Cli, command_line};
+use crate::args::{Cli, command_line, is_none};
 use crate::failure::{Exit, Failure, usage};
 use crate::models;
 use crate::terminal::AnswerStream;
@@ -29,12 +29,11 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 27] = [
+const PER_CALL: [&str; 24] = [
     "help",
     "help-all",
     "version",
     "config",
-    "no-config",
     "all",
     "in-place",
     "yes",
@@ -47,10 +46,8 @@ const PER_CALL: [&str; 27] = [
     "request",
     "context",
     "changes",
-    "namespace",
     "before",
     "conversation",
-    "file",
     "text",
     "tokens",
     "raw",
@@ -243,7 +240,7 @@ fn long(arg: &Arg) -> &str {
 
 /// The settings for this command line.
 fn settings(matches: &ArgMatches) -> Result<Vec<Setting>, Failure> {
-    if matches.get_flag("no_config") {
+    if matches.get_one::<PathBuf>("config").is_some_and(|file| is_none(file)) {
         return Ok(Vec::new());
     }
     let (root, path) = (built(), command_path(matches));
@@ -311,7 +308,7 @@ fn file(matches: &ArgMatches) -> Result<Option<(PathBuf, Option<String>)>, Failu
     };
     let is_named = named.is_some();
     // An empty name is no file.
-    let path = named.or_else(default_file).filter(|path| !path.as_os_str().is_empty());
+    let path = named.or_else(default_file).filter(|path| !path.as_os_str().is_empty() && !is_none(path));
     let Some(path) = path else { return Ok(None) };
     let mut text = String::new();
     let read = File::open(&path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text));
@@ -386,8 +383,8 @@ fn values(arg: &Arg, value: DeValue<'_>, file: &Path) -> Result<Vec<OsString>, S
         _ if is_flag => return Err("is true or false".to_owned()),
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),
-        // `-` is standard input.
-        DeValue::String(text) if is_path && !matches!(&*text, "" | "-") => {
+        // `-` is standard input, and `none` no folder.
+        DeValue::String(text) if is_path && !matches!(&*text, "" | "-" | "none") => {
             let path = text.strip_prefix("~/").and_then(home);
             let below = file.parent().unwrap_or(Path::new("")).join(&*text);
             // A pulled model has a name, unless the file's folder has a file of this path.

@@ -1,4 +1,4 @@
-//! `refrain forget`: deletes what the assistant's commands have kept.
+//! `refrain forget`: deletes what was kept of answers, and the notes' text in the index.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use refrain_assistant::{ConversationId, Forget, Forgotten, forget_all_with_key};
 use serde_json::json;
 
-use crate::args::ForgetKeptArgs;
+use crate::args::ForgetArgs;
 use crate::failure::{Exit, Failure};
 use crate::key::key;
 use crate::terminal::{AnswerStream, note};
 use refrain_program::place::data_folder;
 
-pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
+pub(crate) fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
     let store = folder(args.store.as_deref(), "assistant", "--store")?;
     // Who names a store with --all means that store, not the notes of all programs.
     let index = match args.all && args.store.is_some() && args.notes.is_none() {
@@ -40,7 +40,7 @@ pub(crate) fn forget(args: &ForgetKeptArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn wanted(args: &ForgetKeptArgs) -> Vec<Forget> {
+fn wanted(args: &ForgetArgs) -> Vec<Forget> {
     if args.all {
         return vec![Forget::Everything];
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::{fs, io};
 
-use refrain::{DryOptions, Engine, GenerateOptions};
+use refrain::{DryOptions, Engine, GenerateOptions, Sampling};
+use refrain_assistant::JobOptions;
 use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, JsonOptions, Vocabulary};
 
 use crate::args::{GrammarArgs, SamplingArgs};
@@ -16,7 +17,7 @@ pub(crate) struct Given {
 }
 
 enum Text {
-    JsonSchema(String, JsonOptions),
+    JsonSchema(String),
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
@@ -28,7 +29,7 @@ impl Given {
         let text = if let Some(schema) = &args.json_schema {
             let is_text = schema.trim_start().starts_with('{') || ["true", "false"].contains(&schema.trim());
             let schema = if is_text { schema.clone() } else { read(Path::new(schema))? };
-            Text::JsonSchema(schema, JsonOptions::default().with_whitespace(args.json_whitespace))
+            Text::JsonSchema(schema)
         } else if let Some(regex) = &args.regex {
             Text::Regex(regex.clone())
         } else if !args.choice.is_empty() {
@@ -48,7 +49,7 @@ impl Given {
     pub(crate) fn compile(&self, engine: &Engine) -> Result<Grammar, Failure> {
         let vocabulary = Vocabulary::of_engine(engine)?;
         let grammar = match &self.text {
-            Text::JsonSchema(schema, options) => Grammar::json_schema(&vocabulary, schema, *options)?,
+            Text::JsonSchema(schema) => Grammar::json_schema(&vocabulary, schema, JsonOptions::default())?,
             Text::Regex(regex) => Grammar::regex(&vocabulary, regex)?,
             Text::Choices(choices) => Grammar::choices(&vocabulary, choices)?,
             Text::Lark(grammar) => Grammar::lark(&vocabulary, grammar)?,
@@ -62,15 +63,15 @@ impl Given {
 
 /// The options with the grammar. Its form repeats text, so loops are broken only if the command line asks for it.
 pub(crate) fn constrained(
-    mut options: GenerateOptions,
-    grammar: Option<&Grammar>,
+    options: JobOptions,
+    grammar: &Grammar,
+    sampling: &Sampling,
     args: &SamplingArgs,
-) -> GenerateOptions {
-    let Some(grammar) = grammar else { return options };
-    if args.dry_multiplier.is_none() {
-        options.sampling.dry = DryOptions::default();
-    }
-    grammar.constrain(options)
+) -> JobOptions {
+    let dry = if args.names_dry() { sampling.dry.clone() } else { DryOptions::default() };
+    let GenerateOptions { processors, sources, .. } = grammar.constrain(GenerateOptions::default());
+    let sampling = Sampling { dry, ..sampling.clone() };
+    options.with_sampling(sampling).with_processors(processors).with_sources(sources)
 }
 
 /// Reads a file of at most one byte more than a grammar may have, so that a longer one is refused by its length.

@@ -37,11 +37,7 @@ pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
         written.map_err(pack::failure)?
     };
     let seconds = start.elapsed().as_secs_f64();
-    let times = match args.no_times {
-        true => None,
-        false => Some(store_times(args)?),
-    };
-    let report = Report::new(args, &summary, seconds, times);
+    let report = Report::new(args, &summary, seconds, &store_times(args)?);
     let mut out = AnswerStream::stdout();
     match args.json {
         true => out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?,
@@ -75,11 +71,11 @@ struct Report {
     identity: String,
     seconds: f64,
     /// Times of all blocks together, ms: loading and computing a prefill graph, then a verify graph.
-    times_ms: Option<[[f64; 2]; 2]>,
+    times_ms: [[f64; 2]; 2],
 }
 
 impl Report {
-    fn new(args: &GraphsArgs, summary: &GraphsSummary, seconds: f64, times: Option<SwitchTimes>) -> Self {
+    fn new(args: &GraphsArgs, summary: &GraphsSummary, seconds: f64, times: &SwitchTimes) -> Self {
         let sum = |times: &SwitchTimes, of: fn(&refrain::internals::schedule::BlockTimes) -> f64| {
             times.blocks.iter().map(of).sum::<f64>() / 1e3
         };
@@ -93,15 +89,10 @@ impl Report {
             weights_bytes: summary.weights_bytes,
             identity: summary.identity.to_string(),
             seconds,
-            times_ms: times.map(|times| {
-                [
-                    [
-                        sum(&times, |block| block.prefill.load_us),
-                        sum(&times, |block| block.prefill.compute_us),
-                    ],
-                    [sum(&times, |block| block.verify.load_us), sum(&times, |block| block.verify.compute_us)],
-                ]
-            }),
+            times_ms: [
+                [sum(times, |block| block.prefill.load_us), sum(times, |block| block.prefill.compute_us)],
+                [sum(times, |block| block.verify.load_us), sum(times, |block| block.verify.compute_us)],
+            ],
         }
     }
 }
@@ -115,10 +106,8 @@ impl std::fmt::Display for Report {
             "{path}: {weights} of weights in {blocks} blocks for {prefill_len} and {verify_len} rows, "
         )?;
         write!(f, "{files} files of {all}, in {seconds:.1} s (identity {identity})")?;
-        if let Some([[load, call], [verify_load, verify_call]]) = self.times_ms {
-            write!(f, "; a prefill chunk takes {call:.1} ms and its graphs {load:.1} ms to load, ")?;
-            write!(f, "a verification batch {verify_call:.1} ms and its graphs {verify_load:.1} ms")?;
-        }
-        Ok(())
+        let [[load, call], [verify_load, verify_call]] = self.times_ms;
+        write!(f, "; a prefill chunk takes {call:.1} ms and its graphs {load:.1} ms to load, ")?;
+        write!(f, "a verification batch {verify_call:.1} ms and its graphs {verify_load:.1} ms")
     }
 }

@@ -16,7 +16,6 @@ use crate::args::{
     IndexSearchArgs, IndexStatusArgs,
 };
 use crate::failure::{Exit, Failure};
-use crate::history::utc;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::progress::Progress;
@@ -314,7 +313,7 @@ fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Sea
     let mut search = Search::new(request, limit);
     search.kinds.clone_from(&filter.kind);
     search.folders.clone_from(&filter.within);
-    (search.from, search.until) = (filter.from, filter.until);
+    (search.from, search.until) = filter.dates.map_or((None, None), |dates| (dates.from, dates.until));
     search.tags.clone_from(&filter.tag);
     search
 }
@@ -322,7 +321,7 @@ fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Sea
 fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     let index = open(&folder(&args.folder)?)?;
     let embedder = if args.words { None } else { stored_embedder(&index)? };
-    let mut request = filtered(&args.request, args.limit, &args.filter);
+    let mut request = filtered(&args.request, args.passages, &args.filter);
     request.embedder = embedder.as_ref().map(|embedder| embedder as &dyn Embedder);
     let hits = index.search(&request)?;
     let mut out = AnswerStream::stdout();
@@ -441,4 +440,30 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
     }
     Ok(Exit::Done)
+}
+
+/// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00");
+        assert_eq!(utc(1_709_251_199), "2024-02-29 23:59:59");
+        assert_eq!(utc(1_795_289_405), "2026-11-21 19:30:05");
+    }
 }

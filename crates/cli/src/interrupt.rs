@@ -1,4 +1,4 @@
-//! Ctrl-C: cancels the running answer and keeps its tokens; without a running answer, ends the program.
+//! Ctrl-C: cancels the running answer; without a running answer, ends the program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

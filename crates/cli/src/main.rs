@@ -1,28 +1,26 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], [`inspect`], [`score`], [`history`], [`mod@prefixes`], [`mod@index`], [`mod@forget`],
+//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@forget`],
 //! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
-//! ([`args`]), the prompt ([`prompt`], [`context`], [`fit`], [`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`answer`], [`stats`], [`terminal`], [`progress`],
+//! ([`args`]), their texts ([`input`], [`context`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
+//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
 
-mod answer;
 mod args;
 mod assist;
 mod chat;
 mod config;
 mod context;
 mod first;
-mod fit;
 mod forget;
 mod grammar;
 mod graphs;
-mod history;
 mod hub;
 mod index;
+mod input;
 mod inspect;
 mod interrupt;
 mod learned;
@@ -32,9 +30,6 @@ mod measure;
 mod models;
 mod notes;
 mod pack;
-mod prefixes;
-
-mod prompt;
 mod pull;
 mod run;
 mod sampling;
@@ -82,7 +77,6 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Mcp(args) => mcp::mcp(args, &interrupt),
         Command::Model(args) => model(&args.command, &interrupt),
         Command::Index(args) => index::index(args, &interrupt),
-        Command::History(args) => history::history(args),
         Command::Forget(args) => forget::forget(args),
         Command::Config(ConfigArgs { command }) => match command {
             None => config::show(&args),

@@ -1,4 +1,4 @@
-//! `refrain model pack`: writes a model in the layout of the kernels, as one file that is loaded by mapping.
+//! `refrain model pack`: writes a model in the layout of the kernels, as one file that is read without conversion, mapped or streamed.
 
 use std::io::{self, Read};
 use std::path::Path;

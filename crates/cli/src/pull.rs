@@ -11,7 +11,7 @@ use refrain::CancelToken;
 use refrain::checkpoint::Checkpoint;
 use serde_json::json;
 
-use crate::args::PullArgs;
+use crate::args::{Attempts, PullArgs};
 use crate::failure::{Exit, Failure};
 use crate::hub::{
     self, Client, ClientOptions, Event, FileRecord, HubError, Listing, Lock, ModelName, Pulled, Store, Token,
@@ -66,9 +66,8 @@ pub(crate) fn download_with_progress(
 ) -> Result<Option<Pulled>, Failure> {
     let name: ModelName = args.name.parse().map_err(HubError::from)?;
     let store = models::store()?;
-    let endpoint =
-        args.endpoint.clone().or_else(|| std::env::var("HF_ENDPOINT").ok().filter(|url| !url.is_empty()));
-    let stall_time = Duration::from_secs(args.stall_time);
+    let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|url| !url.is_empty());
+    let Attempts { n: attempts, stall_time } = args.attempts;
     let client = Client::new(ClientOptions { endpoint, token: Token::find(args.keyring)?, stall_time })?;
     let (has_token, endpoint) = (client.has_token(), client.endpoint().to_owned());
 
@@ -76,7 +75,6 @@ pub(crate) fn download_with_progress(
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
     let (steps, received) = mpsc::sync_channel(STEPS_MAX);
-    let attempts = args.attempts;
     let work = move || {
         let result = download(&client, &store, &name, attempts, &steps);
         let _ = steps.send(Step::Ended(result));

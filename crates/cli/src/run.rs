@@ -1,89 +1,66 @@
-//! `refrain run`: one request, one answer.
+//! `refrain run`: one request in the user's own words, one answer.
 
-use refrain::{Role, Session, SessionError, SpecialTokens};
+use std::io::{self, IsTerminal};
+use std::path::Path;
 
-use crate::answer::answer;
+use refrain_assistant::{AssistantOptions, Prompts, WriteRequest};
+
 use crate::args::{RunArgs, StatsFormat};
+use crate::assist::{Assisted, Shows};
+use crate::context::Notes;
 use crate::failure::{Exit, Failure};
-use crate::grammar::{Given, constrained};
-use crate::history::History;
+use crate::grammar::Given;
+use crate::input::read_input;
 use crate::interrupt::Interrupt;
-use crate::load::note_demonstration;
-use crate::prefixes::{Prefixes, RUN};
-use crate::prompt::{Composer, Request, prompt_room, task};
-use crate::setup::{self, Setup};
 use crate::terminal::{AnswerStream, note, print_legend};
-use crate::{profile, sampling, stats};
+use crate::{sampling, stats};
 
 pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    // Requests and notes are checked before a model is loaded.
-    let task = task(&args.task);
-    let request = Request::read(args, task)?;
-    let composer = Composer::new(&args.task)?;
-    let grammar = Given::read(&args.common.grammar)?;
-
-    let setup = setup::open(&args.common.model, &args.common.session, 1)?;
-    let has_template = !args.raw && setup.has_chat_template()?;
-    let Setup { checkpoint, engine, learned, .. } = &setup;
-    let namespace = task.map_or(RUN, |task| task.name());
-    let history = History::open(&args.common.history, engine, namespace)?;
-    let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
-    let mut session = history.session(engine, setup.session_options(&args.common.session, namespace))?;
-    profile::note_mismatch(&session);
-    let options = args.common.generate_options(sampling::for_run(engine, task));
-    let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;
-    let options = constrained(options, grammar.as_ref(), &args.common.sampling);
-
-    let system = args.task.system.as_deref();
-    let room = prompt_room(engine, &session, args.common.sampling.max_tokens, system)?;
-    let composed = composer.compose(engine, &request, &[], room)?;
-    if has_template {
-        append_turns(&mut session, system, &composed.message)?;
+    // Requests and texts are checked before a model is loaded.
+    let request = request(args.prompt.as_deref())?;
+    let passages = match args.context.is_empty() {
+        true => Vec::new(),
+        false => Notes::read(&args.context)?.whole()?,
+    };
+    let grammar = Given::read(&args.answer.grammar)?;
+    let options = AssistantOptions::default();
+    let assisted = Assisted::open(&args.answer.assist, None, options, Prompts::default(), sampling::for_run)?;
+    let grammar = grammar.map(|grammar| grammar.compile(assisted.engine())).transpose()?;
+    let options = args.answer.job(&assisted, grammar.as_ref());
+    let assistant = &assisted.assistant;
+    let job = if args.raw {
+        assistant.continue_text(&request, options)?
     } else {
-        append_plain(&mut session, args.raw, system, &composed.message)?;
-    }
-
-    let mut out = AnswerStream::stdout();
-    prefixes.restore(&mut session)?;
-    let answer = answer(&mut session, options, &mut out, interrupt)?;
-    // A request that is refused has no answer to explain.
-    note_demonstration(&args.common.model);
-    history.keep(&answer.tokens);
-    let turns = session.turns();
-    let n_turns = turns.iter().rposition(|turn| turn.role == Role::User).map_or(0, |at| at + 1);
-    let labels = prefixes.labels(engine, &session, &turns[..n_turns], &composed);
-    prefixes.keep(&session, &labels);
-    learned.keep(engine);
-    match args.common.stats {
-        StatsFormat::Text => stats::print(&answer, &composed.sources),
-        StatsFormat::Json => out.line(&stats::json(engine, checkpoint.name(), &answer, &composed))?,
+        if !assisted.setup.has_chat_template()? {
+            note("the model has no chat template: it continues the prompt as plain text");
+        }
+        assistant.write(WriteRequest::new(request).with_passages(passages), options)?
+    };
+    let done = assisted.run(job, interrupt, Shows::Text)?;
+    assisted.note_end(&done.report);
+    match args.answer.stats {
+        StatsFormat::Text => stats::print(&done.report, &done.passages),
+        StatsFormat::Json => {
+            let json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
+            AnswerStream::stdout().line(&json)?;
+        }
         StatsFormat::Off => {}
     }
-    if out.is_colored() && args.common.stats != StatsFormat::Off {
-        print_legend(&answer.summary.stats);
+    if AnswerStream::stdout().is_colored() && args.answer.stats != StatsFormat::Off {
+        print_legend(&done.report.stats[0]);
     }
-    Ok(answer.exit())
+    Ok(Exit::Done)
 }
 
-/// Appends the message as a turn of the model's chat template.
-fn append_turns(session: &mut Session, system: Option<&str>, message: &str) -> Result<(), SessionError> {
-    if let Some(system) = system {
-        session.append_turn(Role::System, system)?;
+/// The request, from the argument or from standard input.
+fn request(prompt: Option<&str>) -> Result<String, Failure> {
+    let text = match prompt {
+        Some(prompt) if prompt != "-" => prompt.to_owned(),
+        None if io::stdin().is_terminal() => String::new(),
+        _ => read_input(Path::new("-"))?,
+    };
+    match text.trim().is_empty() {
+        true => Err(Failure::usage("the request is empty", "give a PROMPT, or pipe one in")),
+        false => Ok(text),
     }
-    session.append_turn(Role::User, message)
-}
-
-/// Appends the message as plain text that the model continues, because the user requested it or the model has
-/// no chat template.
-fn append_plain(
-    session: &mut Session,
-    is_asked_for: bool,
-    system: Option<&str>,
-    message: &str,
-) -> Result<(), SessionError> {
-    if !is_asked_for {
-        note("the model has no chat template: it continues the prompt as plain text");
-    }
-    let text = system.map_or_else(|| message.to_owned(), |system| format!("{system}\n\n{message}"));
-    session.append_text(&text, SpecialTokens::AsText)
 }

@@ -1,30 +1,25 @@
 //! Default sampling options.
 
 use refrain::checkpoint::GenerationDefaults;
-use refrain::{DryOptions, Engine, Sampling, Task};
+use refrain::{DryOptions, Engine, Sampling};
 
 use crate::terminal::{note_once, visible};
 
-/// The defaults of `run`: the model's generation defaults, else greedy decoding of exactly what the model prefers. With a task,
-/// as [`for_task`].
-pub(crate) fn for_run(engine: &Engine, task: Option<Task>) -> Sampling {
-    match task {
-        Some(task) => for_task(task != Task::Ui),
-        None => Sampling::default().with_model_defaults(stated(engine)),
-    }
+/// The defaults of `run`: the model's generation defaults, else greedy decoding of exactly what the model prefers.
+pub(crate) fn for_run(engine: &Engine) -> Sampling {
+    Sampling::default().with_model_defaults(stated(engine))
 }
 
 /// The defaults of tasks: greedy, so that they can be repeated, with loops of free text broken as in `chat`.
-pub(crate) fn for_task(is_text: bool) -> Sampling {
-    let dry = if is_text { DryOptions::against_loops() } else { DryOptions::default() };
-    Sampling { dry, ..Sampling::default() }
+pub(crate) fn for_task(_: &Engine) -> Sampling {
+    Sampling { dry: DryOptions::against_loops(), ..Sampling::default() }
 }
 
 /// The defaults of `chat`: the model's generation defaults, else options that are common for conversations. The model
 /// inside this program is for reproducible examples and decodes greedily.
 pub(crate) fn for_chat(engine: &Engine, is_embedded: bool) -> Sampling {
     match is_embedded {
-        true => for_task(true),
+        true => for_task(engine),
         false => conversational().with_model_defaults(stated(engine)),
     }
 }

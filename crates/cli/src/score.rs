@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::args::{ScoreArgs, ScoreInput, WeightsArg};
 use crate::failure::{Exit, Failure};
+use crate::input::read_input;
 use crate::interrupt::Interrupt;
 use crate::load;
-use crate::prompt::read_input;
 use crate::terminal::{AnswerStream, visible};
 
 pub(crate) fn score(args: &ScoreArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
@@ -55,10 +55,12 @@ fn without_costs(options: EngineOptions) -> EngineOptions {
     EngineOptions { cost_profile: Some(costs), ..options }
 }
 
+/// The text, which may be in a file.
 fn input_text(input: &ScoreInput) -> Result<Option<String>, Failure> {
-    match (&input.file, &input.text) {
-        (Some(path), _) => read_input(path).map(Some),
-        (None, text) => Ok(text.clone()),
+    match input.text.as_deref().map(|text| (text, text.strip_prefix('@'))) {
+        Some((_, Some(path))) => read_input(Path::new(path)).map(Some),
+        Some((text, None)) => Ok(Some(text.to_owned())),
+        None => Ok(None),
     }
 }
 

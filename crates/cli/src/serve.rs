@@ -4,14 +4,13 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, AssistantOptions, BuildError, Builder, Gate, StoreError};
-use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeOptions, Server};
+use refrain_serve::{Loaded, ModelKind, ModelSpec, Models, ServeOptions, Server};
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::args::{NotesArgs, ServeArgs, SessionArgs};
+use crate::args::{Listen, NotesArgs, ServeArgs, SessionArgs, is_none};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::key::key;
@@ -27,17 +26,20 @@ use refrain_program::place::data_folder;
 const EMBEDDED_NAME: &str = "refrain-embedded";
 
 pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let limits = Limits::default()
-        .with_running(args.parallel)
-        .with_waiting(args.queue)
-        .with_warm_bytes(args.kept_prompts)
-        .with_grace_time(Duration::from_secs(args.grace_time));
-    let new_token = needs_token(args).then(new_token).transpose()?;
-    let options = ServeOptions::default()
-        .with_host(args.host)
-        .with_port(args.port)
-        .with_unix_socket(args.unix_socket.clone())
-        .with_token(args.token.clone().or_else(|| new_token.clone()))
+    let limits = args.limits();
+    let running = limits.running;
+    let is_open = is_open(args);
+    let given = args.token.clone().filter(|_| !is_open);
+    let is_socket = matches!(args.listen, Listen::Socket(_));
+    // Other users and programs of this device reach an address, and not a socket.
+    let needs_token = args.notes.notes.is_some() && args.token.is_none() && !is_socket;
+    let new_token = needs_token.then(new_token).transpose()?;
+    let options = match &args.listen {
+        Listen::Address(address) => ServeOptions::default().with_host(address.ip()).with_port(address.port()),
+        Listen::Socket(path) => ServeOptions::default().with_unix_socket(path.clone()),
+    };
+    let options = options
+        .with_token(given.or_else(|| new_token.clone()))
         .with_origins(args.origin.clone())
         .with_hosts(args.allow_host.clone())
         .with_mcp_forget(args.notes.mcp_forget)
@@ -48,7 +50,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     let notes =
         args.notes.notes.as_ref().map(|named| Notes::find(named, args.notes.index.as_deref())).transpose()?;
     // The first model is loaded now: an unusable one should not wait for its first request.
-    let setup = setup::open(&args.model, &args.session, args.parallel)?;
+    let setup = setup::open(&args.model, &args.session, running)?;
     let gate = Arc::<Gate>::default();
     let first = First {
         model: &args.model,
@@ -76,7 +78,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         specs.extend(pulled(args, &specs)?);
     }
     let models = Models::new(specs)?.with_gate(gate);
-    let models = match args.models_memory {
+    let models = match args.models_memory() {
         Some(bytes) => models.with_budget(bytes),
         None => models,
     };
@@ -92,10 +94,10 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         (None, None) => format!("http://{}", reachable(server.local_addr())),
     };
     AnswerStream::stdout().line(&place)?;
-    if args.no_token && args.notes.notes.is_some() && server.unix_socket().is_none() {
+    if is_open && args.notes.notes.is_some() && server.unix_socket().is_none() {
         let can = if args.notes.mcp_forget { "read, ask and forget" } else { "read and ask" };
         note(&format!(
-            "--no-token: every program and every user of this device can {can} the notes at this address"
+            "--token none: every program and every user of this device can {can} the notes at this address"
         ));
     }
     match server.unix_socket() {
@@ -117,9 +119,9 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     Ok(Exit::Done)
 }
 
-/// Whether the server needs a token that nobody has given: other users and programs of this device reach an address, and not a socket.
-fn needs_token(args: &ServeArgs) -> bool {
-    args.notes.notes.is_some() && args.token.is_none() && !args.no_token && args.unix_socket.is_none()
+/// Whether the user wants no token.
+fn is_open(args: &ServeArgs) -> bool {
+    args.token.as_deref() == Some("none")
 }
 
 /// A token of 128 random bits.
@@ -160,9 +162,9 @@ impl First<'_> {
             .with_session(self.session_options(setup))
             .with_sampling(self.sampling(setup));
         let args = self.notes;
-        let store = match args.no_store {
-            true => None,
-            false => args.store.clone().or_else(|| self.index.and_then(|_| data_folder("assistant"))),
+        let store = match &args.store {
+            Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
+            None => self.index.and_then(|_| data_folder("assistant")),
         };
         let key = key()?;
         let build = |store: Option<PathBuf>| {
@@ -245,7 +247,7 @@ fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, ga
             return Ok(loaded);
         }
         let load = || -> Result<Loaded, Failure> {
-            let setup = setup::open(first.model, first.session, args.parallel)?;
+            let setup = setup::open(first.model, first.session, args.limits().running)?;
             let assistant = first.assistant(&setup, &gate)?;
             Ok(first.loaded(setup, assistant))
         };
@@ -309,7 +311,8 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
             note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
         })?;
         let sampling = sampling::for_chat(&engine, false);
-        let context_len = span::context_len(engine.config(), &args.session, span::room(), args.parallel);
+        let context_len =
+            span::context_len(engine.config(), &args.session, span::room(), args.limits().running);
         let session =
             SessionOptions { context_len: Some(context_len), ..args.session.session_options("serve") };
         Ok(Loaded::new(engine).with_sampling(sampling).with_session(session))

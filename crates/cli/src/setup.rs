@@ -40,7 +40,7 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs, n_sessions: usize) 
     if let Some(predictor) = predictor {
         engine.set_predictor(predictor)?;
     }
-    session.policy.report_device(&engine);
+    session.drafting.report_device(&engine);
     let learned = LearnedFile::open(model.model.as_deref(), &engine);
     Ok(Setup { checkpoint, engine, learned, context_len })
 }

@@ -4,92 +4,68 @@ use std::fmt::Write as _;
 
 use refrain::drafting::{Computed, LossyStats, PolicyStats, PruningStats, Rejections};
 use refrain::streaming::StreamingStats;
-use refrain::{Engine, FinishReason, Origin, Stats, Summary};
-use serde::Serialize;
+use refrain::{FinishReason, Origin, Stats};
+use refrain_assistant::{Passage, Report};
+use serde_json::json;
 
-use crate::answer::Answer;
-use crate::context::PassageSource;
-use crate::fit::LeftOut;
-use crate::prompt::Composed;
-use crate::terminal::{note, origin_style};
+use crate::assist::{left_out_json, passage_json, place_of};
+use crate::setup::Setup;
+use crate::terminal::{note, origin_style, visible};
 
 /// Maximum bar width of the histogram, in characters: histogram lines stay within 60.
 const BAR_WIDTH_MAX: usize = 32;
 
-/// Prints all statistics of an answer on standard error.
-pub(crate) fn print(answer: &Answer, sources: &[PassageSource]) {
-    let mut text = String::new();
+/// Prints all statistics of an answer of one generation on standard error.
+pub(crate) fn print(report: &Report, passages: &[Passage]) {
+    for passage in passages {
+        let score = passage.source.as_ref().and_then(|source| source.score);
+        let score = score.map_or_else(String::new, |score| format!(" (score {score:.2})"));
+        note(&visible(&format!("from      {}{score}", place_of(passage))));
+    }
+    let mut text = summary(report);
     // Writing to a string cannot fail.
-    let _ = write_passages(&mut text, sources);
-    let _ = write_summary(&mut text, &answer.summary);
-    let _ = write_details(&mut text, &answer.summary.stats);
+    let _ = write_details(&mut text, &report.stats[0]);
     text.lines().for_each(note);
 }
 
-/// Prints one line about an answer on standard error.
-pub(crate) fn print_brief(answer: &Answer) {
-    let mut text = String::new();
-    let _ = write_summary(&mut text, &answer.summary);
-    note(text.trim_end());
+/// Prints one line about an answer of one generation on standard error.
+pub(crate) fn print_brief(report: &Report) {
+    note(summary(report).trim_end());
 }
 
-/// All statistics of an answer, as one line of JSON.
-pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, composed: &Composed) -> String {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        model: &'a str,
-        isa: String,
-        threads: usize,
-        passages: &'a [PassageSource],
-        left_out: &'a [LeftOut],
-        text: &'a str,
-        finish: FinishReason,
-        seed: Option<u64>,
-        acceptance_length_mean: f64,
-        prefill_tokens_per_s: f64,
-        decode_tokens_per_s: f64,
-        stats: &'a Stats,
-    }
-    let stats = &answer.summary.stats;
-    let (isa, threads) = engine.compute();
-    let report = Report {
-        model,
-        isa: format!("{isa:?}").to_lowercase(),
-        threads,
-        passages: &composed.sources,
-        left_out: &composed.left_out,
-        text: &answer.text,
-        finish: answer.summary.finish,
-        seed: answer.summary.seed,
-        acceptance_length_mean: stats.acceptance_length(),
-        prefill_tokens_per_s: stats.prefill_tokens_per_s(),
-        decode_tokens_per_s: stats.decode_tokens_per_s(),
-        stats,
-    };
-    serde_json::to_string(&report).expect("strings and numbers have a JSON form")
+/// All statistics of an answer of one generation, as one line of JSON.
+pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Report) -> String {
+    let stats = &report.stats[0];
+    let (isa, threads) = setup.engine.compute();
+    let report = json!({
+        "model": setup.checkpoint.name(),
+        "isa": format!("{isa:?}").to_lowercase(),
+        "threads": threads,
+        "passages": passages.iter().map(passage_json).collect::<Vec<_>>(),
+        "left_out": report.left_out.iter().map(left_out_json).collect::<Vec<_>>(),
+        "text": text,
+        "finish": report.finish,
+        "seed": report.seed,
+        "acceptance_length_mean": stats.acceptance_length(),
+        "prefill_tokens_per_s": stats.prefill_tokens_per_s(),
+        "decode_tokens_per_s": stats.decode_tokens_per_s(),
+        "stats": stats,
+    });
+    report.to_string()
 }
 
-fn write_passages(out: &mut String, sources: &[PassageSource]) -> std::fmt::Result {
-    for source in sources {
-        writeln!(out, "from      {source}")?;
-    }
-    Ok(())
-}
-
-fn write_summary(out: &mut String, summary: &Summary) -> std::fmt::Result {
-    let stats = &summary.stats;
-    let finish = match summary.finish {
+fn summary(report: &Report) -> String {
+    let stats = &report.stats[0];
+    let finish = match report.finish {
         FinishReason::EndToken => "end of the answer",
         FinishReason::Stop => "stop text",
         FinishReason::MaxTokens => "--max-tokens",
         FinishReason::ContextFull => "full context",
-        FinishReason::Cancelled => "Ctrl-C",
         _ => "another limit",
     };
-    let seed = summary.seed.map_or_else(String::new, |seed| format!(" · seed {seed}"));
-    writeln!(
-        out,
-        "{} tokens in {} steps · {:.2} tokens per step · {:.1} tokens/s · ended by {finish}{seed}",
+    let seed = report.seed.map_or_else(String::new, |seed| format!(" · seed {seed}"));
+    format!(
+        "{} tokens in {} steps · {:.2} tokens per step · {:.1} tokens/s · ended by {finish}{seed}\n",
         stats.tokens,
         stats.steps,
         stats.acceptance_length(),

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use refrain_fleet::{Fleet, FleetError, FleetOptions, Transfer};
-use refrain_index::{HistoryError, HistoryLog};
+use refrain_index::{HistoryError, HistoryLog, HistoryOptions};
 use refrain_program::args::bytes;
 use refrain_program::failure::{Exit, Failure};
-use refrain_program::history::{self, short};
 use refrain_program::start;
 use refrain_program::terminal::{AnswerStream, note, visible};
 
-/// Shares the answers that `refrain` has stored with other hosts, through a folder or a store of objects. No program that
+/// Shares the answers in a folder of a history with other hosts, through a folder or a store of objects. No program that
 /// drafts waits for it.
 #[derive(Debug, Parser)]
 #[command(name = "refrain-fleet", version, arg_required_else_help = true, disable_help_subcommand = true)]
@@ -50,9 +49,9 @@ struct StoreArgs {
     /// Maximum time, in seconds. What is done by then is kept, and the next call goes on from there.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     budget: u32,
-    /// The folder of the history [default: `refrain/history` in the user's data folder].
+    /// The folder of the history.
     #[arg(long, value_name = "DIR")]
-    history: Option<PathBuf>,
+    history: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -92,11 +91,17 @@ fn main() -> ExitCode {
 
 /// The histories of all models.
 fn histories(args: &StoreArgs) -> Result<Vec<HistoryLog>, Failure> {
-    let folder = history::folder(args.history.as_deref())?;
-    history::open_all(&folder, None).map_err(|error| match error {
+    let open = |of_model| HistoryLog::open(&args.history, of_model, HistoryOptions::default());
+    let keys = HistoryLog::keys(&args.history);
+    keys.and_then(|keys| keys.into_iter().map(open).collect()).map_err(|error| match error {
         HistoryError::Key { .. } => Failure::input(error, "encrypted answers are not shared"),
         error => error.into(),
     })
+}
+
+/// A part of a model's identity that distinguishes models.
+fn short(log: &HistoryLog) -> String {
+    format!("{:08x}", (log.key().model >> 96) as u32)
 }
 
 fn fleet(args: &StoreArgs, cache_bytes: Option<u64>) -> Result<Fleet, Failure> {

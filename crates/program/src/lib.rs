@@ -10,8 +10,6 @@
 
 pub mod args;
 pub mod failure;
-#[cfg(feature = "history")]
-pub mod history;
 pub mod key;
 pub mod load;
 pub mod place;

@@ -14,18 +14,6 @@ pub fn data_folder(name: &str) -> Option<PathBuf> {
     data.map(|data| data.join("refrain").join(name))
 }
 
-/// A folder below `refrain` in the user's folder for what can be computed again; `None` if the user has none.
-pub fn cache_folder(name: &str) -> Option<PathBuf> {
-    let cache = if cfg!(windows) {
-        folder_of("LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        home("Library/Caches")
-    } else {
-        folder_of("XDG_CACHE_HOME").or_else(|| home(".cache"))
-    };
-    cache.map(|cache| cache.join("refrain").join(name))
-}
-
 /// The folder that a variable names, if the name is absolute.
 pub fn folder_of(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())

@@ -39,7 +39,7 @@ crate::options::setters!(AnswerRequest {
     with_passages: passages: Option<Vec<Passage>>,
 });
 
-/// An answer from notes.
+/// An answer, from notes or in the user's own words.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Answer {
@@ -55,6 +55,13 @@ pub struct Answer {
     pub report: Report,
 }
 
+impl From<FromPassages> for Answer {
+    fn from(done: FromPassages) -> Self {
+        let FromPassages { text, reasoning, passages, provenance, report } = done;
+        Self { text, reasoning, passages, provenance, report }
+    }
+}
+
 impl Assistant {
     /// Answers a question from the passages that match it best.
     ///
@@ -67,10 +74,7 @@ impl Assistant {
     pub fn answer(&self, request: AnswerRequest, options: JobOptions) -> Result<Job<Answer>, TaskError> {
         let n_forgotten = self.n_forgotten();
         let layout = self.answer_layout(request, &options)?;
-        Ok(self.job_from_passages("answer", layout, options, n_forgotten, |done| {
-            let FromPassages { text, reasoning, passages, provenance, report } = done;
-            Answer { text, reasoning, passages, provenance, report }
-        }))
+        Ok(self.job_from_passages("answer", None, layout, options, n_forgotten, Answer::from))
     }
 
     /// The prompt of an answer, and token ids for drafts.

@@ -15,7 +15,7 @@ use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
-use crate::passage::{LeftOut, Passage, Source};
+use crate::passage::{LeftOut, Passage};
 use crate::store::{Kept, n_common};
 use crate::template::Template;
 
@@ -69,8 +69,8 @@ struct State {
     /// A session with exactly these turns, if there is one, and whether it drafts from kept answers.
     session: Option<(Session, bool)>,
     is_busy: bool,
-    /// The passages that earlier turns show.
-    shown: Vec<Source>,
+    /// The passages of notes that earlier turns show.
+    shown: Vec<Passage>,
     /// Where notes of the turns begin in the prompt; those that are missing may begin anywhere.
     starts: Vec<(PathBuf, usize)>,
     /// The tokens of the prompt in which they begin there, and of its answer.
@@ -88,16 +88,21 @@ pub struct ChatRequest {
     /// Number of passages of the notes to show, by a search for the words. Passages that an earlier turn shows are not shown
     /// again. Default 0.
     pub n_passages: usize,
+    /// Passages to show in place of a search, best first.
+    pub passages: Option<Vec<Passage>>,
 }
 
 impl ChatRequest {
     /// A turn without notes.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), n_passages: 0 }
+        Self { text: text.into(), n_passages: 0, passages: None }
     }
 }
 
-crate::options::setters!(ChatRequest { with_n_passages: n_passages: usize });
+crate::options::setters!(ChatRequest {
+    with_n_passages: n_passages: usize,
+    with_passages: passages: Option<Vec<Passage>>,
+});
 
 /// An answer in a conversation.
 #[derive(Debug, Clone)]
@@ -177,10 +182,11 @@ impl Conversation {
             // Nothing of it is older.
             state.n_forgotten = assistant.n_forgotten();
         }
-        let ChatRequest { text, n_passages } = request;
-        let Found { mut passages, tokens } = match n_passages {
-            0 => Found::default(),
-            n => assistant.search(&text, n, &[])?,
+        let ChatRequest { text, n_passages, passages } = request;
+        let Found { mut passages, tokens } = match (passages, n_passages) {
+            (Some(passages), _) => Found { passages, tokens: Vec::new() },
+            (None, 0) => Found::default(),
+            (None, n) => assistant.search(&text, n, &[])?,
         };
         passages.retain(|passage| !state.shows(passage));
         let (dropped, layout) = self.lay_out_turn(&state.turns, &passages, &text, &options)?;
@@ -286,9 +292,9 @@ fn n_system(turns: &[Turn]) -> usize {
 
 impl State {
     fn shows(&self, passage: &Passage) -> bool {
-        let is_same =
-            |source: &Source, shown: &Source| (&source.path, &source.place) == (&shown.path, &shown.place);
-        passage.source.as_ref().is_some_and(|source| self.shown.iter().any(|shown| is_same(source, shown)))
+        let path = |passage: &Passage| passage.source.as_ref().map(|source| source.path.clone());
+        let is_same = |shown: &Passage| shown.text == passage.text && path(shown) == path(passage);
+        passage.source.is_some() && self.shown.iter().any(is_same)
     }
 }
 
@@ -337,11 +343,11 @@ impl Step<ChatAnswer> for Chatting {
         state.starts = starts.into_iter().map(|(note, start)| (note, start.min(start_max))).collect();
         state.tokens = Some(session.tokens().into());
         state.session = Some((session, is_kept));
-        // The shown part of a passage that was cut has another place, so the passage may be shown again.
+        // The shown part of a passage that was cut is another text, so the passage may be shown again.
         if !dropped.is_empty() {
             state.shown.clear();
         }
-        state.shown.extend(shown.iter().filter_map(|passage| passage.source.clone()));
+        state.shown.extend(shown.iter().cloned());
         drop(state);
         let provenance = Provenance::of(&text, &shown);
         Ok(Next::Done(ChatAnswer { text, reasoning, passages: shown, provenance, dropped, report }))

@@ -9,13 +9,14 @@ mod provenance;
 mod reply;
 mod summarize;
 mod ui;
+mod write;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::PassagesSource;
-use refrain::{SpecialTokens, TokenId};
+use refrain::{Session, SpecialTokens, TokenId};
 use refrain_index::Search;
 
 pub use answer::{Answer, AnswerRequest};
@@ -26,6 +27,7 @@ pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
 pub use summarize::{SummarizeRequest, Summary};
 pub use ui::{Command, Direction, Element, Role, Screen, UiCommand, UiRequest};
+pub use write::WriteRequest;
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
@@ -58,10 +60,12 @@ impl Assistant {
         Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?)
     }
 
-    /// A job of one generation from passages, which also drafts from these token ids.
+    /// A job of one generation from passages, which also drafts from these token ids. A `session` has a text that the layout
+    /// does not have.
     fn job_from_passages<T: 'static>(
         &self,
         task: &'static str,
+        session: Option<Session>,
         (layout, tokens): (Layout, Vec<Vec<TokenId>>),
         mut options: JobOptions,
         n_forgotten: u64,
@@ -73,8 +77,7 @@ impl Assistant {
             draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
         generate.processors = std::mem::take(&mut options.processors);
         let generate = Some(generate);
-        let prompt =
-            Prompt { messages: layout.turns, task, session: None, generate, alternative: None, kept };
+        let prompt = Prompt { messages: layout.turns, task, session, generate, alternative: None, kept };
         let step = Showing { shown: layout.shown, left_out: layout.left_out, result };
         Job::new(self, options.cancel, options.priority, prompt, step)
     }

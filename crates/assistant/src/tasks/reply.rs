@@ -115,7 +115,7 @@ impl Assistant {
     pub fn reply(&self, request: ReplyRequest, options: JobOptions) -> Result<Job<Reply>, TaskError> {
         let n_forgotten = self.n_forgotten();
         let layout = self.reply_layout(request, &options)?;
-        Ok(self.job_from_passages("reply", layout, options, n_forgotten, |done| {
+        Ok(self.job_from_passages("reply", None, layout, options, n_forgotten, |done| {
             let FromPassages { text, reasoning, passages, provenance, report } = done;
             Reply { text, reasoning, passages, provenance, report }
         }))

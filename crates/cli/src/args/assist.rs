@@ -1,30 +1,37 @@
-//! The options of the assistant's commands: ask, summarize, reply, edit, ui.
+//! The options of the assistant: of the tasks ask, summarize, reply, edit, ui, and of run and chat.
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use refrain_assistant::Length;
+use clap::Args;
 use refrain_program::args::ModelArgs;
 
 use super::sampling::SamplingArgs;
 use super::session::SessionArgs;
 
+/// The options of the tasks.
+#[derive(Debug, Args)]
+pub(crate) struct TaskArgs {
+    /// One JSON object in place of the text.
+    ///
+    /// It has the result, what the result was made from, what was left out, and the statistics.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) assist: AssistArgs,
+}
+
 /// The options of all of them.
 #[derive(Debug, Args)]
 pub(crate) struct AssistArgs {
-    /// One JSON object in place of the text: the result, what it was made from, what was left out, the statistics.
-    #[arg(long)]
-    pub(crate) json: bool,
     /// The system turn: instructions before the request.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Keep answers and computed prompts in this folder; later ones draft from the answers and restore the prompts [default:
-    /// `refrain/assistant` in the user's data folder]. Never changes the output.
-    #[arg(long, value_name = "DIR", conflicts_with = "no_store")]
+    /// Where answers and computed prompts are kept; `none` keeps nothing.
+    ///
+    /// Later answers draft from them and restore the prompts. The default is `refrain/assistant` in the user's data folder. Never changes
+    /// the output.
+    #[arg(long, value_name = "DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// Keep nothing.
-    #[arg(long)]
-    pub(crate) no_store: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -40,13 +47,14 @@ pub(crate) struct AskArgs {
     /// Only notes in this file or folder. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "context")]
     pub(crate) within: Vec<PathBuf>,
-    /// Answer from these files and folders (.md, .txt) in place of the index. May be repeated.
+    /// Answer from these files and folders (.md, .txt), not from the index.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
-    /// In folders of --context, follow links that lead out of the named files and folders.
-    #[arg(long, requires = "context")]
-    pub(crate) follow_links: bool,
-    /// The index of notes [default: `refrain/notes` in the user's data folder].
+    /// The index of notes.
+    ///
+    /// The default is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) notes: Option<PathBuf>,
     /// Maximum number of passages in the prompt.
@@ -56,7 +64,7 @@ pub(crate) struct AskArgs {
     #[arg(long)]
     pub(crate) no_citations: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -69,14 +77,14 @@ pub(crate) struct SummarizeArgs {
     /// A wish, such as "In two sentences."
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
-    /// The index of notes [default without =DIR: `refrain/notes` in the user's data folder].
+    /// The index of notes; =DIR names another folder than the user's.
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
-    /// Show the changes since the last summary of the same files or query, which the store has.
-    #[arg(long, conflicts_with_all = ["json", "no_store"])]
+    /// Show the changes since the last summary of the same files or query.
+    #[arg(long, conflicts_with = "json")]
     pub(crate) changes: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -86,43 +94,17 @@ pub(crate) struct ReplyArgs {
     /// An earlier message of the thread, newest first. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) earlier: Vec<PathBuf>,
-    /// What the reply says, such as "Accept, but on Tuesday."
+    /// What the reply says, and how, such as "Accept. In one sentence."
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
-    /// The tone, such as `friendly`.
-    #[arg(long, value_name = "WORD")]
-    pub(crate) tone: Option<String>,
-    /// The length.
-    #[arg(long, value_enum)]
-    pub(crate) length: Option<LengthArg>,
-    /// Show passages of the index of notes too [default without =DIR: `refrain/notes` in the user's data folder].
+    /// Show passages of the index of notes too; =DIR names another folder.
     #[arg(long, value_name = "DIR", require_equals = true)]
     pub(crate) notes: Option<Option<PathBuf>>,
     /// With --notes: maximum number of passages.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "notes", value_parser = super::at_least_one())]
     pub(crate) passages: usize,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum LengthArg {
-    /// One or two sentences.
-    Short,
-    /// A paragraph.
-    Medium,
-    /// Several paragraphs.
-    Long,
-}
-
-impl LengthArg {
-    pub(crate) fn length(self) -> Length {
-        match self {
-            Self::Short => Length::Short,
-            Self::Medium => Length::Medium,
-            Self::Long => Length::Long,
-        }
-    }
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -135,21 +117,25 @@ pub(crate) struct EditArgs {
     /// Show the changes while they are made, in place of the new text.
     #[arg(long, conflicts_with_all = ["json", "in_place"])]
     pub(crate) changes: bool,
-    /// Show the changes, ask, and replace the file by the new text. The old text is kept in the store (64 texts at most).
+    /// Show the changes, ask, and replace the file by the new text.
+    ///
+    /// The old text is kept in the store (64 texts at most).
     #[arg(long)]
     pub(crate) in_place: bool,
     /// With --in-place: replace the file without a question.
     #[arg(long, requires = "in_place")]
     pub(crate) yes: bool,
-    /// Replace the file also by a text that drops most of its words, or has the instruction or a part of the prompt in it. With --undo: also
-    /// if the file was changed since.
+    /// Replace the file also by a text that is doubted.
+    ///
+    /// One that drops most of the words, or has the instruction or a part of the prompt in it. With --undo: also if the file was changed
+    /// since.
     #[arg(long)]
     pub(crate) force: bool,
     /// Bring back the text that the last --in-place has replaced.
-    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json", "no_store"])]
+    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json"])]
     pub(crate) undo: bool,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }
 
 #[derive(Debug, Args)]
@@ -162,5 +148,5 @@ pub(crate) struct UiArgs {
     #[arg(long, value_name = "COMMAND")]
     pub(crate) last: Option<String>,
     #[command(flatten)]
-    pub(crate) assist: AssistArgs,
+    pub(crate) task: TaskArgs,
 }

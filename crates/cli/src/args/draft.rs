@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use refrain::drafting::PruningConfig;
-use refrain::{Drafting, SessionOptions};
+use refrain::Drafting;
 use refrain_program::args::{DraftModelArg, PruningArg};
 
 #[derive(Debug, Args)]
@@ -18,13 +17,11 @@ pub(crate) struct DraftArgs {
     /// the others are read; `self` is the predictor inside this program. Never changes the output.
     #[arg(long, value_name = "HOW", default_value = "auto", hide_default_value = true)]
     pub(crate) draft: DraftArg,
-    /// Prune verification batches half-way through the layers by this predictor: a file written by `refrain
-    /// train predictor`, or `fixture` for the model inside this program. Never changes the output.
+    /// Prune verification batches half-way through the layers by this predictor.
+    ///
+    /// A file written by `refrain-train predictor`, or `fixture` for the model inside this program. Never changes the output.
     #[arg(long, value_name = "fixture|PATH")]
     pub(crate) pruning: Option<PruningArg>,
-    /// With --pruning: minimum predicted probability of a kept node.
-    #[arg(long, value_name = "P", default_value_t = PruningConfig::default().threshold, requires = "pruning")]
-    pub(crate) pruning_threshold: f32,
 }
 
 /// The value of `--draft`.
@@ -57,13 +54,11 @@ impl DraftArgs {
         }
     }
 
-    /// `options` with the requested draft sources.
-    pub(super) fn apply(&self, options: SessionOptions) -> SessionOptions {
-        let drafting = match &self.draft {
+    /// Whether anything drafts.
+    pub(super) fn drafting(&self) -> Drafting {
+        match &self.draft {
             DraftArg::Off => Drafting::Off,
             DraftArg::Auto | DraftArg::Model(_) => Drafting::Auto,
-        };
-        let pruning = PruningConfig { threshold: self.pruning_threshold, ..PruningConfig::default() };
-        SessionOptions { drafting, pruning: Some(pruning), ..options }
+        }
     }
 }

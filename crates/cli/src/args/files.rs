@@ -10,11 +10,12 @@ use refrain_program::args::{ComputeArgs, KvArg, QuantizeArg};
 pub(crate) struct ProfileArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
     pub(crate) model: Option<PathBuf>,
-    /// The profile file; a plot is written beside it [default: beside the model, where `run` and `chat` find
-    /// it].
+    /// The profile file [default: beside the model, where it is found].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Context lengths before the batch, besides 0; at most the training context minus a batch.
+    /// Context lengths before the batch, besides 0.
+    ///
+    /// At most the training context minus a batch.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1024,4096")]
     pub(crate) contexts: Vec<usize>,
     /// Element type of the KV cache.
@@ -29,7 +30,7 @@ pub(crate) struct InspectArgs {
     /// A GGUF file, a safetensors file, a Hugging Face folder, or a packed file. Without it: the model inside
     /// this program.
     pub(crate) path: Option<PathBuf>,
-    /// Verify the checksums of a packed file, which reads all of it. (Loading verifies the header only.)
+    /// Verify the checksums of a packed file, which reads all of it.
     #[arg(long)]
     pub(crate) verify: bool,
     /// One JSON object instead of text.
@@ -43,7 +44,9 @@ pub(crate) struct PackArgs {
     pub(crate) model: PathBuf,
     /// The packed file, usually named `.refrain`. An existing packed file is replaced.
     pub(crate) out: PathBuf,
-    /// Quantisation of float matrices. Matrices that are quantised in the file are not changed.
+    /// Quantisation of float matrices.
+    ///
+    /// Matrices that are quantised in the file are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub(crate) quantize: QuantizeArg,
     /// One JSON object instead of text.
@@ -66,9 +69,6 @@ pub(crate) struct GraphsArgs {
     /// Rows of the verify graphs.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) verify: usize,
-    /// Do not measure load and call times. Each run with this folder then measures them.
-    #[arg(long)]
-    pub(crate) no_times: bool,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
@@ -82,7 +82,9 @@ pub(crate) struct ScoreArgs {
     pub(crate) model: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) input: ScoreInput,
-    /// Also write the logits of every position: a tensor `logits`, f32 `[tokens, vocab]`.
+    /// Also write the logits of every position.
+    ///
+    /// A tensor `logits`, f32 `[tokens, vocab]`.
     #[arg(long, value_name = "OUT.safetensors")]
     pub(crate) logits: Option<PathBuf>,
     /// `f32` widens all weights and the KV cache, for checks against a reference.
@@ -101,11 +103,8 @@ pub(crate) struct ScoreArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ScoreInput {
-    /// Score the text of a file (`-`: standard input).
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) file: Option<PathBuf>,
-    /// Score this text.
-    #[arg(long, value_name = "T")]
+    /// Score this text, or with `@FILE` that of a file (`@-`: standard input).
+    #[arg(long, value_name = "TEXT|@FILE")]
     pub(crate) text: Option<String>,
     /// Score these token ids.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',')]

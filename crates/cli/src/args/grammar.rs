@@ -13,9 +13,6 @@ pub(crate) struct GrammarArgs {
     /// A file, or the schema itself.
     #[arg(long, value_name = "FILE|TEXT", conflicts_with_all = ["regex", "choice", "grammar"])]
     pub(crate) json_schema: Option<String>,
-    /// Allow white space between the parts of the JSON.
-    #[arg(long, requires = "json_schema")]
-    pub(crate) json_whitespace: bool,
     /// Answer with a text that this regular expression matches as a whole.
     #[arg(long, value_name = "REGEX", allow_hyphen_values = true, conflicts_with_all = ["choice", "grammar"])]
     pub(crate) regex: Option<String>,
@@ -25,7 +22,9 @@ pub(crate) struct GrammarArgs {
     /// Answer in the language of a Lark grammar.
     #[arg(long, value_name = "FILE")]
     pub(crate) grammar: Option<PathBuf>,
-    /// The grammar starts after this text, for example after `</think>`. The text before it is free.
+    /// The grammar starts after this text, such as `</think>`.
+    ///
+    /// The text before it is free.
     #[arg(long, value_name = "MARKER", allow_hyphen_values = true)]
     pub(crate) grammar_after: Option<String>,
 }

@@ -32,7 +32,9 @@ pub(crate) enum IndexCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct IndexFolderArgs {
-    /// The folder of the index [default: `refrain/notes` in the user's data folder].
+    /// The folder of the index.
+    ///
+    /// The default is `refrain/notes` in the user's data folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) index: Option<PathBuf>,
 }
@@ -42,20 +44,27 @@ pub(crate) struct IndexFolderArgs {
 pub(crate) struct IndexReadArgs {
     #[command(flatten)]
     pub(crate) folder: IndexFolderArgs,
-    /// Skip files longer than this, such as 20MB; remembered [default: 8MiB].
+    /// Skip files longer than this, such as 20MB [default: 8MiB].
+    ///
+    /// Remembered.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) max_bytes: Option<u64>,
-    /// The languages of the notes, as codes (`en,de`), or `all`, among which each note's is detected; remembered [default: all].
+    /// The languages of the notes, as codes (`en,de`), or `all` [default: all].
+    ///
+    /// The language of each note is detected among them. Remembered.
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) languages: Vec<String>,
-    /// Follow links that lead out of the added files and folders, or with `=false` skip them; remembered [default: false].
+    /// Follow links that lead out of the added files and folders.
+    ///
+    /// `=false` skips them, as without the option. Remembered.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) follow_links: Option<bool>,
-    /// Store token ids for this model's tokenizer, so that `run` drafts from passages without tokenizing them.
+    /// Store token ids for this model, so that `ask` need not tokenize passages.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
-    /// Store vectors of this model for embeddings (such as Qwen3-Embedding), so that `search` finds by meaning too; remembered.
-    /// `none` ends it.
+    /// Store vectors of this model, so that `search` finds by meaning too.
+    ///
+    /// A model for embeddings, such as Qwen3-Embedding; `none` ends it. Remembered.
     #[arg(long, value_name = "MODEL")]
     pub(crate) embedder: Option<PathBuf>,
 }
@@ -102,7 +111,7 @@ pub(crate) struct IndexSearchArgs {
     pub(crate) request: String,
     /// Maximum number of passages.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 5)]
-    pub(crate) limit: usize,
+    pub(crate) passages: usize,
     /// One JSON object per passage.
     #[arg(long)]
     pub(crate) json: bool,
@@ -119,18 +128,19 @@ pub(crate) struct IndexSearchArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct IndexFilterArgs {
-    /// Only this kind of source: note, mail, chat, screen or event. May be repeated.
+    /// Only this kind of source: note, mail, chat, screen or event.
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<SourceKind>,
     /// Only this file, or files in this folder. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) within: Vec<PathBuf>,
-    /// Only from this date on (`2024-05-01`, `2024-05-01T12:30`; UTC).
-    #[arg(long, value_name = "DATE", value_parser = date)]
-    pub(crate) from: Option<i64>,
-    /// Only up to this date; a day without a time counts as a whole.
-    #[arg(long, value_name = "DATE", value_parser = end_of_date)]
-    pub(crate) until: Option<i64>,
+    /// Only from a date up to one: `2024-05-01..2024-05-31` (UTC).
+    ///
+    /// Both are included, and one may be left out: `2024-05-01T12:30..`, `..2024-05-31`.
+    #[arg(long, value_name = "FROM..UNTIL", value_parser = dates)]
+    pub(crate) dates: Option<Dates>,
     /// Only with this tag, or with one of several. May be repeated.
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
@@ -140,7 +150,32 @@ pub(super) fn date(text: &str) -> Result<i64, String> {
     parse_date(text).ok_or_else(|| format!("`{text}` is no date like 2024-05-01"))
 }
 
-fn end_of_date(text: &str) -> Result<i64, String> {
-    let is_day = !text.contains([':', 'T']);
-    date(text).map(|seconds| if is_day { seconds + 86_399 } else { seconds })
+/// The first and the last second; a day without a time counts as a whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Dates {
+    pub(crate) from: Option<i64>,
+    pub(crate) until: Option<i64>,
+}
+
+fn dates(text: &str) -> Result<Dates, String> {
+    let (from, until) = text.split_once("..").ok_or("write FROM..UNTIL; one of them may be left out")?;
+    let given = |text: &str| (!text.is_empty()).then(|| date(text)).transpose();
+    let is_day = !until.contains([':', 'T']);
+    let end = |seconds: i64| if is_day { seconds + 86_399 } else { seconds };
+    Ok(Dates { from: given(from)?, until: given(until)?.map(end) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_open_on_either_side() {
+        let day = date("2024-05-01").unwrap();
+        assert_eq!(dates("2024-05-01.."), Ok(Dates { from: Some(day), until: None }));
+        assert_eq!(dates("..2024-05-01"), Ok(Dates { from: None, until: Some(day + 86_399) }));
+        let hour = dates("2024-05-01..2024-05-01T01:00").unwrap();
+        assert_eq!((hour.from, hour.until), (Some(day), Some(day + 3600)));
+        assert!(dates("2024-05-01").is_err() && dates("soon..").is_err());
+    }
 }

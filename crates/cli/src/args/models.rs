@@ -1,32 +1,51 @@
 //! The options of `model`.
 
-use clap::builder::RangedU64ValueParser;
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
+use refrain_program::args::number;
 
 use super::files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// OWNER/NAME, OWNER/NAME:FILE or OWNER/NAME@REVISION:FILE. FILE is a file of the repository, a quantisation such as Q4_0, a pattern
-    /// with `*` and `?`, or `safetensors`; it may be omitted if there is one GGUF file, or none.
+    /// OWNER/NAME, OWNER/NAME:FILE or OWNER/NAME@REVISION:FILE.
+    ///
+    /// FILE is a file of the repository, a quantisation such as Q4_0, a pattern with `*` and `?`, or `safetensors`; it may be omitted if
+    /// there is one GGUF file, or none. The variable HF_ENDPOINT names another hub than the public one.
     #[arg(value_name = "OWNER/NAME[:FILE]")]
     pub(crate) name: String,
-    /// The hub's address [default: the variable HF_ENDPOINT, or the public hub].
-    #[arg(long, value_name = "URL")]
-    pub(crate) endpoint: Option<String>,
-    /// Take the token from the keyring: the entry with the service `refrain`, through `secret-tool` or on macOS `security`. Without it the
-    /// token is that of HF_TOKEN, or of the file that the hub's own tools keep.
+    /// Take the token from the keyring: the entry with the service `refrain`.
+    ///
+    /// Through `secret-tool`, or on macOS `security`. Without it the token is that of HF_TOKEN, or of the file that the hub's own tools
+    /// keep.
     #[arg(long)]
     pub(crate) keyring: bool,
-    /// Attempts that bring nothing before the download is given up.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100))]
-    pub(crate) attempts: usize,
-    /// Seconds without an answer, or with less than 4 kB, that end an attempt.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
-    pub(crate) stall_time: u64,
+    /// Attempts in vain before the download ends, and the seconds that end one.
+    ///
+    /// An attempt is in vain if it brings nothing. One with less than 4 kB in these seconds ends.
+    #[arg(long, value_name = "N[,SECONDS]", default_value = "6,30", value_parser = attempts)]
+    pub(crate) attempts: Attempts,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How often a download is tried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attempts {
+    /// Attempts that bring nothing, 1..=100.
+    pub(crate) n: usize,
+    /// The time that ends an attempt, 1..=3600 s.
+    pub(crate) stall_time: Duration,
+}
+
+fn attempts(text: &str) -> Result<Attempts, String> {
+    let (n, seconds) = text.split_once(',').unwrap_or((text, "30"));
+    match (number(n)?, number(seconds)?) {
+        (n @ 1..=100, seconds @ 1..=3600) => Ok(Attempts { n, stall_time: Duration::from_secs(seconds) }),
+        _ => Err("give 1 to 100 attempts of 1 to 3600 seconds".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -45,7 +64,7 @@ pub(crate) enum ModelCommand {
     Rm(ModelsRmArgs),
     /// Show the contents of a model file or folder, and the parts that are not supported.
     Inspect(InspectArgs),
-    /// Pack a model into a file that is loaded by mapping, in milliseconds at any size.
+    /// Pack a model into a file that is read without conversion, mapped or streamed.
     Pack(PackArgs),
     /// Measure the cost of verification batches on this machine, and store it beside the model.
     Profile(ProfileArgs),
@@ -64,7 +83,7 @@ pub(crate) struct ModelsListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsRmArgs {
-    /// OWNER/NAME removes everything that was pulled from this repository, OWNER/NAME:FILE one model.
+    /// OWNER/NAME for everything of this repository, OWNER/NAME:FILE for one model.
     #[arg(value_name = "OWNER/NAME[:FILE]", required = true)]
     pub(crate) names: Vec<String>,
     /// One JSON object instead of text.

@@ -1,9 +1,9 @@
-//! Which options `--help` shows: those of every day. `--help-all` adds the others by group. Knobs of tests are in neither, and work.
+//! Which options `--help` shows: those of every day. `--help-all` adds the others by group. A knob of tests is in neither, and works.
 
 use clap::{Arg, Command};
 
 /// Options of every command, and of those with a session, that `--help` leaves to `--help-all`.
-const RARE: [&str; 24] = [
+const RARE: [&str; 16] = [
     "color",
     "config",
     "models",
@@ -11,81 +11,43 @@ const RARE: [&str; 24] = [
     "key-file",
     // Texts and notes.
     "raw",
-    "follow-links",
     "passages",
     // Models.
     "quantize",
     "kv",
-    // Stores.
-    "history",
-    "prefixes",
     // Sampling.
     "seed",
     "top-k",
     "top-p",
     "min-p",
-    "repeat-penalty",
-    "presence-penalty",
-    "frequency-penalty",
-    "dry-multiplier",
     // Grammars.
     "regex",
     "choice",
     "grammar",
-    "grammar-after",
 ];
 
-/// Knobs of tests: a simulated disk, a state of the device that nobody has reported, graphs without measured times.
-const KNOBS: [&str; 4] = ["flash-bandwidth", "heat", "memory-pressure", "no-times"];
+/// Knobs of tests: a simulated disk.
+const KNOBS: [&str; 1] = ["flash-bandwidth"];
 
 /// Options for experts, of any command, that `--help` leaves to `--help-all`.
-const EXPERT: [&str; 50] = [
+const EXPERT: [&str; 20] = [
     // Kernels, static graphs and streaming.
-    "no-map",
+    "map",
     "isa",
     "graph-memory",
-    "graph-switching",
     "pinned-layers",
-    // The parts of drafting.
+    // Drafting.
     "window-cache",
     "pruning",
-    "pruning-threshold",
-    "lossy-top-p",
-    "calibration",
-    "echo",
-    "echo-rows",
-    "echo-lists",
-    "no-reuse",
-    "reuse-threshold",
-    "reuse-steps",
-    "reuse-tokens",
-    "verify-rows",
-    "verify-len",
-    "prefill-chunk",
-    // The policy of drafting.
-    "draft-rows",
-    "pid-acceptance",
-    "pid-gains",
-    "acceptance-floor",
-    "floor-window",
-    "floor-pause",
-    "draft-min-tokens",
-    "draft-max-temp",
-    "draft-min-memory",
+    "drafting",
     // Sampling and grammars.
-    "dry-base",
-    "dry-allowed-length",
-    "dry-penalty-last-n",
-    "dry-sequence-breaker",
+    "penalty",
     "logit-bias",
     "ignore-eos",
-    "json-whitespace",
+    "grammar-after",
     // Servers, downloads and stores.
-    "queue",
-    "grace-time",
-    "kept-prompts",
+    "limits",
     "attempts",
-    "stall-time",
     "conversation",
     "words",
     // Measurements of models, and their graphs.
@@ -94,9 +56,6 @@ const EXPERT: [&str; 50] = [
     "weights",
     "blocks",
     "prefill",
-    "tokens",
-    // Settings.
-    "no-config",
 ];
 
 /// `command` and those below it, with each option in its tier.
@@ -120,11 +79,11 @@ mod tests {
     use super::super::command_line;
     use super::*;
 
-    /// The long names of the options of `command` and those below it that `is_shown` takes.
-    fn longs(command: &Command, is_shown: fn(&Arg) -> bool) -> BTreeSet<String> {
-        let own = command.get_arguments().filter(|arg| is_shown(arg)).filter_map(Arg::get_long);
+    /// The long names of the options of `command` and those below it, hidden ones included.
+    fn longs(command: &Command) -> BTreeSet<String> {
+        let own = command.get_arguments().filter_map(Arg::get_long);
         let mut all: BTreeSet<String> = own.map(str::to_owned).collect();
-        command.get_subcommands().for_each(|below| all.append(&mut longs(below, is_shown)));
+        command.get_subcommands().for_each(|below| all.append(&mut longs(below)));
         all
     }
 
@@ -132,15 +91,15 @@ mod tests {
     fn the_program_stays_small() {
         let mut command = command_line();
         command.build();
-        let shown = longs(&command, |arg| !arg.is_hide_set());
+        let all = longs(&command);
         let n_commands = command.get_subcommands().count();
-        assert!(n_commands <= 14, "{n_commands} commands");
-        assert!(shown.len() <= 140, "{} options: {shown:?}", shown.len());
+        assert!(n_commands <= 13, "{n_commands} commands");
+        assert!(all.len() <= 90, "{} options: {all:?}", all.len());
     }
 
     #[test]
     fn the_lists_name_options() {
-        let all = longs(&command_line(), |_| true);
+        let all = longs(&command_line());
         for name in RARE.iter().chain(&EXPERT).chain(&KNOBS) {
             assert!(all.contains(*name), "{name}");
         }

@@ -79,7 +79,7 @@ fn a_question_is_answered_from_the_index() {
     let within = home.path("notes").join("kitchen.md");
     let other = home.json(&["ask", "Who repairs the tap?", "--notes", arg(&index), "--within", arg(&within)]);
     assert!(other["passages"].as_array().unwrap().iter().all(|passage| passage["title"] == "Kitchen"));
-    let without = home.json(&[&ask[..], &["--draft", "off", "--no-config"]].concat());
+    let without = home.json(&[&ask[..], &["--draft", "off", "--config", "none"]].concat());
     assert_eq!(without["text"], json["text"], "drafts change no text");
 }
 
@@ -90,6 +90,7 @@ fn a_question_is_answered_from_files() {
     let json = home.json(&["ask", QUESTION, "--context", arg(&notes)]);
     assert_eq!(json["passages"][0]["title"], "Car repair");
     assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
+    assert!(json["passages"][0]["score"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_message_is_replied_to() {
     home.index();
     let mail = repository("examples/mail.txt");
     let index = format!("--notes={}", arg(&home.path("index")));
-    let wish = ["--request", "Accept.", "--tone", "friendly", "--length", "short"];
+    let wish = ["--request", "Accept. Friendly, in one sentence."];
     let json = home.json(&[&["reply", arg(&mail), &index], &wish[..]].concat());
     assert!(!json["text"].as_str().unwrap().is_empty());
     assert_eq!(json["passages"][0]["title"], "mail");
@@ -277,6 +278,6 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     assert!(home.ran(&["summarize", "--notes"]).code != Some(0));
     let message = home.ran(&["ask", QUESTION, "--notes", arg(&index), "--passages", "0"]).refused(2);
     assert!(message.contains("--passages"), "{message}");
-    let message = refrain(&["summarize", arg(&note), "--changes", "--no-store"]).refused(2);
-    assert!(message.contains("--changes") && message.contains("--no-store"), "{message}");
+    let message = refrain(&["summarize", arg(&note), "--changes", "--store", "none"]).refused(2);
+    assert!(message.contains("--changes") && message.contains("--store none"), "{message}");
 }

@@ -42,9 +42,9 @@ fn the_stronger_setting_wins() {
     assert_eq!(n_tokens(&mut with(&[])), 5, "the table of the command");
     assert_eq!(n_tokens(with(&[]).env("REFRAIN_MAX_TOKENS", "4")), 4, "the environment");
     assert_eq!(n_tokens(with(&["--max-tokens", "6"]).env("REFRAIN_MAX_TOKENS", "4")), 6, "the command line");
-    let mut ignoring = command(&["--no-config", "--max-tokens"]);
+    let mut ignoring = command(&["--config", "none", "--max-tokens"]);
     assert_eq!(ran(&mut ignoring).code, Some(2), "options of `run` stand behind it");
-    let mut ignoring = command(&["--no-config"]);
+    let mut ignoring = command(&["--config", "none"]);
     ignoring
         .args(RUN)
         .args(["--max-tokens", "2"])
@@ -61,23 +61,20 @@ fn the_file_is_found_in_the_home_folder() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".config").join("refrain");
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("config.toml"), "max-tokens = 3\nno-history = true\n").unwrap();
+    std::fs::write(folder.join("config.toml"), "max-tokens = 3\nstore = \"none\"\n").unwrap();
     let mut of_home = command(&RUN);
     of_home.env("HOME", home.path()).env("APPDATA", home.path().join(".config"));
     assert_eq!(n_tokens(&mut of_home), 3);
-    assert!(!home.path().join(".local").exists(), "the flag is on: nothing was stored");
+    assert!(!home.path().join(".local").exists(), "nothing was stored");
 }
 
 #[test]
 fn a_default_gives_way_to_an_option_that_excludes_it() {
-    let (folder, file) = settings("no-history = true\nmax-tokens = 2\n");
-    let history = folder.path().join("history");
-    let mut given = command(&["--config", arg(&file)]);
-    given.args(RUN).args(["--history", arg(&history)]);
-    n_tokens(&mut given);
-    assert!(history.exists(), "--history was given");
+    let (_folder, file) = settings("regex = \"no\"\n");
+    let given = ["--config", arg(&file), "run", "--stats", "off", "--choice", "yes", "hello"];
+    assert_eq!(refrain(&given).done().trim(), "yes", "--choice was given");
 
-    let (_folder, file) = settings("no-history = true\nhistory = \"here\"\n");
+    let (_folder, file) = settings("regex = \"no\"\nchoice = [\"yes\"]\n");
     let refused = refrain(&[&["--config", arg(&file)], &RUN[..]].concat()).refused(2);
     assert!(refused.contains("exclude each other") && refused.contains("line 1"), "{refused}");
 }
@@ -94,7 +91,7 @@ fn paths_start_at_the_folder_of_the_file() {
     let (_folder, file) = settings("model = \"~/small.gguf\"\nmax-tokens = 2\n");
     let mut of_home = command(&["--config", arg(&file)]);
     let models = folder.path().join("models");
-    of_home.args(RUN).arg("--no-history").env("HOME", &models).env("USERPROFILE", &models);
+    of_home.args(RUN).args(["--store", "none"]).env("HOME", &models).env("USERPROFILE", &models);
     assert_eq!(n_tokens(&mut of_home), 2);
 }
 
@@ -104,11 +101,11 @@ fn an_unusable_setting_is_named_with_its_place() {
         ("max-tokens = 3\nmodle = \"x\"\n", 3, &["line 2", "modle"]),
         ("[runn]\n", 3, &["line 1", "runn"]),
         ("[run]\nlanguages = [\"de\"]\n", 3, &["line 2", "languages"]),
-        ("[history.forget]\nall = true\n", 3, &["line 2", "all"]),
+        ("[forget]\nall = true\n", 3, &["line 2", "all"]),
         ("[edit]\nin-place = true\n", 3, &["line 2", "in-place"]),
         ("max-tokens = \n", 3, &["line 1"]),
         ("\nmax-tokens = \"many\"\n", 2, &["many", "--max-tokens", "line 2"]),
-        ("no-history = 1\n", 3, &["no-history", "true or false"]),
+        ("ignore-eos = 1\n", 3, &["ignore-eos", "true or false"]),
         ("max-tokens = 1979-05-27\n", 3, &["max-tokens", "datetime"]),
         ("stop = [[\"a\"]]\n", 3, &["stop", "list"]),
         ("max-tokens = 1\nmax-tokens = 2\n", 3, &["line 2"]),
@@ -131,10 +128,10 @@ fn an_unusable_setting_is_named_with_its_place() {
 
 #[test]
 fn the_settings_are_listed_with_their_origin() {
-    let (_folder, file) = settings("threads = 1\n[index.search]\nlimit = 9\n");
+    let (_folder, file) = settings("threads = 1\n[index.search]\npassages = 9\n");
     let mut listing = command(&["--config", arg(&file), "config"]);
     let listed = ran(listing.env("REFRAIN_MAX_TOKENS", "12")).done();
-    for line in ["threads = 1", "[index.search] limit = 9", "the variable REFRAIN_MAX_TOKENS = 12"] {
+    for line in ["threads = 1", "[index.search] passages = 9", "the variable REFRAIN_MAX_TOKENS = 12"] {
         assert!(listed.lines().any(|listed| listed == line), "{listed}");
     }
     assert!(listed.starts_with(arg(&file)));
@@ -144,7 +141,7 @@ fn the_settings_are_listed_with_their_origin() {
 #[test]
 fn completions_and_manual_pages_know_every_command() {
     let bash = refrain(&["config", "completions", "bash"]).done();
-    for word in ["history", "forget", "--max-tokens", "--json-schema"] {
+    for word in ["summarize", "forget", "--max-tokens", "--json-schema"] {
         assert!(bash.contains(word), "{word}");
     }
     // The shell reads the script.
@@ -167,11 +164,11 @@ fn completions_and_manual_pages_know_every_command() {
 
 #[test]
 fn only_paths_begin_in_the_home_folder() {
-    let (_folder, file) = settings("history = \"~/answers\"\n[run]\nsystem = \"~/ is my home.\"\n");
+    let (_folder, file) = settings("store = \"~/answers\"\n[run]\nsystem = \"~/ is my home.\"\n");
     let home = tempfile::tempdir().unwrap();
     let mut shown = command(&["--config", arg(&file), "config"]);
     shown.env("HOME", home.path()).env("USERPROFILE", home.path());
     let stdout = ran(&mut shown).done();
     assert!(stdout.contains("system = ~/ is my home."), "{stdout}");
-    assert!(stdout.contains(&format!("history = {}", home.path().join("answers").display())), "{stdout}");
+    assert!(stdout.contains(&format!("store = {}", home.path().join("answers").display())), "{stdout}");
 }

@@ -9,22 +9,20 @@ const INPUT: i32 = 3;
 
 #[test]
 fn usage_errors_end_with_2() {
-    let cases: [(&[&str], &str); 16] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["sing"], "sing"),
-        (&["run", "--dry-multiplier", "101", "hi"], "dry.multiplier"),
-        (&["run", "--dry-base", "2", "hi"], "--dry-multiplier"),
+        (&["run", "--penalty", "dry=101", "hi"], "dry.multiplier"),
+        (&["run", "--penalty", "dry-base=x", "hi"], "dry-base"),
         (&["run", "--tempo", "1", "hi"], "--tempo"),
         (&["run", "--temp", "-1", "hi"], "temp"),
         (&["run", "--temp", "hot", "hi"], "hot"),
         (&["run", "--top-p", "2", "hi"], "top_p"),
-        (&["run", "--task", "sing", "hi"], "summarize"),
         (&["run", "--threads", "0", "hi"], "threads"),
-        (&["run", "--verify-len", "65", "hi"], "verify"),
+        (&["run", "--drafting", "batch=65", "hi"], "verify"),
         (&["run", "--ctx", "1", "hi"], "context"),
         (&["run", "--logit-bias", "x", "hi"], "42=-inf"),
         (&["run", "--stop", "", "hi"], "stop"),
-        (&["run", "--raw", "--task", "answer", "hi"], "--raw"),
-        (&["run", "--task", "summarize"], "--context"),
+        (&["run", "--raw", "--context", ".", "hi"], "--raw"),
         (&["run"], "PROMPT"),
     ];
     for (args, word) in cases {
@@ -46,8 +44,8 @@ fn input_errors_end_with_3() {
         (&["run", "--model", arg(&missing), "hi"], "missing"),
         (&["run", "--model", arg(&gguf), "hi"], "model.gguf"),
         (&["run", "--model", arg(&empty), "hi"], "empty"),
-        (&["run", "--file", arg(&missing)], "missing"),
-        (&["run", "--file", arg(&binary)], "UTF-8"),
+        (&["summarize", arg(&missing)], "missing"),
+        (&["summarize", arg(&binary)], "UTF-8"),
         (&["run", "--context", arg(&missing), "hi"], "missing"),
         (&["run", "--context", arg(&binary), "hi"], "UTF-8"),
         (&["run", "--context", arg(&empty), "hi"], "no text"),
@@ -64,15 +62,15 @@ fn input_errors_end_with_3() {
 fn a_request_that_does_not_fit_is_refused_with_both_numbers() {
     let long = "Preambon ".repeat(5000);
     let note = repository("fixtures/notes/project-preambon.md");
-    let args = ["run", "--task", "reply", "--context", arg(&note), long.as_str()];
+    let args = ["ask", "--context", arg(&note), long.as_str()];
     let message = refrain(&args).refused(INPUT);
     assert!(message.contains("the request has") && message.contains("--ctx"), "{message}");
     // Not even the start of these notes fits.
-    let tight = ["run", "--ctx", "16", "--task", "summarize", "--context", arg(&note)];
+    let tight = ["run", "--ctx", "16", "--context", arg(&note), "Go."];
     let message = refrain(&tight).refused(INPUT);
     assert!(message.contains("room for") && message.contains("--ctx"), "{message}");
-    // Without a task there is no layout, and the session refuses.
-    let message = refrain_with(&["run", "-"], long.as_bytes()).refused(INPUT);
+    // Without a layout, the session refuses.
+    let message = refrain_with(&["run", "--raw", "-"], long.as_bytes()).refused(INPUT);
     assert!(message.contains("context"), "{message}");
 }
 
@@ -119,11 +117,10 @@ fn help_fits_a_screen_and_names_the_way_to_the_rest() {
         assert!(help.contains("--help-all") && !help.contains("--top-k"), "{help}");
         assert_eq!(refrain(&[command, "-h"]).done(), help);
         let all = refrain(&[command, "--help-all"]).done();
-        for rest in ["Sampling:", "--top-k", "--grammar", "--quantize", "--prefixes", "--config"] {
+        for rest in ["Sampling:", "--top-k", "--grammar", "--quantize", "--seed", "--config"] {
             assert!(all.contains(rest), "{rest} in\n{all}");
         }
-        assert!(!all.contains("--memory-pressure"), "{all}");
+        assert!(all.contains("reuse-steps=N") && all.contains("dry-base=X"), "{all}");
+        assert!(!all.contains("--flash-bandwidth"), "{all}");
     }
-    // What no help names works.
-    refrain(&["run", "--memory-pressure", "normal", "--max-tokens", "1", "hi"]).done();
 }

@@ -1,4 +1,4 @@
-//! `refrain forget` and `refrain history prefixes`: after them, no file in the data folder has a byte of what was forgotten.
+//! `refrain forget`: after it, no file in the data folder has a byte of what was forgotten.
 
 use std::path::{Path, PathBuf};
 
@@ -127,39 +127,27 @@ fn naming_a_store_spares_the_index_of_all_programs() {
 fn prompts_of_a_file_that_is_gone_are_forgotten_through_a_link() {
     let home = Home::new();
     std::os::unix::fs::symlink(home.path("notes"), home.path("link")).unwrap();
-    let (car, more) = (home.path("notes/car.md"), ["--prefixes", "--no-history", "--max-tokens", "8"]);
-    home.ran(&[&["run", QUESTION, "--context", arg(&car)][..], &more].concat()).done();
+    let car = home.path("notes/car.md");
+    home.ran(&["run", QUESTION, "--context", arg(&car), "--max-tokens", "8"]).done();
     std::fs::remove_file(&car).unwrap();
-    let forgotten = home.json(&["history", "prefixes", "forget", arg(&home.path("link/car.md"))]);
-    assert!(forgotten["blocks"].as_u64().unwrap() > 0, "{forgotten}");
+    let forgotten = home.json(&["forget", arg(&home.path("link/car.md"))]);
+    assert!(forgotten["prefix_blocks"].as_u64().unwrap() > 0, "{forgotten}");
 }
 
 #[test]
-fn prompts_of_run_and_chat_are_forgotten_by_their_files() {
+fn answers_and_prompts_of_run_are_forgotten_by_their_files() {
     let home = Home::new();
     let (car, trip) = (home.path("notes/car.md"), home.path("notes/trip.md"));
-    let run = |note: &Path| {
-        let more = ["--context", arg(note), "--prefixes", "--no-history", "--max-tokens", "8"];
-        home.ran(&[&["run", QUESTION][..], &more].concat()).done();
-    };
-    run(&car);
-    run(&trip);
+    for note in [&car, &trip] {
+        home.ran(&["run", QUESTION, "--context", arg(note), "--max-tokens", "8"]).done();
+    }
     assert!(!home.files_with(SECRET).is_empty() && !home.files_with(OTHER).is_empty());
-    let status = home.json(&["history", "prefixes", "status"]);
-    assert!(status["tokens"].as_u64().unwrap() > 0 && status["labels"].as_u64().unwrap() > 0, "{status}");
-    assert_eq!(home.json(&["history", "prefixes", "forget", arg(&home.path("not"))])["blocks"], 0);
-    assert!(home.json(&["history", "prefixes", "forget", arg(&car)])["blocks"].as_u64().unwrap() > 0);
+    assert_eq!(home.json(&["forget", arg(&home.path("not"))])["prefix_blocks"], 0);
+    assert!(home.json(&["forget", arg(&car)])["prefix_blocks"].as_u64().unwrap() > 0);
     assert_eq!(home.files_with(SECRET), NONE);
     assert!(!home.files_with(OTHER).is_empty());
-    run(&car);
-    assert!(
-        home.json(&["history", "prefixes", "forget", arg(&home.path("notes"))])["blocks"].as_u64().unwrap()
-            > 0
-    );
-    assert_eq!((home.files_with(SECRET), home.files_with(OTHER)), (NONE.to_vec(), NONE.to_vec()));
-    run(&car);
-    home.ran(&["history", "prefixes", "clear"]).done();
-    assert_eq!(home.json(&["history", "prefixes", "status"])["blocks"], 0);
+    home.json(&["forget", arg(&home.path("notes"))]);
+    assert_eq!(home.files_with(OTHER), NONE);
 }
 
 #[test]
@@ -170,10 +158,4 @@ fn what_cannot_be_forgotten_is_refused_in_one_line() {
     // It would delete more than what was made from the note before.
     assert!(refrain(&["forget", "a.md", "--before", "2020-01-01"]).refused(2).contains("--before"));
     assert!(refrain(&["forget", "--all", "--store", "no-such-folder"]).refused(3).contains("no-such-folder"));
-    assert!(
-        refrain(&["history", "prefixes", "clear", "--prefixes", "no-such-folder"])
-            .refused(3)
-            .contains("no-such")
-    );
-    assert!(refrain(&["history", "prefixes", "status"]).refused(2).contains("--prefixes"));
 }

@@ -33,7 +33,6 @@ fn answers_are_those_of_the_grammar_with_and_without_drafts() {
     };
     check(&["--json-schema", SCHEMA], &is_command);
     check(&["--json-schema", arg(&schema)], &is_command);
-    check(&["--json-schema", SCHEMA, "--json-whitespace", "--max-tokens", "800"], &is_command);
     check(&["--regex", "(yes|no), [0-9]{2}"], &|text| {
         text.split_once(", ")
             .is_some_and(|(word, n)| ["yes", "no"].contains(&word) && n.parse::<u8>().is_ok())
@@ -58,11 +57,10 @@ fn a_conversation_answers_in_the_grammar() {
 #[test]
 fn what_is_no_grammar_is_refused_in_one_line() {
     let run = |args: &[&str]| refrain(&[&["run"], args, &["hello"]].concat());
-    let usage: [(&[&str], &str); 4] = [
+    let usage: [(&[&str], &str); 3] = [
         (&["--regex", "a", "--choice", "a"], "--choice"),
         (&["--json-schema", "{}", "--grammar", "x.lark"], "--grammar"),
         (&["--grammar-after", "</think>"], "needs a grammar"),
-        (&["--json-whitespace"], "--json-schema"),
     ];
     for (args, word) in usage {
         let message = run(args).refused(2);

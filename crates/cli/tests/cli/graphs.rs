@@ -16,25 +16,17 @@ fn graphs_answer_as_their_model_does() {
     let line = refrain(&cut).done();
     assert!(line.contains("2 blocks for 64 and 16 rows") && line.contains("to load"), "{line}");
     assert!(folder.join("times.json").exists());
-    let untimed = dir.path().join("untimed");
-    let sizes = ["--blocks", "2", "--prefill", "32", "--verify", "8", "--no-times"];
-    refrain(&[&["model", "graphs", arg(&source), arg(&untimed)], &sizes[..]].concat()).done();
-    assert!(!untimed.join("times.json").exists());
 
     let notes = repository("fixtures/notes");
     let run = |model: &str, more: &[&str]| {
-        let mut args =
-            vec!["run", "--model", model, "--context", arg(&notes), "--stats", "off", "--max-tokens", "24"];
-        args.extend(["--task", "answer"]);
+        let mut args = vec!["ask", "--model", model, "--context", arg(&notes), "--max-tokens", "24"];
         args.extend(more);
         args.push("Who comes along on the trip to Aniarda?");
         refrain(&args)
     };
     let expected = run(arg(&model()), &[]).done();
     assert!(!expected.trim().is_empty());
-    for switching in ["progressive", "asynchronous", "synchronous"] {
-        assert_eq!(run(arg(&folder), &["--graph-switching", switching]).done(), expected, "{switching}");
-    }
+    assert_eq!(run(arg(&folder), &[]).done(), expected);
     let refused = run(arg(&folder), &["--graph-memory", "1000"]).refused(2);
     assert!(refused.contains("the limit is 1000") && refused.contains("--graph-memory"), "{refused}");
 

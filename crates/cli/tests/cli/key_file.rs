@@ -90,8 +90,7 @@ fn session(home: &Home, key: Option<&str>) {
     let fixed = ["--threads", "1", "--model", model];
     home.with(key, &[&["ask", QUESTION][..], &fixed].concat()).done();
     home.with(key, &[&["summarize", arg(&home.path("notes/trip.md"))][..], &fixed].concat()).done();
-    let run = ["run", "--echo", "--prefixes", "--max-tokens", "24", "--context", notes, QUESTION];
-    home.with(key, &[&run[..], &fixed].concat()).done();
+    let run = ["run", "--max-tokens", "24", "--context", notes, QUESTION];
     home.with(key, &[&run[..], &fixed].concat()).done();
 }
 
@@ -114,10 +113,9 @@ fn no_word_no_token_and_no_path_is_on_the_disk() {
         "notes/words/",
         "notes/catalogue-",
         "notes/tokens-",
-        "history/",
-        "echo",
+        "assistant/history/",
         "assistant/ledger",
-        "prefixes/",
+        "assistant/prefixes/",
     ] {
         assert!(files.keys().any(|path| arg(path).contains(kind)), "no file of {kind}: {:?}", files.keys());
     }
@@ -140,8 +138,8 @@ fn no_word_no_token_and_no_path_is_on_the_disk() {
     }
     // What was kept is used again.
     assert!(home.with(Some("key"), &["index", "search", "Qulittus"]).done().contains("Qulittus"));
-    assert!(home.with(Some("key"), &["history", "list"]).done().lines().count() >= 2);
-    home.with(Some("key"), &["history", "repair"]).done();
+    let forgotten = home.with(Some("key"), &["forget", "--all", "--json"]).done();
+    assert!(!forgotten.contains("\"answers\":0"), "{forgotten}");
 }
 
 #[test]
@@ -161,8 +159,7 @@ fn another_key_or_none_changes_nothing() {
             &["index", "status"],
             &["index", "forget", notes],
             &["ask", QUESTION, "--threads", "1", "--model", model],
-            &["history", "list"],
-            &["history", "forget", "--all"],
+            &["run", "--max-tokens", "4", "--threads", "1", "--model", model, "Hello."],
             &["forget", notes],
             &["forget", "--all"],
             &[
@@ -186,14 +183,6 @@ fn another_key_or_none_changes_nothing() {
             );
         }
         assert_eq!(std::fs::read(note).unwrap(), before_edit, "an edit whose old text cannot be kept");
-        // The default store is not needed for an answer.
-        let run =
-            home.with(tried, &["run", "--max-tokens", "4", "--threads", "1", "--model", model, "Hello."]);
-        assert!(
-            run.stderr.contains("answers are not kept") && run.stderr.contains("encrypted"),
-            "{}",
-            run.stderr
-        );
         let after = home.files();
         let lock = |path: &Path| path.extension().is_some_and(|extension| extension == "lock");
         for (path, bytes) in before.iter().filter(|(path, _)| !lock(path)) {
@@ -229,6 +218,4 @@ fn what_is_forgotten_with_a_key_is_gone() {
     assert!(!found.stdout.contains("Qulittus"), "{}", found.stdout);
     assert!(home.with(Some("key"), &["index", "search", "Zanzibar"]).done().contains("Zanzibar"));
     home.with(Some("key"), &["forget", "--all"]).done();
-    home.with(Some("key"), &["history", "forget", "--all"]).done();
-    assert!(home.with(Some("key"), &["history", "list"]).done().trim().is_empty());
 }

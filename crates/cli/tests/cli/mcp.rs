@@ -29,7 +29,7 @@ impl Place {
     fn client(&self, notes: &[&Path]) -> Client {
         let notes: Vec<&str> = notes.iter().map(|path| arg(path)).collect();
         let (index, model) = (self.path("index"), model());
-        let fixed = ["mcp", "--no-config", "--threads", "1", "--no-store", "--model", arg(&model)];
+        let fixed = ["mcp", "--config", "none", "--threads", "1", "--store", "none", "--model", arg(&model)];
         // The index of notes that are named is not the user's own.
         let of_index: &[&str] = if notes == [arg(&index)] { &[] } else { &["--index", arg(&index)] };
         Client::start(&[&fixed, of_index, &["--notes"], &notes[..]].concat())
@@ -117,10 +117,12 @@ fn a_client_deletes_only_where_the_user_allows_it() {
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
     let fixed = [
         "mcp",
-        "--no-config",
+        "--config",
+        "none",
         "--threads",
         "1",
-        "--no-store",
+        "--store",
+        "none",
         "--model",
         arg(&model),
         "--index",
@@ -236,10 +238,12 @@ fn a_client_that_says_nothing_leaves_nothing_on_standard_output() {
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
     let args = [
         "mcp",
-        "--no-config",
+        "--config",
+        "none",
         "--threads",
         "1",
-        "--no-store",
+        "--store",
+        "none",
         "--model",
         arg(&model),
         "--index",
@@ -249,6 +253,6 @@ fn a_client_that_says_nothing_leaves_nothing_on_standard_output() {
     ];
     assert_eq!(refrain_with(&args, b"").done(), "");
     let missing = place.path("nowhere");
-    let line = refrain(&["mcp", "--no-config", "--notes", arg(&missing)]).refused(3);
+    let line = refrain(&["mcp", "--config", "none", "--notes", arg(&missing)]).refused(3);
     assert!(line.contains("does not exist"), "{line}");
 }

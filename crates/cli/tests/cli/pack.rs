@@ -6,8 +6,6 @@ use serde_json::Value;
 
 use crate::support::{arg, model, refrain, repository};
 
-const QUESTION: [&str; 2] = ["--task", "answer"];
-
 #[test]
 fn a_packed_model_works_wherever_its_source_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -17,9 +15,7 @@ fn a_packed_model_works_wherever_its_source_does() {
 
     let notes = repository("fixtures/notes");
     let run = |model: &str, more: &[&str]| {
-        let mut args =
-            vec!["run", "--model", model, "--context", arg(&notes), "--stats", "off", "--max-tokens", "24"];
-        args.extend(QUESTION);
+        let mut args = vec!["ask", "--model", model, "--context", arg(&notes), "--max-tokens", "24"];
         args.extend(more);
         args.push("Who comes along on the trip to Aniarda?");
         refrain(&args).done()
@@ -27,7 +23,7 @@ fn a_packed_model_works_wherever_its_source_does() {
     let expected = run(arg(&model()), &[]);
     assert!(!expected.trim().is_empty());
     assert_eq!(run(arg(&out), &[]), expected);
-    assert_eq!(run(arg(&out), &["--no-map"]), expected);
+    assert_eq!(run(arg(&out), &["--map"]), expected);
 
     let score = |model: &str| {
         refrain(&["model", "score", model, "--text", "The train leaves at noon.", "--json"]).done()

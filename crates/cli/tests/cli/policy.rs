@@ -1,4 +1,4 @@
-//! Draft policies: no option changes the answer, except lossy acceptance, which the statistics report.
+//! Draft policies: no setting changes the answer.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::support::{self, arg, refrain, repository};
 
 fn run(more: &[&str]) -> support::Ran {
     let notes = repository("fixtures/notes");
-    let mut args = vec!["run", "--context", arg(&notes), "--task", "answer", "--no-history"];
+    let mut args = vec!["ask", "--context", arg(&notes)];
     args.extend(["--max-tokens", "24"]);
     args.extend(more);
     args.push("Who comes along on the trip to Aniarda?");
@@ -14,8 +14,10 @@ fn run(more: &[&str]) -> support::Ran {
 }
 
 fn stats(more: &[&str]) -> Value {
-    let text = run(&[&["--stats", "json"], more].concat()).done();
-    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    let text = run(&[&["--json"], more].concat()).done();
+    let mut report: Value = serde_json::from_str(&text).unwrap();
+    report["stats"] = report["stats"][0].take();
+    report
 }
 
 #[test]
@@ -23,56 +25,40 @@ fn policies_leave_the_answer_as_it_is_and_say_what_they_did() {
     let expected = stats(&["--draft", "off"])["text"].clone();
     assert!(!expected.as_str().unwrap().is_empty());
     for (more, reason) in [
-        (&["--draft-rows", "4"][..], None),
-        (&["--draft-rows", "pid", "--pid-acceptance", "0.5", "--pid-gains", "6,0.5,1"], None),
-        (&["--acceptance-floor", "1", "--floor-window", "1", "--floor-pause", "2"], None),
-        (&["--draft-min-tokens", "25"], Some("short_output")),
-        (&["--draft-min-memory", "9000000GiB"], Some("low_memory")),
-        (&["--heat", "fair"], None),
-        (&["--heat", "critical"], Some("heat")),
-        (&["--memory-pressure", "warning"], None),
-        (&["--memory-pressure", "critical"], Some("memory_pressure")),
+        ("rows=4", None),
+        ("floor=1,floor-window=1,floor-pause=2", None),
+        ("tokens-min=25", Some("short_output")),
+        ("memory-min=9000000GiB", Some("low_memory")),
+        ("heat=fair", None),
+        ("heat=critical", Some("heat")),
+        ("pressure=warning", None),
+        ("pressure=critical", Some("memory_pressure")),
     ] {
-        let json = stats(more);
+        let json = stats(&["--drafting", more]);
         assert_eq!(json["text"], expected, "{more:?}");
         let (off, steps) = (&json["stats"]["drafting_off"], &json["stats"]["steps"]);
-        assert!(json["stats"]["lossy"].is_null(), "{more:?}");
         if let Some(reason) = reason {
             assert_eq!(off[reason], *steps, "{more:?}: {off}");
         }
     }
-    let fixed = stats(&["--draft-rows", "3"]);
+    let fixed = stats(&["--drafting", "rows=3"]);
     assert_eq!(fixed["stats"]["policy"]["rows_allowed"].as_array().unwrap().len(), 4, "{fixed}");
-    let hot = stats(&["--draft-max-temp", "0.5", "--temp", "0.9", "--seed", "3"]);
+    let hot = stats(&["--drafting", "temp-max=0.5", "--temp", "0.9", "--seed", "3"]);
     assert_eq!(hot["stats"]["drafting_off"]["high_temperature"], hot["stats"]["steps"]);
     assert_eq!(hot["text"], stats(&["--draft", "off", "--temp", "0.9", "--seed", "3"])["text"]);
 }
 
 #[test]
-fn what_is_lossy_says_so() {
-    let text = run(&["--lossy-top-p", "0.9"]);
-    assert!(text.stderr.contains("LOSSY"), "{}", text.stderr);
-    let json = stats(&["--lossy-top-p", "0.9"]);
-    let top_p = json["stats"]["lossy"]["top_p"].as_f64().unwrap();
-    assert!((top_p - 0.9).abs() < 1e-6 && json["stats"]["lossy"]["replaced"].is_u64());
-    assert_eq!(stats(&["--lossy-top-p", "0.9"])["text"], json["text"], "the same again");
-    assert!(!run(&["--draft-rows", "4"]).stderr.contains("LOSSY"));
-}
-
-#[test]
 fn values_out_of_range_are_refused_by_name() {
     for (more, name) in [
-        (&["--draft-rows", "0"][..], "policy.rows"),
-        (&["--draft-rows", "64"], "policy.rows"),
-        (&["--draft-rows", "some"], "--draft-rows"),
-        (&["--draft-rows", "pid", "--pid-acceptance", "2"], "set_point"),
-        (&["--pid-gains", "1,2"], "--pid-gains"),
-        (&["--acceptance-floor", "2"], "rate_min"),
-        (&["--draft-max-temp", "nan"], "temperature_max"),
-        (&["--lossy-top-p", "0"], "lossy_top_p"),
-        (&["--lossy-top-p", "1.5"], "lossy_top_p"),
+        ("rows=0", "policy.rows"),
+        ("rows=64", "policy.rows"),
+        ("rows=some", "rows: `some`"),
+        ("floor=2", "rate_min"),
+        ("temp-max=nan", "temperature_max"),
+        ("speed=2", "no key `speed`"),
     ] {
-        let refused = run(more).refused(2);
+        let refused = run(&["--drafting", more]).refused(2);
         assert!(refused.contains(name), "{more:?}: {refused}");
     }
 }

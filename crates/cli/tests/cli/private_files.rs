@@ -128,12 +128,8 @@ fn every_command(home: &Home) {
     with(&["summarize", trip, "--changes"]);
     with(&["reply", arg(&repository("examples/mail.txt")), "--max-tokens", "8"]);
     with(&["edit", trip, "Replace Monday with Tuesday.", "--max-tokens", "8"]);
-    with(&["run", "--max-tokens", "8", "--echo", "--prefixes", "--context", car, QUESTION]);
-    home.run(&["chat", "--max-tokens", "8", "--prefixes", "--threads", "1"], "Hello.\nAnd then?\n");
-    run(&["history", "list"]);
-    run(&["history", "stats"]);
-    run(&["history", "repair"]);
-    run(&["history", "prefixes", "status"]);
+    with(&["run", "--max-tokens", "8", "--drafting", "echo=on", "--context", car, QUESTION]);
+    home.run(&["chat", "--max-tokens", "8", "--threads", "1"], "Hello.\nAnd then?\n");
     with(&[
         "model",
         "score",
@@ -145,9 +141,6 @@ fn every_command(home: &Home) {
     serve(home, notes, model);
     mcp(home, notes, model);
     run(&["index", "forget", trip]);
-    run(&["history", "prefixes", "forget", car]);
-    run(&["history", "forget", "--all"]);
-    run(&["history", "prefixes", "clear"]);
     run(&["forget", car]);
     run(&["forget", "--all"]);
 }
@@ -156,7 +149,7 @@ fn serve(home: &Home, notes: &str, model: &str) {
     let (index, store, socket) =
         (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
     let args = ["serve", "--threads", "1", "--model", model, "--index", arg(&index), "--store", arg(&store)];
-    let args = [&args[..], &["--unix-socket", arg(&socket), "--notes", notes]].concat();
+    let args = [&args[..], &["--listen", &format!("unix:{}", arg(&socket)), "--notes", notes]].concat();
     let mut child = home
         .command(&args)
         .stdin(Stdio::null())
@@ -226,25 +219,25 @@ fn what_older_versions_left_open_is_closed_and_what_others_own_is_not_touched() 
     let car = notes.join("car.md");
     let summarize = ["summarize", arg(&car), "--threads", "1", "--store", arg(&store)];
     home.run(&summarize, "");
-    home.run(&["run", "--max-tokens", "4", "--prefixes", "--threads", "1", "Hello."], "");
+    home.run(&["run", "--max-tokens", "4", "--threads", "1", "Hello."], "");
     let open = |path: &Path| {
         for (path, _) in all(path) {
             set_mode(&path, if path.is_dir() { 0o755 } else { 0o644 });
         }
     };
-    [&home.path("data"), &home.path("cache")].iter().for_each(|path| open(path));
+    open(&home.path("data"));
     set_mode(&home.path("mine"), 0o755);
     set_mode(&home.path("mine/car.md"), 0o644);
     let command = |args: &[&str]| assert!(home.command(args).output().unwrap().status.success(), "{args:?}");
     command(&["index", "search", "repair"]);
     command(&summarize);
-    command(&["run", "--max-tokens", "4", "--prefixes", "--threads", "1", "Hello."]);
+    command(&["run", "--max-tokens", "4", "--threads", "1", "Hello."]);
     let loose =
         |path: &Path| all(path).into_iter().filter(|(_, mode)| mode & 0o077 != 0).map(|(path, _)| path);
-    let mut still: Vec<_> = loose(&home.path("data")).chain(loose(&home.path("cache"))).collect();
+    let mut still: Vec<_> = loose(&home.path("data")).collect();
     still.sort();
     // Above the stores nothing holds text.
-    let above = ["cache", "cache/refrain", "data", "data/refrain"].map(|name| home.path(name));
+    let above = ["data", "data/refrain"].map(|name| home.path(name));
     assert_eq!(still, above);
     assert_eq!((mode(&home.path("mine")), mode(&home.path("mine/car.md"))), (0o755, 0o644));
 
@@ -254,7 +247,7 @@ fn what_older_versions_left_open_is_closed_and_what_others_own_is_not_touched() 
     fs::write(shared.join("letter.txt"), "mine").unwrap();
     set_mode(&shared, 0o755);
     set_mode(&shared.join("letter.txt"), 0o644);
-    command(&["run", "--max-tokens", "4", "--threads", "1", "--history", arg(&shared), "Hello."]);
+    command(&["run", "--max-tokens", "4", "--threads", "1", "--store", arg(&shared), "Hello."]);
     let modes = all(&shared);
     for (path, mode) in modes {
         let is_users = path == shared || path.ends_with("letter.txt");
@@ -297,13 +290,11 @@ fn folders_of_other_users_are_refused() {
         }
         for args in [
             &["index", "add", arg(&mine), "--index", arg(&trap)][..],
-            &["run", "--max-tokens", "4", "--history", arg(&trap), "Hello."],
+            &["run", "--max-tokens", "4", "--store", arg(&trap), "Hello."],
             &["summarize", arg(&mine.join("car.md")), "--store", arg(&trap)],
-            &["run", "--max-tokens", "4", "--no-history", &format!("--prefixes={}/", arg(&trap)), "Hello."],
         ] {
             let output = home.command(args).uid(OWN).gid(OWN).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);
-            // An answer needs no history, and is not kept then.
             assert!(stderr.contains("another user"), "{args:?}: {stderr}");
         }
         let made: Vec<_> = all(&shared).into_iter().map(|(path, _)| path).collect();

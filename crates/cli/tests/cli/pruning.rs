@@ -8,26 +8,26 @@ const QUESTION: &str = "Who comes along on the trip to Aniarda?";
 
 fn answer(args: &[&str]) -> (String, Value) {
     let notes = repository("fixtures/notes");
-    let common = ["run", "--threads", "1", "--stats", "json", "--task", "answer", "--context", arg(&notes)];
-    let shown = refrain(&[&common[..], args, &[QUESTION]].concat()).done();
-    let (text, json) = shown.trim_end().rsplit_once('\n').expect("text, then one line of JSON");
-    (text.to_owned(), serde_json::from_str(json).expect("JSON"))
+    let common = ["ask", QUESTION, "--threads", "1", "--json", "--context", arg(&notes)];
+    let shown = refrain(&[&common[..], args].concat()).done();
+    let report: Value = serde_json::from_str(&shown).expect("JSON");
+    (report["text"].as_str().expect("a text").to_owned(), report["stats"][0].clone())
 }
 
 #[test]
 fn pruning_changes_no_answer_and_is_in_the_statistics() {
-    let (plain, report) = answer(&["--draft", "off"]);
-    assert!(report["stats"]["pruning"].is_null());
+    let (plain, stats) = answer(&["--draft", "off"]);
+    assert!(stats["pruning"].is_null());
     let path = repository("fixtures/target.predictor");
     for predictor in ["fixture", arg(&path)] {
-        let (text, report) = answer(&["--pruning", predictor]);
+        let (text, stats) = answer(&["--pruning", predictor]);
         assert_eq!(text, plain);
-        let pruning = &report["stats"]["pruning"];
+        let pruning = &stats["pruning"];
         assert!(pruning["rows_kept"].as_u64() <= pruning["rows_before"].as_u64(), "{pruning}");
         // Trees are larger with a draft model.
-        let (text, report) = answer(&["--pruning", predictor, "--draft", "fixture"]);
+        let (text, stats) = answer(&["--pruning", predictor, "--draft", "fixture"]);
         assert_eq!(text, plain);
-        assert!(report["stats"]["pruning"]["rows_before"].as_u64().is_some(), "{report}");
+        assert!(stats["pruning"]["rows_before"].as_u64().is_some(), "{stats}");
     }
     let say = ["chat", "--threads", "1", "--max-tokens", "8", "--stats", "text", "--pruning", "fixture"];
     let chatted = support::refrain_with(&say, b"Hello\n");

@@ -33,7 +33,7 @@ fn recovers(answer: impl Fn(&Request, usize, Reply) -> Reply + Send + Sync + 'st
 #[track_caller]
 fn fails(code: i32, answer: impl Fn(&Request, usize, Reply) -> Reply + Send + Sync + 'static) -> String {
     let (place, hub) = (Place::new(), failing(answer));
-    let ran = run(place.pull(&hub, &["--attempts", "1", "--stall-time", "1"]));
+    let ran = run(place.pull(&hub, &["--attempts", "1,1"]));
     assert_eq!(ran.code, Some(code), "{}", ran.stderr);
     assert_eq!(ran.stdout, "");
     assert!(!place.file("m-Q4_0.gguf").exists());
@@ -55,12 +55,12 @@ fn a_model_is_pulled_listed_run_by_its_name_and_removed() {
     let inspected = place.run(&["model", "inspect", REPO, "--json"]).done();
     assert!(inspected.contains("llama"), "{inspected}");
     let answer = place
-        .run(&["run", "--no-history", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
+        .run(&["run", "--store", "none", "--model", REPO, "--max-tokens", "3", "--ignore-eos", "Hello"])
         .done();
     assert!(!answer.is_empty());
     let settings = place.path().join("config.toml");
     fs::write(&settings, format!("model = \"{REPO}:Q8_0\"\n")).unwrap();
-    place.run(&["--config", arg(&settings), "run", "--no-history", "--max-tokens", "3", "Hello"]).done();
+    place.run(&["--config", arg(&settings), "run", "--store", "none", "--max-tokens", "3", "Hello"]).done();
 
     let listed = place.run(&["model", "list"]).done();
     assert!(listed.starts_with(REPO) && listed.contains(&COMMIT[..8]), "{listed}");
@@ -98,7 +98,7 @@ fn a_server_offers_pulled_models() {
     let hub = Hub::start(files([("tiny-Q8_0.gguf", fs::read(model()).unwrap())]), |_, _, good| good);
     run(place.pull(&hub, &[])).done();
     for (more, others) in [(&["--pulled"][..], "refrain-embedded"), (&["--model", REPO, "--pulled"], "")] {
-        let args = [&["serve", "--port", "0", "--threads", "1"], more].concat();
+        let args = [&["serve", "--listen", "0", "--threads", "1"], more].concat();
         let mut server = place.command(&args).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -497,7 +497,7 @@ fn an_answer_without_progress_ends() {
         std::thread::sleep(Duration::from_secs(3600));
         good
     });
-    let refused = run(Place::new().pull(&hub, &["--attempts", "1", "--stall-time", "1"])).refused(1);
+    let refused = run(Place::new().pull(&hub, &["--attempts", "1,1"])).refused(1);
     assert!(refused.contains("within 1 s"), "{refused}");
 }
 
@@ -565,7 +565,9 @@ fn names_that_climb_are_refused() {
         run(place.pull_named(&hub, name, &[])).refused(2);
         assert!(hub.requests().is_empty());
     }
-    let refused = Place::new().run(&["model", "pull", REPO, "--endpoint", "http://hub.example"]).refused(2);
+    let mut command = Place::new().command(&["model", "pull", REPO]);
+    command.env("HF_ENDPOINT", "http://hub.example");
+    let refused = run(command).refused(2);
     assert!(refused.contains("https"), "{refused}");
 }
 
@@ -720,8 +722,9 @@ fn a_hub_has_a_certificate_that_this_system_trusts() {
     let pull = |host: &str, trusted: &str| {
         let place = Place::new();
         let url = format!("https://{host}:{}", hub.port);
-        let mut command = place.command(&["model", "pull", REPO, "--endpoint", &url, "--attempts", "1"]);
+        let mut command = place.command(&["model", "pull", REPO, "--attempts", "1"]);
         command
+            .env("HF_ENDPOINT", &url)
             .env("SSL_CERT_FILE", trusted)
             .env_remove("SSL_CERT_DIR")
             .env("HF_TOKEN", "hf_0123456789secret");

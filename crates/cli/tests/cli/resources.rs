@@ -53,7 +53,7 @@ fn too_little_address_space_is_an_error() {
         n += 1;
         let index = index(n);
         let cases: [&[&str]; 4] = [
-            &["run", "--no-history", "--stats", "off", "--max-tokens", "3", "hi"],
+            &["run", "--store", "none", "--stats", "off", "--max-tokens", "3", "hi"],
             &["model", "inspect"],
             &["model", "score", "--text", "The tap drips."],
             &["index", "add", "--index", arg(&index), arg(&notes)],
@@ -76,7 +76,7 @@ fn too_few_open_files_are_an_error() {
         let index = folder.path().join(format!("index-{n}"));
         let limit = format!("ulimit -n {n}");
         let cases: [&[&str]; 3] = [
-            &["run", "--no-history", "--stats", "off", "--max-tokens", "3", "hi"],
+            &["run", "--store", "none", "--stats", "off", "--max-tokens", "3", "hi"],
             &["model", "inspect"],
             &["index", "add", "--index", arg(&index), arg(&notes)],
         ];

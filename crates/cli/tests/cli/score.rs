@@ -38,12 +38,12 @@ fn text_file_pipe_and_ids_score_the_same() {
     let file = folder.path().join("text.txt");
     fs::write(&file, TEXT).unwrap();
     let report = score_json(&["--text", TEXT]);
-    assert_eq!(score_json(&["--file", arg(&file)]), report);
+    assert_eq!(score_json(&["--text", &format!("@{}", arg(&file))]), report);
     let ids: Vec<_> =
         report["tokens"].as_array().unwrap().iter().map(|token| token["id"].to_string()).collect();
     assert_eq!(score_json(&["--tokens", &ids.join(",")]), report);
     let piped =
-        refrain_with(&["model", "score", arg(&model()), "--json", "--file", "-"], TEXT.as_bytes()).done();
+        refrain_with(&["model", "score", arg(&model()), "--json", "--text", "@-"], TEXT.as_bytes()).done();
     assert_eq!(serde_json::from_str::<Value>(&piped).unwrap(), report);
 }
 
@@ -96,7 +96,7 @@ fn what_cannot_be_scored_is_refused() {
     assert!(refused(&["--text", ""], 3).contains("at least two"));
     assert!(refused(&["--tokens", "1,4294967295"], 3).contains("4294967295"));
     assert!(refused(&["--tokens", "1,x"], 2).contains("x"));
-    assert!(refused(&[], 2).contains("--file"));
+    assert!(refused(&[], 2).contains("--text"));
     let missing = refused(&["--text", TEXT, "--logits", "no/such/folder/l.safetensors"], 1);
     assert!(missing.contains("l.safetensors"), "{missing}");
 }

@@ -74,7 +74,7 @@ fn owned<const N: usize>(args: [&str; N]) -> Vec<String> {
 fn ask() {
     is_plain(|home| {
         let question = "Who takes care of the repair of the car?";
-        owned(["ask", question, "--context", arg(&home.path("notes")), "--threads", "1", "--no-store"])
+        owned(["ask", question, "--context", arg(&home.path("notes")), "--threads", "1", "--store", "none"])
     });
 }
 
@@ -83,7 +83,7 @@ fn ask_in_colour() {
     let home = Home::new();
     let question = "Who takes care of the repair of the car?";
     let notes = home.path("notes");
-    let args = ["ask", question, "--context", arg(&notes), "--threads", "1", "--no-store"];
+    let args = ["ask", question, "--context", arg(&notes), "--threads", "1", "--store", "none"];
     let plain = plain(home.command(&args));
     let mut colored = home.command(&args);
     colored.env("TERM", "xterm-256color");
@@ -94,7 +94,9 @@ fn ask_in_colour() {
 
 #[test]
 fn summarize() {
-    is_plain(|home| owned(["summarize", arg(&home.path("notes/car.md")), "--threads", "1", "--no-store"]));
+    is_plain(|home| {
+        owned(["summarize", arg(&home.path("notes/car.md")), "--threads", "1", "--store", "none"])
+    });
 }
 
 #[test]
@@ -102,7 +104,18 @@ fn summarize_in_parts() {
     is_plain(|home| {
         let text = "The train to the harbour leaves at nine. Bring the tickets and the map.\n\n".repeat(60);
         let note = home.write("long.md", &text);
-        owned(["summarize", arg(&note), "--ctx", "512", "--max-tokens", "24", "--threads", "1", "--no-store"])
+        owned([
+            "summarize",
+            arg(&note),
+            "--ctx",
+            "512",
+            "--max-tokens",
+            "24",
+            "--threads",
+            "1",
+            "--store",
+            "none",
+        ])
     });
 }
 
@@ -110,7 +123,7 @@ fn summarize_in_parts() {
 fn reply() {
     is_plain(|_| {
         let mail = repository("examples/mail.txt");
-        owned(["reply", arg(&mail), "--length", "short", "--threads", "1", "--no-store"])
+        owned(["reply", arg(&mail), "--threads", "1", "--store", "none"])
     });
 }
 
@@ -118,7 +131,7 @@ fn reply() {
 fn edit_and_its_changes() {
     let args = |home: &Home| {
         let note = home.path("notes").join("車の修理と台所の蛇口.md");
-        owned(["edit", arg(&note), "Say nine.", "--threads", "1", "--no-store"])
+        owned(["edit", arg(&note), "Say nine.", "--threads", "1", "--store", "none"])
     };
     is_plain(args);
     is_plain(|home| [args(home), owned(["--changes"])].concat());
@@ -128,7 +141,7 @@ fn edit_and_its_changes() {
 fn ui() {
     is_plain(|_| {
         let screen = repository("examples/screen.txt");
-        owned(["ui", arg(&screen), "Open the settings.", "--threads", "1", "--no-store"])
+        owned(["ui", arg(&screen), "Open the settings.", "--threads", "1", "--store", "none"])
     });
 }
 
@@ -143,7 +156,8 @@ fn run_with_notes() {
             arg(&notes),
             "--threads",
             "1",
-            "--no-history",
+            "--store",
+            "none",
             "--stats",
             "off",
         ])
@@ -165,7 +179,7 @@ fn index_pack_verify_and_graphs() {
 #[test]
 fn a_conversation() {
     let home = Home::new();
-    let args = ["chat", "--threads", "1", "--no-history", "--stats", "off", "--max-tokens", "20"];
+    let args = ["chat", "--threads", "1", "--store", "none", "--stats", "off", "--max-tokens", "20"];
     let mut piped = home.command(&args);
     let expected = {
         use std::io::Write;
@@ -242,7 +256,7 @@ fn a_model_is_chosen_with_one_key_and_remembered() {
     let text = std::fs::read_to_string(&settings).unwrap();
     assert!(text.starts_with(&format!("model = \"{SUGGESTED}")), "{text}");
     assert!(text.ends_with("\n# mine\nthreads = 1\n\n[run]\nmax-tokens = 3\n"), "{text}");
-    let ran = hub::run(refrain(&["run", "--no-history", "Hello"]));
+    let ran = hub::run(refrain(&["run", "--store", "none", "Hello"]));
     assert!(ran.code == Some(0) && !ran.stderr.contains("demonstration"), "{}", ran.stderr);
     // Then there is nothing to choose.
     let help = on_terminal(refrain(&[]), 80, &[]);

@@ -13,7 +13,7 @@ use crate::support::{self, arg, model, refrain};
 /// A running server with its address. A token that the server has made is behind the address.
 fn start(args: &[&str]) -> (Child, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--no-config", "--port", "0", "--threads", "1"])
+        .args(["serve", "--config", "none", "--listen", "0", "--threads", "1"])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -110,7 +110,7 @@ fn folders_of_notes_are_read_and_watched() {
     fs::write(home.join("tap.md"), "# Kitchen\n\nThe tap drips.\n").unwrap();
     fs::write(work.join("plan.md"), "# Plan\n\nThe bridge opens in May.\n").unwrap();
     let model = model();
-    let fixed = ["--no-store", "--model", arg(&model)];
+    let fixed = ["--store", "none", "--model", arg(&model)];
     let folders = ["--index", arg(&index), "--notes", arg(&home), arg(&work)];
     let (child, address) = start(&[&fixed[..], &folders].concat());
     assert_eq!(found(&address, "taps that drip"), ["home/tap.md"]);
@@ -135,7 +135,7 @@ fn folders_of_notes_are_read_and_watched() {
     assert_eq!((found(&address, "roof").len(), found(&address, "cellar").len()), (1, 0));
     assert_eq!(stop(child, "-TERM"), Some(0));
     let refused = |args: &[&str], code: i32| {
-        refrain(&[&["serve", "--no-config", "--port", "0"], args].concat()).refused(code)
+        refrain(&[&["serve", "--config", "none", "--listen", "0"], args].concat()).refused(code)
     };
     assert!(refused(&["--notes", arg(&path("nowhere"))], 3).contains("does not exist"));
     assert!(refused(&["--notes", arg(&index), arg(&home)], 2).contains("--notes"));
@@ -159,7 +159,7 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
     fs::create_dir(&notes).unwrap();
     fs::write(notes.join("tap.md"), "# Kitchen\n\nThe tap drips.\n").unwrap();
     let (model, index) = (model(), place.path().join("index"));
-    let fixed = ["--no-store", "--model", arg(&model), "--index", arg(&index), "--notes", arg(&notes)];
+    let fixed = ["--store", "none", "--model", arg(&model), "--index", arg(&index), "--notes", arg(&notes)];
     let with = |more: &[&'static str]| start(&[&fixed[..], more].concat());
     let (first, shown) = with(&[]);
     let (address, token) = shown.split_once("/?token=").unwrap_or_else(|| panic!("{shown}"));
@@ -194,15 +194,14 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
     assert!(request(&address, "GET /page/status HTTP/1.1", "").starts_with("HTTP/1.1 401"));
     ended(child);
     // Without a token, a line says what that opens.
-    let (child, address) = with(&["--no-token"]);
+    let (child, address) = with(&["--token", "none"]);
     assert_eq!(found(&address, "taps"), ["notes/tap.md"]);
-    assert_eq!(ended(child).lines().filter(|line| line.contains("--no-token")).count(), 1);
-    refrain(&["serve", "--no-config", "--no-token", "--token", "0123456789abcdef"]).refused(2);
-    refrain(&["serve", "--no-config", "--no-token", "--host", "0.0.0.0", "--port", "0"]).refused(2);
+    assert_eq!(ended(child).lines().filter(|line| line.contains("--token none")).count(), 1);
+    refrain(&["serve", "--config", "none", "--token", "none", "--listen", "0.0.0.0:0"]).refused(2);
     // A socket is open to its owner alone.
     let socket = place.path().join("socket");
     let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", arg(&socket)])
+        .args(["serve", "--config", "none", "--threads", "1", "--listen", &format!("unix:{}", arg(&socket))])
         .args(fixed)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -221,7 +220,7 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
 
 /// What a stream of eight long answers still sends when a signal has stopped the server.
 fn stopped_stream(grace: &str, signal: &str) -> String {
-    let (mut child, address) = start(&["--grace-time", grace]);
+    let (mut child, address) = start(&["--limits", &format!("grace={grace}")]);
     let body = r#"{"prompt": "a", "n": 8, "max_tokens": 400, "temperature": 1.0, "stream": true}"#;
     let mut stream = TcpStream::connect(&address).expect("it listens");
     let length = body.len();
@@ -265,8 +264,9 @@ fn a_server_listens_on_a_unix_socket() {
     use std::os::unix::net::UnixStream;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("refrain.sock");
+    let place = format!("unix:{}", arg(&path));
     let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", support::arg(&path)])
+        .args(["serve", "--config", "none", "--threads", "1", "--listen", &place])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -287,11 +287,8 @@ fn a_server_listens_on_a_unix_socket() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(path.exists());
-    let refused =
-        refrain(&["serve", "--no-config", "--unix-socket", support::arg(&path), "--port", "1"]).refused(2);
-    assert!(refused.contains("--port"), "{refused}");
     let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--no-config", "--threads", "1", "--unix-socket", support::arg(&path)])
+        .args(["serve", "--config", "none", "--threads", "1", "--listen", &place])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -319,10 +316,8 @@ fn several_models_share_a_budget_and_the_first_one_is_loaded_again() {
         support::arg(&model),
         "--add-model",
         support::arg(&other),
-        "--models-memory",
-        &budget,
-        "--kept-prompts",
-        "0",
+        "--limits",
+        &format!("models={budget},prompts=0"),
     ]);
     let loaded = || {
         let metrics = request(&address, "GET /metrics HTTP/1.1", "");
@@ -341,23 +336,24 @@ fn several_models_share_a_budget_and_the_first_one_is_loaded_again() {
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
     assert_eq!(stop(child, "-TERM"), Some(0));
-    let refused = refrain(&["serve", "--no-config", "--port", "0", "--models-memory", "1000"]).refused(2);
-    assert!(refused.contains("--models-memory"), "{refused}");
+    let refused =
+        refrain(&["serve", "--config", "none", "--listen", "0", "--limits", "models=1000"]).refused(2);
+    assert!(refused.contains("--limits"), "{refused}");
 }
 
 #[test]
 fn unusable_options_are_refused() {
     for (args, message) in [
-        (&["--host", "0.0.0.0"][..], "token"),
+        (&["--listen", "0.0.0.0:0"][..], "token"),
         (&["--token", "short"], "token"),
         (&["--origin", "null"], "origin"),
         (&["--allow-host", "a b"], "host"),
         (&["--add-model", "refrain-embedded.gguf"], "two models"),
-        (&["--models-memory", "1.5GiB"], "--models-memory"),
-        (&["--kept-prompts", "many"], "--kept-prompts"),
+        (&["--limits", "models=1.5GiB"], "models: "),
+        (&["--limits", "prompts=many"], "prompts: "),
     ] {
-        let line = refrain(&[&["serve", "--port", "0", "--threads", "1"], args].concat()).refused(2);
+        let line = refrain(&[&["serve", "--threads", "1"], args].concat()).refused(2);
         assert!(line.contains(message), "{line}");
     }
-    refrain(&["serve", "--port", "0", "--model", "nowhere.gguf"]).refused(3);
+    refrain(&["serve", "--listen", "0", "--model", "nowhere.gguf"]).refused(3);
 }

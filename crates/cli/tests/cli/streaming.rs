@@ -16,8 +16,7 @@ fn packed() -> (TempDir, PathBuf) {
 
 fn run(model: &str, more: &[&str]) -> support::Ran {
     let notes = repository("fixtures/notes");
-    let mut args =
-        vec!["run", "--model", model, "--context", arg(&notes), "--task", "answer", "--no-history"];
+    let mut args = vec!["ask", "--model", model, "--context", arg(&notes)];
     args.extend(["--max-tokens", "24"]);
     args.extend(more);
     args.push("Who comes along on the trip to Aniarda?");
@@ -27,9 +26,18 @@ fn run(model: &str, more: &[&str]) -> support::Ran {
 #[test]
 fn streamed_answers_are_those_of_the_model_in_memory() {
     let (_dir, path) = packed();
-    let expected = run(arg(&model()), &["--stats", "off"]).done();
+    let expected = run(arg(&model()), &[]).done();
     assert!(!expected.trim().is_empty());
-    let all = ["--memory", "0", "--draft", "fixture", "--pruning", "fixture", "--pruning-threshold", "0.05"];
+    let all = [
+        "--memory",
+        "0",
+        "--draft",
+        "fixture",
+        "--pruning",
+        "fixture",
+        "--drafting",
+        "pruning-probability=0.05",
+    ];
     for more in [
         &["--memory", "0"][..],
         &["--pinned-layers", "2"],
@@ -37,28 +45,27 @@ fn streamed_answers_are_those_of_the_model_in_memory() {
         &["--pinned-layers", "99"],
         &all,
     ] {
-        let more = [&["--stats", "off"][..], more].concat();
-        assert_eq!(run(arg(&path), &more).done(), expected, "{more:?}");
+        assert_eq!(run(arg(&path), more).done(), expected, "{more:?}");
     }
-    let slow = run(arg(&path), &["--flash-bandwidth", "200MB", "--stats", "off"]).done();
+    let slow = run(arg(&path), &["--flash-bandwidth", "200MB"]).done();
     assert_eq!(slow, expected);
 }
 
 #[test]
 fn statistics_tell_of_flash() {
     let (_dir, path) = packed();
-    let text = run(arg(&path), &["--memory", "0", "--stats", "json"]).done();
-    let json: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    let streaming = &json["stats"]["streaming"];
+    let text = run(arg(&path), &["--memory", "0", "--json"]).done();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let streaming = &json["stats"][0]["streaming"];
     assert!(streaming["bytes_per_token"].as_f64().unwrap() > 1e5, "{streaming}");
     assert!(streaming["bandwidth"].as_f64().unwrap() > 0.0, "{streaming}");
     for field in ["overlap", "read_mode", "memory", "prefill", "decode"] {
         assert!(!streaming[field].is_null(), "{field}: {streaming}");
     }
     assert!(streaming["decode"]["stall_us"].as_f64().unwrap() >= 0.0, "{streaming}");
-    let in_memory = run(arg(&path), &["--stats", "json"]).done();
-    let json: Value = serde_json::from_str(in_memory.lines().last().unwrap()).unwrap();
-    assert!(json["stats"]["streaming"].is_null());
+    let in_memory = run(arg(&path), &["--json"]).done();
+    let json: Value = serde_json::from_str(&in_memory).unwrap();
+    assert!(json["stats"][0]["streaming"].is_null());
 }
 
 #[test]

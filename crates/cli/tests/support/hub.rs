@@ -290,7 +290,9 @@ impl Place {
     }
 
     pub(crate) fn pull_named(&self, hub: &Hub, name: &str, more: &[&str]) -> Command {
-        self.command(&[&["model", "pull", name, "--endpoint", &hub.url()], more].concat())
+        let mut command = self.command(&[&["model", "pull", name], more].concat());
+        command.env("HF_ENDPOINT", hub.url());
+        command
     }
 
     /// Every file below the folder of models, and those beside it that a climbing name would reach.

@@ -11,7 +11,7 @@ pub(crate) use refrain_program::testing::{Ran, arg, repository};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_refrain");
 
 /// Drafts whatever rows cost: on a busy machine, measured costs may let no draft of a small model pay.
-pub(crate) const AT_ANY_COST: &[&str] = &["--draft-rows", "8"];
+pub(crate) const AT_ANY_COST: &[&str] = &["--drafting", "rows=8"];
 
 /// The program with a clean environment.
 pub(crate) fn command(args: &[&str]) -> Command {

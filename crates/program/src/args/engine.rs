@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use refrain::checkpoint::PackedAccess;
 use refrain::device::IsaKind;
-use refrain::internals::model::graphs::Switching;
 use refrain::{EngineOptions, KvType, Quantize};
 
 use super::size::bytes;
@@ -28,50 +27,32 @@ pub struct ModelArgs {
 /// How a model is loaded and computed.
 #[derive(Debug, Args)]
 pub struct ComputeArgs {
-    /// Quantisation of float matrices while loading. Matrices that are quantised in the file, and packed
-    /// files, are not changed.
+    /// Quantisation of float matrices while loading.
+    ///
+    /// Matrices that are quantised in the file, and packed files, are not changed.
     #[arg(long, value_enum, default_value_t = QuantizeArg::Q8_0)]
     pub quantize: QuantizeArg,
-    /// Read a packed file into memory instead of mapping it, so that a disk error is reported instead of
-    /// ending the program. Never changes the output.
+    /// Map a packed file in place of reading it. Never changes the output.
+    ///
+    /// It opens at once; a disk error ends the program.
     #[arg(long)]
-    pub no_map: bool,
+    pub map: bool,
     /// Threads [default: the physical performance cores].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Instruction set of the kernels [default: the widest of this CPU]. Never changes the output.
+    /// Instruction set of the kernels [default: the widest of this CPU].
+    ///
+    /// Never changes the output.
     #[arg(long, value_name = "ISA", value_parser = isa)]
     pub isa: Option<IsaKind>,
-    /// Static graphs: maximum bytes of weights in memory; too few are an error [default: as many as needed].
+    /// Static graphs: maximum bytes of weights in memory.
+    ///
+    /// Too few are an error. The default is as many as needed.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub graph_memory: Option<u64>,
-    /// Static graphs: when to switch blocks from prefill to verify graphs. Never changes the output.
-    #[arg(long, value_enum, default_value_t = SwitchingArg::Progressive)]
-    pub graph_switching: SwitchingArg,
     /// The layers that stay in memory.
     #[command(flatten)]
     pub streaming: StreamingArgs,
-}
-
-/// When blocks of static graphs are switched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SwitchingArg {
-    /// By a plan from measured times, while other blocks compute.
-    Progressive,
-    /// Each block when it has computed the last chunk of the prompt.
-    Asynchronous,
-    /// All blocks at the end of the prefill.
-    Synchronous,
-}
-
-impl SwitchingArg {
-    fn switching(self) -> Switching {
-        match self {
-            Self::Progressive => Switching::Progressive,
-            Self::Asynchronous => Switching::Asynchronous,
-            Self::Synchronous => Switching::Synchronous,
-        }
-    }
 }
 
 impl ComputeArgs {
@@ -81,9 +62,8 @@ impl ComputeArgs {
             n_threads: self.threads,
             isa: self.isa,
             quantize: self.quantize.quantize(),
-            packed_access: if self.no_map { PackedAccess::Read } else { PackedAccess::Map },
+            packed_access: if self.map { PackedAccess::Map } else { PackedAccess::Read },
             graph_memory_max: self.graph_memory,
-            graph_switching: self.graph_switching.switching(),
             streaming: self.streaming.stream_options(),
             ..EngineOptions::default()
         }

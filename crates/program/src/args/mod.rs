@@ -2,10 +2,12 @@
 
 mod drafts;
 mod engine;
+mod settings;
 mod size;
 mod streaming;
 
 pub use drafts::{DraftModelArg, PruningArg, ReuseArgs};
-pub use engine::{ComputeArgs, KvArg, ModelArgs, QuantizeArg, SwitchingArg, isa};
+pub use engine::{ComputeArgs, KvArg, ModelArgs, QuantizeArg, isa};
+pub use settings::{number, one_of, setting};
 pub use size::{addressable_bytes, bytes};
 pub use streaming::{StreamingArgs, bandwidth};

@@ -15,7 +15,9 @@ pub struct StreamingArgs {
     /// output.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "pinned_layers")]
     pub memory: Option<u64>,
-    /// Stream a packed model from flash with N of its layers in memory. Never changes the output.
+    /// Stream a packed model from flash with N of its layers in memory.
+    ///
+    /// Never changes the output.
     #[arg(long, value_name = "N")]
     pub pinned_layers: Option<usize>,
     /// Limit reads to BYTES per second, to simulate a slower disk.

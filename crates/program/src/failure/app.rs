@@ -54,7 +54,7 @@ impl From<BuildError> for Failure {
         match error {
             BuildError::Notes(error) => error.into(),
             BuildError::Store(error @ StoreError::Key { .. }) => Self::input(error, KEY_ADVICE),
-            error => Self::new(Exit::Failed, format!("{error} (--no-store goes on without a store)")),
+            error => Self::new(Exit::Failed, format!("{error} (--store none goes on without a store)")),
         }
     }
 }
@@ -112,15 +112,13 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::TokenRequired { .. } => Self::usage(error, "give one with --token or REFRAIN_TOKEN"),
-            ServeError::Bind { .. } => {
-                Self::new(Exit::Failed, format!("{error} (choose another --port or --host)"))
-            }
+            ServeError::Bind { .. } => Self::new(Exit::Failed, format!("{error} (choose another --listen)")),
             ServeError::Socket { .. } => {
-                Self::new(Exit::Failed, format!("{error} (choose another --unix-socket)"))
+                Self::new(Exit::Failed, format!("{error} (choose another --listen)"))
             }
             ServeError::SocketInUse { .. } | ServeError::NotASocket { .. } => Self::new(
                 Exit::Failed,
-                format!("{error} (stop it or move it away, or choose another --unix-socket)"),
+                format!("{error} (stop it or move it away, or choose another --listen)"),
             ),
             ServeError::Runtime(_) | ServeError::Handshake => Self::new(Exit::Failed, error.to_string()),
             error => Self::usage(error, "see `refrain serve --help`"),
@@ -131,7 +129,7 @@ impl From<ServeError> for Failure {
 impl From<ModelsError> for Failure {
     fn from(error: ModelsError) -> Self {
         match error {
-            ModelsError::Load { .. } => Self::usage(error, "raise --models-memory"),
+            ModelsError::Load { .. } => Self::usage(error, "raise models= of --limits"),
             error => Self::usage(error, "name the first model with --name"),
         }
     }

@@ -11,13 +11,9 @@ impl From<HistoryError> for Failure {
             HistoryError::InUse { .. } => {
                 "one process at a time forgets and repairs: wait for the other to end"
             }
-            HistoryError::Damaged { .. } => {
-                "`refrain history repair` drops what is damaged, and nothing else"
-            }
             HistoryError::Key { .. } | HistoryError::Encrypted { .. } => KEY_ADVICE,
             HistoryError::ReadOnly { .. } => "check the permissions of the folder",
-            HistoryError::NoSuchRecord { .. } => "`refrain history list` shows them",
-            _ => "name another folder with --history",
+            _ => "check the folder and the disk",
         };
         Self::input(error, advice)
     }

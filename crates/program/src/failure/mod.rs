@@ -260,7 +260,7 @@ impl From<GenerateError> for Failure {
                 }
                 _ => Self::input(error, DISK_ADVICE),
             },
-            GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, --file, or pipe one in"),
+            GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, or pipe one in"),
             GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
             GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {
                 Self::new(Exit::Failed, format!("{error} (relax --logit-bias)"))

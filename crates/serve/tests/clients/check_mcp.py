@@ -21,7 +21,7 @@ def over_http():
 
 
 def over_stdio():
-    arguments = ["mcp", "--no-config", "--no-store", "--mcp-forget", "--model", os.environ["REFRAIN_MODEL"]]
+    arguments = ["mcp", "--config", "none", "--store", "none", "--mcp-forget", "--model", os.environ["REFRAIN_MODEL"]]
     arguments += ["--index", os.environ["REFRAIN_INDEX"], "--notes", os.environ["REFRAIN_NOTES"]]
     return StdioServerParameters(command=os.environ["REFRAIN_PROGRAM"], args=arguments)
 

@@ -165,12 +165,12 @@ for name, asks, check, why in [
     ("test_compat_anthropic.py", "Anthropic's `/v1/messages`", absent("POST", "/v1/messages"), "another API"),
     ("test_compat_gcp.py", "Vertex AI's `/predict`", absent("POST", "/predict"), "another API"),
     ("test_infill.py", "`/infill`", absent("POST", "/infill"), "insertions are not supported; `suffix` is refused"),
-    ("test_kv_keep_only_active.py", "slots that give up their memory", absent("GET", "/slots"), "there are no slots; `--kept-prompts` bounds the memory"),
+    ("test_kv_keep_only_active.py", "slots that give up their memory", absent("GET", "/slots"), "there are no slots; `prompts=` of `--limits` bounds the memory"),
     ("test_lora.py", "adapters", absent("GET", "/lora-adapters"), "adapters are not supported"),
     ("test_rerank.py", "`/rerank`", absent("POST", "/v1/rerank"), "no model for it"),
     ("test_slot_save.py", "slots saved to files", absent("POST", "/slots/0"), "`--store` keeps prompts"),
     ("test_vision_api.py", "images", chat_refusal("messages[0].content[0]", messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]), IMAGES),
-    ("test_sleep.py", "a server that unloads its model when idle; counts of tokens", every(token_counts, metrics), "`--models-memory` unloads; the counts of tokens pass"),
+    ("test_sleep.py", "a server that unloads its model when idle; counts of tokens", every(token_counts, metrics), "`models=` of `--limits` unloads; the counts of tokens pass"),
 ]:
     file(L, name)
     verdict = {"test_vision_api.py": refused, "test_sleep.py": other}.get(name, no_route)
