@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use refrain::drafting::{DraftSource, DraftTree, EchoStore, NodeIdx, StepOutcome, SuccessorLists};
+use refrain::drafting::{
+    CostProfile, DraftSource, DraftTree, EchoStore, NodeIdx, StepOutcome, SuccessorLists,
+};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, DraftTimes, EchoConfig, EchoSource, Evidence, NodeSet,
@@ -16,8 +18,8 @@ use refrain::{HistoryStore, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
-use crate::rules::Seen;
 use crate::rules::logits::SharedRows;
+use crate::rules::{Pid, PidConfig, Seen};
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{StepEnd, Tally};
 use crate::trace::Top;
@@ -149,24 +151,32 @@ impl<'a> Lane<'a> {
         let names = sources.iter().map(|source| source.name());
         let costs = self.setting.costs.behind(row.prompt.len());
         let costs = costs.with_draft_us_per_node(self.times.us_per_node(names));
-        let costs = if self.setting.strategy == Strategy::Lever { costs.with_leaf_prices() } else { costs };
+        let weighed = match self.setting.strategy {
+            Strategy::Lever => costs.clone().with_leaf_prices(),
+            Strategy::Pid => CostProfile::free_rows(costs.verify_us(1, 1)),
+            _ => costs.clone(),
+        };
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
         self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
         let mut explainer = self.explainer(row);
+        let n_max = self.setting.max_rows.max(2) - 1;
+        let mut pid =
+            Pid::new(PidConfig { rows_max: n_max, rows_start: n_max.min(4), ..PidConfig::default() });
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let limits = self.limits(rest);
+            let limits = self.limits(rest, &pid);
             if let Some(explainer) = &mut explainer {
-                explainer.prepare(&builder, &mut sources, &committed, limits, &costs);
+                explainer.prepare(&builder, &mut sources, &committed, limits, &weighed);
             }
             let started = Instant::now();
-            builder.build(&mut sources, &committed, limits, &costs, &mut tree);
+            builder.build(&mut sources, &committed, limits, &weighed, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
+            pid.observe(tree.len() - 1, self.walk.path().len() - 1);
             let new_tokens = &rest[..n_new];
             if let Some(explainer) = &explainer {
                 *tally.ends.entry(explainer.end(&committed, rest, n_new)).or_default() += 1;
@@ -294,21 +304,26 @@ impl<'a> Lane<'a> {
         self.earlier.iter().chain(passages).map(Vec::as_slice).collect()
     }
 
-    fn limits(&self, rest: &[TokenId]) -> StepLimits {
+    fn limits(&self, rest: &[TokenId], pid: &Pid) -> StepLimits {
+        // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
+        let max_depth = rest.len() - 1;
         match self.setting.strategy {
             Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
-            // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
-            _ => StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1 },
+            Strategy::Pid => StepLimits { max_rows: self.setting.max_rows.min(1 + pid.rows()), max_depth },
+            _ => StepLimits { max_rows: self.setting.max_rows, max_depth },
         }
     }
 
     fn builder_config(&self) -> BuilderConfig {
+        let own = BuilderConfig {
+            max_rows: self.setting.max_rows,
+            vocab_size: self.vocab_size,
+            ..self.setting.constants.builder
+        };
         match self.setting.strategy {
-            strategy if strategy.retrieves() => BuilderConfig {
-                max_rows: self.setting.max_rows,
-                vocab_size: self.vocab_size,
-                ..self.setting.constants.builder
-            },
+            // As in the engine, with a given number of rows: they are drafted whatever their value.
+            Strategy::Pid => BuilderConfig { margin: 0.0, reach_min: 0.0, ..own },
+            strategy if strategy.retrieves() => own,
             _ => BuilderConfig::as_claimed(self.vocab_size, self.setting.max_rows),
         }
     }
@@ -415,7 +430,7 @@ impl Explainer {
         sources: &mut [Box<dyn DraftSource>],
         committed: &[TokenId],
         limits: StepLimits,
-        costs: &refrain::drafting::CostProfile,
+        costs: &CostProfile,
     ) {
         self.seen.read(committed);
         let limits = StepLimits { max_rows: VERIFY_ROWS_MAX, ..limits };

@@ -24,7 +24,7 @@ use crate::verify::{LogitsProcessor, Sampling};
 use refrain_stream::StreamOptions;
 use refrain_trees::TokenId;
 
-pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
+pub use policy::{AcceptanceFloor, DraftPolicy, DraftRows, SkipRules};
 
 /// Options of an [`Engine`](crate::engine::Engine). `quantize` is the only option that changes the output.
 #[derive(Debug, Clone, Default)]
@@ -150,8 +150,8 @@ pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 /// Minimum time of a plain decoding step, in µs, for which the source echo replaces calibration. It drafts more, and reads rejected rows too.
 pub const ECHO_STEP_US_MIN: f32 = 10_000.0;
 
-/// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, a lossy
-/// `acceptance`, and `context_len` if the output ends because the context is full.
+/// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, and
+/// `context_len` if the output ends because the context is full.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -169,8 +169,6 @@ pub struct SessionOptions {
     pub drafting: Drafting,
     /// When the session drafts, and how many rows.
     pub policy: DraftPolicy,
-    /// The acceptance rule. Default: strict, which accepts only the target's own choices.
-    pub acceptance: Acceptance,
     /// With [`Drafting::Auto`]: whether the engine's draft model, if one is loaded, is a draft source.
     pub draft_model: bool,
     /// With [`Drafting::Auto`]: whether the target's distributions over the context are a draft source.
@@ -213,7 +211,6 @@ setters!(SessionOptions {
     with_window_cache: window_cache: WindowCache,
     with_drafting: drafting: Drafting,
     with_policy: policy: DraftPolicy,
-    with_acceptance: acceptance: Acceptance,
     with_draft_model: draft_model: bool,
     with_calibration: calibration: Calibration,
     with_echo: echo: Option<EchoConfig>,
@@ -250,7 +247,6 @@ impl Default for SessionOptions {
             window_cache: WindowCache::Full,
             drafting: Drafting::Auto,
             policy: DraftPolicy::default(),
-            acceptance: Acceptance::Strict,
             draft_model: true,
             calibration: Calibration::default(),
             echo: None,

@@ -23,7 +23,6 @@ pub(super) struct Reads<'a> {
     pub(super) decision: Decision,
     pub(super) drafted: Drafted,
     pub(super) verified: Verified,
-    pub(super) n_replaced: usize,
     pub(super) pass: PassTime,
     pub(super) flows: StepFlows,
     pub(super) tree: &'a DraftTree,
@@ -134,9 +133,6 @@ fn count(reads: &Reads<'_>, policy: &mut Policy, stats: &mut Stats) {
     stats.rows.padded += n_rows - tree.len();
     stats.rows.projected += reads.projection.n_projected();
     stats.rows.kept += verified.n_kept;
-    if let Some(lossy) = &mut stats.lossy {
-        lossy.replaced += reads.n_replaced;
-    }
     policy.observe(decision.rows, (tree.len() - 1, n_visited - 1), &mut stats.policy);
     if tree.len() == 1 {
         *(match decision.rows {

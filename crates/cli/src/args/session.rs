@@ -74,7 +74,6 @@ impl SessionArgs {
             verify_lens: self.verify_len.into_iter().collect(),
             prefill_chunk: self.prefill_chunk(),
             policy: self.policy.policy(),
-            acceptance: self.policy.acceptance(),
             ..defaults
         })
     }

@@ -39,7 +39,7 @@ const RARE: [&str; 24] = [
 const KNOBS: [&str; 4] = ["flash-bandwidth", "heat", "memory-pressure", "no-times"];
 
 /// Options for experts, of any command, that `--help` leaves to `--help-all`.
-const EXPERT: [&str; 50] = [
+const EXPERT: [&str; 47] = [
     // Kernels, static graphs and streaming.
     "no-map",
     "isa",
@@ -50,7 +50,6 @@ const EXPERT: [&str; 50] = [
     "window-cache",
     "pruning",
     "pruning-threshold",
-    "lossy-top-p",
     "calibration",
     "echo",
     "echo-rows",
@@ -64,8 +63,6 @@ const EXPERT: [&str; 50] = [
     "prefill-chunk",
     // The policy of drafting.
     "draft-rows",
-    "pid-acceptance",
-    "pid-gains",
     "acceptance-floor",
     "floor-window",
     "floor-pause",
