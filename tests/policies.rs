@@ -6,16 +6,14 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
+use common::{Rng, Tiny, plain, prompt, run, run_in, samplings};
 use refrain::checkpoint::Checkpoint;
 use refrain::device::{MemoryPressure, ThermalState};
 use refrain::drafting::{
     AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, ReuseConfig, SkipRules,
 };
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::{
-    CancelToken, Drafting, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId,
-};
+use refrain::{CancelToken, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId};
 
 const MAX_TOKENS: usize = 40;
 

@@ -120,9 +120,8 @@ pub enum Drafting {
     Off,
 }
 
-/// Whether the target's own distributions over the context are a draft source
-/// ([`CalibrationSource`](crate::draft::CalibrationSource)), and the set of tokens that they are projected
-/// onto.
+/// Whether the session drafts from the target's own distributions over the context
+/// ([`PredictionsSource`](crate::draft::PredictionsSource)), and the set of tokens that they are projected onto.
 ///
 /// Calibration of the prompt computes the last layer for every row of the prompt. Without calibration a
 /// prefill computes only the keys and values of this layer. The extra time of prefill is about the time of
@@ -130,12 +129,11 @@ pub enum Drafting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
-    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: `Off`, and the source
-    /// [echo](SessionOptions::echo) in its place, as configured there or with [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on:
-    /// [`InContext`](Self::InContext). Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
+    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: [echo](SessionOptions::echo), as configured there or with
+    /// [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on: [`InContext`](Self::InContext). Otherwise `Off`.
     #[default]
     Auto,
-    /// No calibration.
+    /// None, unless [echo](SessionOptions::echo) is on.
     Off,
     /// The distributions of prompt and output, projected onto the tokens of the context and frequent tokens.
     InContext,
@@ -143,11 +141,10 @@ pub enum Calibration {
     Full,
 }
 
-/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay. They cost about 20 µs
-/// per step and save about 5 % of the steps.
+/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay: they save about 5 % of the steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
-/// Minimum time of a plain decoding step, in µs, for which the source echo replaces calibration. It drafts more, and reads rejected rows too.
+/// Minimum time of a plain decoding step, in µs, for which echo pays. It drafts more, and reads rejected rows too.
 pub const ECHO_STEP_US_MIN: f32 = 10_000.0;
 
 /// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, and
@@ -171,16 +168,16 @@ pub struct SessionOptions {
     pub policy: DraftPolicy,
     /// With [`Drafting::Auto`]: whether the engine's draft model, if one is loaded, is a draft source.
     pub draft_model: bool,
-    /// With [`Drafting::Auto`]: whether the target's distributions over the context are a draft source.
+    /// With [`Drafting::Auto`]: whether the session drafts from the target's distributions over the context.
     pub calibration: Calibration,
-    /// With [`Drafting::Auto`]: whether the target's distributions after the same one or two tokens are a draft source,
-    /// beside calibration or without it. As with calibration, a prefill then computes the last layer for every row of the
-    /// prompt; distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the context
-    /// and frequent tokens otherwise. The sessions of a namespace share them, in the engine's history; without
-    /// [`history`](Self::history) the session has its own. `None` (the default): no such source, unless
-    /// [`Calibration::Auto`] chooses it.
+    /// With [`Drafting::Auto`]: whether the session also drafts from the target's distributions after rejected tokens, and from
+    /// those of earlier sessions. It includes calibration; distributions are over the whole vocabulary with
+    /// [`Calibration::Full`], and over the tokens of the context and frequent tokens otherwise. The sessions of a namespace
+    /// share them, in the engine's history; without [`history`](Self::history) the session has its own. `None` (the
+    /// default): no echo, unless [`Calibration::Auto`] chooses it.
     pub echo: Option<EchoConfig>,
-    /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
+    /// With calibration or echo: reuse of rejected draft segments that the target's distributions find likely. `None`: nothing
+    /// is kept.
     pub reuse: Option<ReuseConfig>,
     /// How verification batches are pruned at a middle layer, if the engine has a predictor. `None`: no
     /// pruning.
@@ -188,7 +185,7 @@ pub struct SessionOptions {
     /// The namespace of the history, such as an app, a user or a task. The session drafts from this namespace
     /// and adds its output to it.
     pub namespace: String,
-    /// Whether the session drafts from, and adds to, the history of the namespace, and shares the lists of the source echo
+    /// Whether the session drafts from, and adds to, the history of the namespace, and shares the lists of echo
     /// with the namespace.
     pub history: bool,
     /// Maximum rows of a verification batch, including the root:
@@ -231,6 +228,11 @@ impl SessionOptions {
     /// The context length for a model of this configuration, in tokens.
     pub fn context_len(&self, config: &ModelConfig) -> usize {
         self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+    }
+
+    /// Whether the target's rows are read for drafts.
+    pub(crate) fn reads_rows(&self) -> bool {
+        self.calibration != Calibration::Off || self.echo.is_some()
     }
 
     /// Rows of the longest verification batch.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::check::check_options;
 use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoConfig, EchoSource, EchoStore,
-    ResumeSource, ReuseSource, VERIFY_ROWS_MAX,
+    BuilderConfig, ContextSource, DraftSource, EchoConfig, EchoStore, PredictionsSource, ResumeSource,
+    VERIFY_ROWS_MAX,
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
@@ -88,16 +88,12 @@ fn own_sources(
     if options.history {
         sources.push(Box::new(shared.history.source(&options.namespace)));
     }
-    if options.calibration != Calibration::Off {
-        sources.push(Box::new(CalibrationSource::new()));
-    }
     if let Some(config) = options.echo {
         // A session without history leaves nothing behind.
         let store = if options.history { shared.history.echo(&options.namespace) } else { EchoStore::new() };
-        sources.push(Box::new(EchoSource::new(config, &store)));
-    }
-    if let Some(config) = options.reuse {
-        sources.push(Box::new(ReuseSource::new(config)));
+        sources.push(Box::new(PredictionsSource::with_echo(config, &store, options.reuse)));
+    } else if options.reads_rows() {
+        sources.push(Box::new(PredictionsSource::new(options.reuse)));
     }
     if let Some(model) = shared.draft_model().filter(|_| options.draft_model) {
         let source = DraftModelSource::new(&model, context_len, options.kv_type)?;
@@ -116,8 +112,6 @@ fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> Ses
             options.echo = Some(options.echo.unwrap_or(EchoConfig::AUTO));
         } else if step_us >= TARGET_READ_STEP_US_MIN {
             options.calibration = Calibration::InContext;
-        } else {
-            options.reuse = None;
         }
     }
     options

@@ -54,9 +54,9 @@ pub(super) struct Changes<'a> {
 
 /// Passes the committed step to every learner.
 pub(super) fn observe(reads: &Reads<'_>, changes: Changes<'_>) {
-    let Changes { sources, builder, costs, policy, mut reader, workspace, rejections, stats } = changes;
+    let Changes { sources, builder, costs, policy, reader, workspace, rejections, stats } = changes;
     observe_costs(reads, costs);
-    if let Some(reader) = &mut reader {
+    if let Some(reader) = reader {
         read_rows(reads, reader, workspace, sources);
     }
     count(reads, policy, stats);
@@ -64,9 +64,8 @@ pub(super) fn observe(reads: &Reads<'_>, changes: Changes<'_>) {
         read_hidden(reads, PassStates { workspace, taps: reads.taps }, sources);
     }
     let &Reads { tree, walk, tokens, cancel, .. } = reads;
-    let confidence = reader.as_ref().map_or(&[][..], |reader| reader.confidence());
     let (accepted, new_tokens) = (&walk.path()[1..], walk.tokens());
-    let outcome = StepOutcome { tree, accepted, new_tokens, confidence };
+    let outcome = StepOutcome { tree, accepted, new_tokens };
     rejections.observe(&outcome);
     if !reads.is_dormant {
         sources.watched(cancel, |sources| builder.observe(sources, tokens, &outcome));
@@ -95,9 +94,9 @@ fn read_rows(reads: &Reads<'_>, reader: &mut Reader, workspace: &mut Workspace, 
     // The root was the newest token before the step.
     let first = tokens.len() - path.len() - 1;
     reader.extend(&shared.model, &tokens[first + 1..]);
-    reader.judge(shared, workspace, tree, verified.nodes, path);
-    let (nodes, rejected) = reader.rejected();
-    sources.calibrate(first, reader.visited(), Some((tree, nodes, rejected)));
+    let (nodes, lists) = reader.list_rejected(shared, workspace, tree, verified.nodes, path);
+    sources.reject(tree, nodes, lists);
+    sources.calibrate(tokens, first, reader.visited());
 }
 
 /// Passes the hidden states of the path to the sources that read them.

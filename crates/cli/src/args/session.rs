@@ -14,13 +14,13 @@ use super::policy::PolicyArgs;
 pub(crate) struct SessionArgs {
     #[command(flatten)]
     pub(crate) drafts: DraftArgs,
-    /// Calibration: draft also from the target's own predictions after each token of the context. Never
-    /// changes the output.
+    /// Calibration: draft also from the target's own predictions after the tokens of prompt and output. Never changes the
+    /// output.
     #[arg(long, value_enum, default_value_t = CalibrationArg::Auto)]
     pub(crate) calibration: CalibrationArg,
     #[command(flatten)]
     pub(crate) echo_args: EchoArgs,
-    /// Do not reuse rejected draft tokens that the target still finds likely. Never changes the output.
+    /// Calibration and echo: do not reuse rejected draft tokens that the predictions find likely. Never changes the output.
     #[arg(long)]
     pub(crate) no_reuse: bool,
     #[command(flatten)]
@@ -81,9 +81,9 @@ impl SessionArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CalibrationArg {
-    /// By the time of a step: echo and reuse from 10 ms on, `in-context` and reuse from 0.5 ms on, otherwise neither.
+    /// By the time of a step: `--echo` from 10 ms on, `in-context` from 0.5 ms on, otherwise `off`.
     Auto,
-    /// No calibration.
+    /// None, unless --echo.
     Off,
     /// Over the tokens of the context and the most frequent tokens of the vocabulary.
     InContext,
@@ -120,11 +120,11 @@ impl WindowCacheArg {
     }
 }
 
-/// The source echo. Never changes the output.
+/// Echo. Never changes the output.
 #[derive(Debug, Args)]
 pub(crate) struct EchoArgs {
-    /// Echo: draft also from the target's own predictions after the same one or two tokens, beside `--calibration in-context`
-    /// or instead of calibration. The history keeps them. Never changes the output.
+    /// Echo: calibration that also keeps the target's predictions after rejected draft tokens, and those of earlier runs. The
+    /// history keeps them. Never changes the output.
     #[arg(long)]
     pub(crate) echo: bool,
     /// Echo: maximum rejected rows read per step.
