@@ -15,8 +15,8 @@ use refrain::drafting::{
     DraftSource, DraftTree, NodeIdx, ReuseConfig, StepOutcome, Successor, SuccessorLists,
 };
 use refrain::internals::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, CostProfile, ResumeSource, ReuseSource, SUCCESSORS_MAX,
-    StepLimits, TreeBuilder,
+    BuilderConfig, ContextSource, CostProfile, PredictionsSource, ResumeSource, SUCCESSORS_MAX, StepLimits,
+    TreeBuilder,
 };
 use refrain::{HistoryStore, TokenId};
 use refrain_trees::sam::SuffixAutomaton;
@@ -149,15 +149,14 @@ impl Session {
         }
         let mut successors = SuccessorLists::new();
         if is_calibrated {
-            sources.push(Box::new(CalibrationSource::new()));
-            sources.push(Box::new(ReuseSource::new(ReuseConfig::default())));
+            sources.push(Box::new(PredictionsSource::new(Some(ReuseConfig::default()))));
             successors = likely_successors(text);
         }
         let mut before = successors.clone();
         before.truncate(context_len);
         for source in &mut sources {
             if let Some(source) = source.target_listener() {
-                source.calibrate(0, &before);
+                source.calibrate(text, 0, &before);
             }
             source.prime(&text[..context_len]);
         }
@@ -186,7 +185,7 @@ impl Session {
             self.sources.iter_mut().for_each(|source| {
                 source.truncate(0);
                 if let Some(source) = source.target_listener() {
-                    source.calibrate(0, &before);
+                    source.calibrate(&self.text, 0, &before);
                 }
                 source.prime(&self.text[..self.start]);
             });
@@ -205,17 +204,15 @@ impl Session {
         }
         let new_tokens = &text[*position..=*position + n];
         let mut visited = SuccessorLists::new();
-        let mut confidence = Vec::new();
         if !successors.is_empty() {
             for position in *position - 1..*position + n {
                 visited.push(&successors.list(position).collect::<Vec<_>>());
             }
             let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
-            listeners.for_each(|source| source.calibrate(*position - 1, &visited));
-            confidence.extend(tree.reach().iter().map(|reach| 0.5 + 0.5 * reach));
+            listeners.for_each(|source| source.calibrate(text, *position - 1, &visited));
         }
         *position += n + 1;
-        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens, confidence: &confidence };
+        let outcome = StepOutcome { tree, accepted: &accepted[..n], new_tokens };
         builder.observe(sources, &text[..*position], &outcome);
         let elapsed = started.elapsed();
         self.n_rows += self.tree.len();

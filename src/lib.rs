@@ -81,8 +81,8 @@ pub mod drafting {
         VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
-        Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LossyStats,
-        PidConfig, PolicyStats, PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
+        AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, PolicyStats, PruningStats,
+        RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
     };
     pub use crate::pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 }

@@ -114,7 +114,7 @@ fn building_and_learning_allocate_nothing_once_warm() {
             committed.push(committed[i]);
             let new_tokens = [committed[i]];
             let accepted: &[NodeIdx] = &[];
-            let outcome = StepOutcome { tree: &tree, accepted, new_tokens: &new_tokens, confidence: &[] };
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens: &new_tokens };
             builder.observe(&mut sources, &committed, &outcome);
         }
     });

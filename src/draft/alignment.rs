@@ -197,11 +197,11 @@ mod tests {
         let mut counter = RejectionCounter::default();
         let (first, rest) = said.split_at(n_accepted + 1);
         let accepted = &nodes[..n_accepted];
-        counter.observe(&StepOutcome { tree: &tree, accepted, new_tokens: first, confidence: &[] });
+        counter.observe(&StepOutcome { tree: &tree, accepted, new_tokens: first });
         for next in rest {
             let empty = DraftTree::new(TokenId(0));
             let new_tokens = std::slice::from_ref(next);
-            counter.observe(&StepOutcome { tree: &empty, accepted: &[], new_tokens, confidence: &[] });
+            counter.observe(&StepOutcome { tree: &empty, accepted: &[], new_tokens });
         }
         let Rejections { missing, synonym, redundant, other } = counter.finish();
         [missing, synonym, redundant, other]

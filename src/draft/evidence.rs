@@ -17,8 +17,6 @@ pub enum EvidenceClass {
     ResumedCopy,
     /// The target gave the token this probability after the same text elsewhere.
     TargetRows,
-    /// The token belongs to a rejected segment of an earlier draft.
-    RejectedSegment,
     /// A smaller model gives the token this probability.
     DraftModel,
     /// The probability is the source's own estimate, used unchanged.
@@ -28,11 +26,10 @@ pub enum EvidenceClass {
 impl EvidenceClass {
     /// Every class.
     #[cfg(test)]
-    pub(super) const ALL: [EvidenceClass; 6] = [
+    pub(super) const ALL: [EvidenceClass; 5] = [
         EvidenceClass::TextMatch,
         EvidenceClass::ResumedCopy,
         EvidenceClass::TargetRows,
-        EvidenceClass::RejectedSegment,
         EvidenceClass::DraftModel,
         EvidenceClass::Plain,
     ];
@@ -44,7 +41,7 @@ impl EvidenceClass {
 
     /// Whether claims of the class come from rows of the target at other positions.
     pub(crate) fn is_of_target(self) -> bool {
-        matches!(self, EvidenceClass::TargetRows | EvidenceClass::RejectedSegment)
+        self == EvidenceClass::TargetRows
     }
 }
 
@@ -71,7 +68,7 @@ pub enum Agreement {
     /// No source of a relevant class was queried.
     #[default]
     Unknown,
-    /// Matches of text claim the token too. Recorded for claims of the target's rows, rejected segments and
+    /// Matches of text claim the token too. Recorded for claims of the target's rows and
     /// draft models: most of their tokens are those of the text, and the success of these tokens says little
     /// about the others.
     Text,

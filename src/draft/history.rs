@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::constants::OrderConfig;
-use super::echo::EchoStore;
 use super::evidence::EvidenceClass;
 use super::openings::{OpeningPlace, Openings};
 use super::orders;
+use super::predictions::EchoStore;
 use super::source::{Anchor, Candidates, Cursor, DraftSource, StepOutcome, TargetListener, most_frequent};
 use crate::face::internals;
 use refrain_trees::TokenId;
@@ -26,7 +26,7 @@ use refrain_trees::sam::{Match, SuffixAutomaton};
 /// ([`TOTAL_TOKENS_MAX`](Self::TOTAL_TOKENS_MAX)) and on their number ([`NAMESPACES_MAX`](Self::NAMESPACES_MAX)). Behind a response that exceeds one,
 /// the namespaces whose newest response is the oldest are dropped.
 ///
-/// The lists of the source echo are kept here too, by namespace and within the same number, and are forgotten with
+/// The lists of echo are kept here too, by namespace and within the same number, and are forgotten with
 /// their namespace.
 ///
 /// Critical [memory pressure](crate::device::MemoryPressure) drops all responses, and keeps those lists.
@@ -44,7 +44,7 @@ pub struct HistoryStore {
 struct NamespaceMap {
     entries: BTreeMap<String, Entry>,
     n_appends: u64,
-    /// The lists of the source echo, and the number of the newest session that asked for them.
+    /// The lists of echo, and the number of the newest session that asked for them.
     echoes: BTreeMap<String, (EchoStore, u64)>,
     n_echo_uses: u64,
 }
@@ -157,13 +157,13 @@ impl HistoryStore {
         }
     }
 
-    /// Drops all responses and frees their memory. The lists of the source echo stay, because sessions share them.
+    /// Drops all responses and frees their memory. The lists of echo stay, because sessions share them.
     pub(crate) fn release(&self) {
         let removed = std::mem::take(&mut self.lock().entries);
         self.retire(removed.into_values());
     }
 
-    /// The lists of the source echo of a namespace, which its sessions share. The first call creates them, empty; if there
+    /// The lists of echo of a namespace, which its sessions share. The first call creates them, empty; if there
     /// are [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) others, those asked for longest ago are dropped here and stay with
     /// their sessions.
     pub fn echo(&self, namespace: &str) -> EchoStore {
@@ -180,7 +180,7 @@ impl HistoryStore {
         echo.clone()
     }
 
-    /// Removes a namespace, with its lists of the source echo. Its sessions find it empty from the next step on, and see
+    /// Removes a namespace, with its lists of echo. Its sessions find it empty from the next step on, and see
     /// later responses.
     pub fn forget(&self, namespace: &str) {
         let mut map = self.lock();
@@ -511,7 +511,7 @@ impl TargetListener for HistorySource {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::super::echo::EchoList;
+    use super::super::predictions::EchoList;
     use super::*;
 
     fn tokens(ids: impl IntoIterator<Item = u32>) -> Vec<TokenId> {

@@ -13,9 +13,8 @@
 //! - The [`TreeBuilder`] queries all sources together and keeps the nodes that pay; it may keep none.
 //! - The [`ReliabilityTable`] converts a source's claim into the measured acceptance rate of such claims.
 //! - The [`CostProfile`] contains the measured cost of verification batches.
-//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] draft from text.
-//!   [`CalibrationSource`] and [`ReuseSource`] draft from the target's own probabilities. [`testing`]
-//!   contains extreme sources.
+//! - [`ContextSource`], [`ResumeSource`], [`PassagesSource`] and [`HistorySource`] draft from text,
+//!   [`PredictionsSource`] from the target's own probabilities. [`testing`] contains extreme sources.
 //!
 //! Invariants: drafts are deterministic (no clock, no random number, no iteration over a hash map), so
 //! sampling with keyed randomness stays exact. This module never uses logits or their width. `build` and
@@ -23,12 +22,10 @@
 
 mod alignment;
 mod builder;
-mod calibration;
 mod constants;
 mod context;
 mod cost;
 mod draft_times;
-mod echo;
 mod evidence;
 mod fitted;
 mod history;
@@ -38,10 +35,10 @@ mod name;
 mod openings;
 mod orders;
 mod passages;
+mod predictions;
 mod prior;
 mod reliability;
 mod resume;
-mod reuse;
 mod source;
 mod successors;
 pub mod testing;
@@ -51,14 +48,12 @@ mod source_tests;
 
 pub use alignment::{RejectionCounter, Rejections};
 pub use builder::TreeBuilder;
-pub use calibration::CalibrationSource;
 pub use constants::{OrderConfig, ReliabilityConfig};
 pub use context::ContextSource;
 pub(crate) use cost::CostCorrection;
 pub use cost::CostProfile;
 pub(crate) use cost::joint::{JointCosts, JointRows};
 pub use draft_times::DraftTimes;
-pub use echo::{EchoConfig, EchoList, EchoSource, EchoStore};
 pub use evidence::{Agreement, Evidence, EvidenceClass};
 pub use history::{HistorySource, HistoryStore};
 pub use learned::{Learned, LearnedError, LearnedKey, Loaded};
@@ -67,11 +62,11 @@ pub use name::SourceName;
 pub use openings::{OpeningPlace, OpeningToken, Openings};
 pub use orders::{AutomatonOrders, ORDER_SUCCESSORS_MAX, OrderSuccessor, SuffixOrders, propose_orders};
 pub use passages::PassagesSource;
+pub use predictions::{EchoConfig, EchoList, EchoStore, PredictionsSource, ReuseConfig};
 pub use prior::{Prior, PriorFit};
 pub use refrain_trees::{DraftTree, NodeIdx, NodeSet, VERIFY_ROWS_MAX};
 pub use reliability::{ReliabilityTable, SourceSlot};
 pub use resume::ResumeSource;
-pub use reuse::{ReuseConfig, ReuseSource};
 pub use source::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, HiddenStates, StepOutcome,
     TargetListener, most_frequent,

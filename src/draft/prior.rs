@@ -9,7 +9,7 @@
 //! [`ResumeSource`](super::ResumeSource). The latter encode the alignment as raw probability, the tokens that
 //! agreed since the departure as match length, and the tokens before it as count.
 //!
-//! Claims of calibration, of reuse and of draft models come from a model's rows, which no recording contains.
+//! Claims of the target's own predictions and of draft models come from a model's rows, which no recording contains.
 //! Their priors depend on the match length only, as measured with the target of the fixtures
 //! (`refrain-bench ablate fixtures/rows.jsonl --free-rows`, with `--draft fixture` for the agreement with a
 //! draft model).
@@ -50,10 +50,8 @@ impl Prior {
         let Evidence { probability, match_len, count, .. } = *evidence;
         let agreed = usize::from(matches!(evidence.agreement, Agreement::Text | Agreement::Model));
         let Some(table) = table_of(evidence.class, &self.matched, &self.resumed) else {
-            let (calibrated, reused) = (&CALIBRATED[agreed], &REUSED[agreed]);
             return match evidence.class {
-                EvidenceClass::TargetRows => calibrated[match_len_bucket(match_len)] * probability,
-                EvidenceClass::RejectedSegment => reused[match_len_bucket(match_len)],
+                EvidenceClass::TargetRows => CALIBRATED[agreed][match_len_bucket(match_len)] * probability,
                 EvidenceClass::DraftModel if evidence.agreement == Agreement::Text => {
                     let odds = AGREED_ODDS[match_len_bucket(match_len)] * probability;
                     odds / (odds + 1.0 - probability)
@@ -95,12 +93,6 @@ const AGREED_ODDS: [f32; MATCH_LENS] = [1.0, 1.3, 1.3, 2.5, 2.5, 2.5, 3.3, 3.3, 
 /// `[whether text agrees, match length]`.
 const CALIBRATED: [[f32; MATCH_LENS]; 2] =
     [[0.22; MATCH_LENS], [0.5, 0.5, 0.8, 0.82, 0.82, 0.82, 0.82, 0.9, 0.95]];
-
-/// Share of correct tokens in rejected segments at any alignment, by bucket of match lengths: low at the
-/// root, where no token agrees yet, and high once the output has entered a segment. Shape
-/// `[whether text agrees, match length]`.
-const REUSED: [[f32; MATCH_LENS]; 2] =
-    [[0.015, 0.5, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.85], [0.04, 0.75, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]];
 
 /// Counts claims and fits a [`Prior`] to them.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Each of the three is a *place* with its own claim; further tokens confirm or drop it. CoordGen aligns
-//! rejected drafts in these ways (`alignment.rs`, and [`ReuseSource`](super::ReuseSource) for drafts from
+//! rejected drafts in these ways (`alignment.rs`, and `predictions/segments.rs` for drafts from
 //! anywhere). Here the whole text is available, so a place stays valid as long as the output agrees with it.
 
 use std::collections::HashMap;

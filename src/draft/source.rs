@@ -91,9 +91,6 @@ pub struct StepOutcome<'a> {
     /// The tokens that the step committed: the accepted tokens, then the bonus token. Fewer if the output
     /// ended.
     pub new_tokens: &'a [TokenId],
-    /// The target's probability of each node's token given the node's parent, NaN if it was not computed.
-    /// Shape `[tree.len()]`; empty if no probability was computed.
-    pub confidence: &'a [f32],
 }
 
 /// Sums the counts per token and returns the at most `n_max` tokens with the highest sums; ties go to the
@@ -294,10 +291,9 @@ pub trait ComputingSource {
 /// A source that learns from the target's rows, or says onto which tokens they are projected.
 pub trait TargetListener {
     /// Observes the target's likely successors of the tokens at positions `first..` of the committed text.
-    /// The source may not have observed these tokens yet. The lists are valid until the text is truncated
-    /// before them. Nothing by default.
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
-        let _ = (first, lists);
+    /// The source may not have observed these tokens yet. Nothing by default.
+    fn calibrate(&mut self, committed: &[TokenId], first: usize, lists: &SuccessorLists) {
+        let _ = (committed, first, lists);
     }
 
     /// The tokens that occurred most often in outputs, at most `n_max`; none by default. Rows are projected onto them in

@@ -30,7 +30,7 @@ fn mass(source: &mut dyn DraftSource, committed: &[TokenId]) -> f32 {
 
 fn observe(source: &mut dyn DraftSource, committed: &[TokenId]) {
     let tree = DraftTree::new(TokenId(0));
-    source.observe(committed, &StepOutcome { tree: &tree, accepted: &[], new_tokens: &[], confidence: &[] });
+    source.observe(committed, &StepOutcome { tree: &tree, accepted: &[], new_tokens: &[] });
 }
 
 /// A context source that proposes only after a match.

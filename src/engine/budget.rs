@@ -1,6 +1,6 @@
 //! Memory of a session and a draft model, for budgets of streamed targets.
 
-use crate::draft::{EchoConfig, EchoSource};
+use crate::draft::{EchoConfig, PredictionsSource};
 use crate::draft_model::DraftModelSource;
 use crate::engine::options::{
     CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, Drafting, SessionOptions,
@@ -15,9 +15,9 @@ use crate::pruning::Predictor;
 /// Maximum bytes of one wave's logits if the output matrix is streamed.
 pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
-/// Maximum bytes of the draft sources per context token: states and edges of the automata, and calibrated
-/// successors. Measured over random and repetitive texts (`tests/memory/session_memory.rs`).
-const DRAFT_TOKEN_BYTES: u64 = 400;
+/// Maximum bytes of the draft sources per context token: states and edges of the automata. Measured over random and
+/// repetitive texts (`tests/memory/session_memory.rs`).
+const DRAFT_TOKEN_BYTES: u64 = 340;
 
 impl SessionOptions {
     internals! {
@@ -37,7 +37,7 @@ impl SessionOptions {
 
     /// Upper bound of one session's bytes with a model of this configuration: the KV cache of a full context,
     /// the activations, rotations and attention scores of a pass, logits, draft sources, and the projection
-    /// rows of [`calibration`](Self::calibration), [`echo`](Self::echo) and [`reuse`](Self::reuse). Not
+    /// rows of [`calibration`](Self::calibration) and [`echo`](Self::echo). Not
     /// included: sources of the app, history, vocabulary rows of more than 8 bits, and the attention scores of
     /// more threads than processors (32 bytes per slot and thread). An app that streams the model within a budget
     /// [reserves](field@crate::streaming::StreamOptions::reserved_bytes) this amount per concurrent session.
@@ -47,18 +47,23 @@ impl SessionOptions {
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
         let logits_bytes =
             row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
-        let reads = self.calibration != Calibration::Off || self.echo.is_some() || self.reuse.is_some();
-        let by_step = (self.calibration == Calibration::Auto).then_some(EchoConfig::AUTO);
-        let echo = self.echo.or(by_step).filter(|_| self.drafting == Drafting::Auto);
-        let echo_bytes = echo.map_or(0, |config| EchoSource::bytes(config, n_slots));
+        let reads = self.drafting == Drafting::Auto && self.reads_rows();
+        // One for each pair of tokens, and one for each token.
+        let own_lists =
+            (n_slots + n_slots.min(config.vocab_size)).min(EchoConfig::default().lists_max as usize) as u32;
+        let lists_max = match (self.echo, self.calibration) {
+            (Some(echo), _) => echo.lists_max,
+            (None, Calibration::Auto) => own_lists.max(EchoConfig::AUTO.lists_max),
+            (None, _) => own_lists,
+        };
+        let list_bytes = PredictionsSource::bytes(EchoConfig { lists_max, ..EchoConfig::AUTO });
         let drafts = self.drafting != Drafting::Off;
         kv_bytes
             .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
             // Logits of the wave, and of a piece of a streamed output matrix.
             .saturating_add(2 * logits_bytes)
             .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
-            .saturating_add(if reads { Reader::bytes(config) } else { 0 })
-            .saturating_add(echo_bytes)
+            .saturating_add(if reads { Reader::bytes(config).saturating_add(list_bytes) } else { 0 })
     }
 }
 

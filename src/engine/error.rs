@@ -143,12 +143,6 @@ pub enum SessionError {
         /// The largest allowed value.
         max: f32,
     },
-    /// Lossy acceptance makes the output depend on the drafts, and the drafts of
-    /// [`Drafting::DraftModel`](crate::Drafting::DraftModel) depend on measured times.
-    #[error(
-        "lossy acceptance excludes the draft model, because measured times decide when it runs; choose strict acceptance"
-    )]
-    LossyDraftModel,
     /// The compiled batch lengths do not rise from 1.
     #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
     VerifyLens,

@@ -35,15 +35,14 @@ pub use generation::EventStream;
 pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
 pub use options::{
-    Acceptance, AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy,
-    DraftRows, Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, LOSSY_ROWS, PidConfig,
-    STOP_BYTES_MAX, SessionOptions, SkipRules, TARGET_READ_STEP_US_MIN,
+    AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy, DraftRows,
+    Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,
+    TARGET_READ_STEP_US_MIN,
 };
 pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use read_rate::ReadRate;
 pub use session::{LogitsReceiver, Restoration, Score, Session, StateKey, Traced};
 pub use stats::{
-    DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,
-    StreamingStats,
+    DraftingOffStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats,
 };
 pub use step::SharedPasses;

@@ -1,15 +1,12 @@
-//! Projects the target's rows for calibration, echo and reuse.
+//! Projects the target's rows for the source predictions.
 //!
 //! *Calibration* and *echo* need the likely successors of every context position. Prefill ends with the hidden states
 //! of a chunk's rows. They are projected a few rows at a time, and each row is reduced to a
 //! [list](SuccessorLists) of 40 bytes. Except with [`Calibration::Full`], a row is projected onto a
 //! [`Shortlist`]: the tokens of the context, the most frequent tokens of earlier outputs, and the first
 //! tokens of the vocabulary. A successor outside the shortlist would have no continuation in the draft tree.
-//! Rows that the walk visits are already projected.
-//!
-//! *Reuse* needs the probability that the target gives to the rejected tokens of a draft. The hidden states
-//! of their rows are still in memory and are projected onto the shortlist too. *Echo* lists the successors of rejected
-//! rows from the same projection.
+//! Rows that the walk visits are already projected. *Echo* also lists the successors of rejected rows, whose hidden
+//! states are still in memory.
 
 use std::sync::atomic::AtomicBool;
 
@@ -39,16 +36,12 @@ const LOGITS_MAX: usize = 1 << 18;
 /// Minimum rows listed per call, whatever the vocabulary: each call reads the output matrix.
 const LIST_ROWS_MIN: usize = 4;
 
-/// Maximum rows of rejected tokens projected per step, the likeliest first: this many rows cost little more
-/// than one.
-const JUDGED_ROWS_MAX: usize = 8;
-
 /// Projects rows and keeps the results that draft sources learn from.
 pub(super) struct Reader {
-    calibration: Calibration,
-    /// Maximum rejected rows whose successors are listed per step; `None` without the source echo.
-    rejected_rows_max: Option<usize>,
-    reuse: bool,
+    /// Whether prompt and visited rows are listed over the whole vocabulary.
+    is_full: bool,
+    /// Maximum rejected rows whose successors are listed per step; 0 without echo.
+    rejected_rows_max: usize,
     /// `None` if all rows that are read are projected onto the whole vocabulary.
     shortlist: Option<Shortlist>,
     /// Rows of the current chunk of work.
@@ -59,8 +52,6 @@ pub(super) struct Reader {
     lists: SuccessorLists,
     /// Rejected nodes of the newest tree, and their successors.
     rejected: (Vec<NodeIdx>, SuccessorLists),
-    /// Target probabilities of the newest tree's nodes; empty if no segment was rejected. `[tree.len()]`
-    confidence: Vec<f32>,
 }
 
 impl Reader {
@@ -72,38 +63,31 @@ impl Reader {
         row_bytes.saturating_mul(SHORTLIST_TOKENS_MAX as u64) + ((logits + places) * size_of::<f32>()) as u64
     }
 
-    /// Returns `None` if calibration, echo and reuse are off.
+    /// Returns `None` if calibration and echo are off.
     ///
     /// # Errors
     /// The memory for a shortlist cannot be allocated.
     pub(super) fn new(options: &SessionOptions, model: &Model) -> Result<Option<Self>, PackError> {
-        let (calibration, reuse) = (options.calibration, options.reuse.is_some());
-        let rejected_rows_max = options.echo.map(|config| config.rejected_rows as usize);
-        if calibration == Calibration::Off && rejected_rows_max.is_none() && !reuse {
+        if !options.reads_rows() {
             return Ok(None);
         }
+        let is_full = options.calibration == Calibration::Full;
+        let rejected_rows_max = options.echo.map_or(0, |config| config.rejected_rows as usize);
         let mut shortlist = None;
-        if calibration != Calibration::Full || rejected_rows_max.is_some_and(|max| max > 0) || reuse {
+        if !is_full || rejected_rows_max > 0 {
             let list = shortlist.insert(model.shortlist(SHORTLIST_TOKENS_MAX)?);
             let n_frequent = FREQUENT_TOKENS.min(model.config().vocab_size);
             model.extend_shortlist(list, (0..n_frequent as u32).map(TokenId));
         }
         Ok(Some(Self {
-            calibration,
+            is_full,
             rejected_rows_max,
-            reuse,
             shortlist,
             rows: Vec::new(),
             logits: Vec::new(),
             lists: SuccessorLists::new(),
             rejected: Default::default(),
-            confidence: Vec::new(),
         }))
-    }
-
-    /// Whether the rows of a prefill and visited rows are listed, so that prefill must compute their hidden states.
-    pub(super) fn reads_prefill(&self) -> bool {
-        self.calibration != Calibration::Off || self.rejected_rows_max.is_some()
     }
 
     /// The end of a pass whose rows are listed.
@@ -133,7 +117,7 @@ impl Reader {
 
     /// The candidate successor tokens; `None`: the whole vocabulary.
     fn listed(&self) -> Option<&Shortlist> {
-        self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full)
+        self.shortlist.as_ref().filter(|_| !self.is_full)
     }
 
     /// Lists the successors of the `n_rows` rows of the last batch.
@@ -154,7 +138,7 @@ impl Reader {
             self.rows.clear();
             self.rows.extend(first as u32..n_rows.min(first + slice) as u32);
             let (model, compute) = (&shared.model, shared.compute());
-            let shortlist = self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full);
+            let shortlist = self.shortlist.as_ref().filter(|_| !self.is_full);
             match shortlist {
                 Some(list) => model.shortlist_logits(compute, workspace, &self.rows, list, &mut self.logits),
                 None => {
@@ -176,10 +160,7 @@ impl Reader {
 
     /// Lists the successors of the next visited node from its logits `[vocab_size]`.
     pub(super) fn list_visited(&mut self, shared: &Shared, logits: &[f32]) {
-        if !self.reads_prefill() {
-            return;
-        }
-        match self.shortlist.as_ref().filter(|_| self.calibration != Calibration::Full) {
+        match self.shortlist.as_ref().filter(|_| !self.is_full) {
             Some(shortlist) => {
                 self.logits.clear();
                 self.logits.extend(shortlist.tokens().iter().map(|token| logits[token.index()]));
@@ -189,90 +170,47 @@ impl Reader {
         }
     }
 
-    /// The lists of the visited nodes, in order of the walk.
-    pub(super) fn visited(&self) -> &SuccessorLists {
-        &self.lists
-    }
-
-    /// Reads rejected rows of `tree` with one projection onto the shortlist: the target's probability of each rejected
-    /// token given its parent, and the successors of rejected nodes.
-    ///
-    /// The probabilities are normalised over the shortlist. Other tokens, and tokens whose parent's row is not projected,
-    /// get NaN. There are none if every rejected segment is a single token, or without reuse.
+    /// Lists the successors of the likeliest rejected nodes of `tree`, with one projection onto the shortlist. Returns
+    /// these nodes and their lists.
     ///
     /// The last batch must hold the rows of `tree`. `verified` are the nodes that passed all layers, and
     /// `path` are the visited nodes.
-    pub(super) fn judge(
+    pub(super) fn list_rejected(
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
         tree: &DraftTree,
         verified: NodeSet,
         path: &[NodeIdx],
-    ) {
-        self.confidence.clear();
-        self.rejected.0.clear();
-        self.rejected.1.clear();
-        let visited = |node: u32| path.contains(&NodeIdx(node));
-        let rejected = (1..tree.len() as u32).filter(|&node| !visited(node));
-        self.rows.clear();
-        for parent in rejected.clone().map(|node| tree.parents()[node as usize]) {
-            let is_read = verified.contains(NodeIdx(parent));
-            if self.rows.len() < JUDGED_ROWS_MAX && is_read && !self.rows.contains(&parent) {
-                self.rows.push(parent);
-            }
-        }
-        // A single token is not a segment.
-        let is_judged = self.reuse && self.rows.iter().any(|&parent| !visited(parent));
-        if !is_judged {
+    ) -> (&[NodeIdx], &SuccessorLists) {
+        let (nodes, lists) = &mut self.rejected;
+        nodes.clear();
+        lists.clear();
+        let drafted = (1..tree.len() as u32).map(NodeIdx);
+        let rejected = drafted.filter(|node| verified.contains(*node) && !path.contains(node));
+        nodes.extend(rejected.take(self.rejected_rows_max));
+        if let Some(shortlist) = self.shortlist.as_mut().filter(|_| !nodes.is_empty()) {
+            shared.model.extend_shortlist(shortlist, tree.tokens()[1..].iter().copied());
             self.rows.clear();
-        }
-        let n_judged = self.rows.len();
-        let listed = rejected.filter(|&node| verified.contains(NodeIdx(node)));
-        self.rejected.0.extend(listed.take(self.rejected_rows_max.unwrap_or(0)).map(NodeIdx));
-        for NodeIdx(node) in &self.rejected.0 {
-            if !self.rows.contains(node) {
-                self.rows.push(*node);
+            self.rows.extend(nodes.iter().map(|node| node.0));
+            let compute = shared.compute();
+            shared.model.shortlist_logits(compute, workspace, &self.rows, shortlist, &mut self.logits);
+            for logits in self.logits.chunks_exact(shortlist.tokens().len()) {
+                push_likeliest(shared.kernels, logits, Some(shortlist.tokens()), lists);
             }
         }
-        let Some(shortlist) = self.shortlist.as_mut().filter(|_| !self.rows.is_empty()) else { return };
-        shared.model.extend_shortlist(shortlist, tree.tokens()[1..].iter().copied());
-        let compute = shared.compute();
-        shared.model.shortlist_logits(compute, workspace, &self.rows, shortlist, &mut self.logits);
-        let width = shortlist.tokens().len();
-        for &NodeIdx(node) in &self.rejected.0 {
-            let row = self.rows.iter().position(|&row| row == node).expect("the row is projected");
-            let logits = &self.logits[row * width..(row + 1) * width];
-            push_likeliest(shared.kernels, logits, Some(shortlist.tokens()), &mut self.rejected.1);
-        }
-        if !is_judged {
-            return;
-        }
-        self.confidence.resize(tree.len(), f32::NAN);
-        for (&parent, logits) in self.rows[..n_judged].iter().zip(self.logits.chunks_exact(width)) {
-            let total = kernels::log_sum_exp(shared.kernels, logits);
-            for child in tree.children(NodeIdx(parent)).filter(|child| !visited(child.0)) {
-                if let Some(row) = shortlist.row(tree.token(child)) {
-                    self.confidence[child.index()] = (logits[row] - total).exp();
-                }
-            }
-        }
+        (nodes, lists)
     }
 
-    /// The rejected nodes that the last [`judge`](Self::judge) listed, and their successors.
-    pub(super) fn rejected(&self) -> (&[NodeIdx], &SuccessorLists) {
-        (&self.rejected.0, &self.rejected.1)
-    }
-
-    /// The probabilities of the last [`judge`](Self::judge).
-    pub(super) fn confidence(&self) -> &[f32] {
-        &self.confidence
+    /// The lists of the visited nodes, in order of the walk.
+    pub(super) fn visited(&self) -> &SuccessorLists {
+        &self.lists
     }
 
     /// Bytes on the heap.
     pub(super) fn memory_usage(&self) -> usize {
         self.shortlist.as_ref().map_or(0, Shortlist::memory_usage)
-            + 4 * (self.rows.capacity() + self.logits.capacity() + self.confidence.capacity())
+            + 4 * (self.rows.capacity() + self.logits.capacity())
             + self.lists.memory_usage()
             + self.rejected.0.capacity() * size_of::<NodeIdx>()
             + self.rejected.1.memory_usage()

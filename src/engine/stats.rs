@@ -44,9 +44,6 @@ pub struct Stats {
     pub drafting_off: DraftingOffStats,
     /// Other decisions of the policy.
     pub policy: PolicyStats,
-    /// Present if and only if acceptance is lossy ([`Acceptance`](crate::engine::Acceptance)).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lossy: Option<LossyStats>,
     /// Time per stage, in microseconds.
     pub time_us: StageTimes,
     /// Flash traffic, if the model is streamed.
@@ -234,19 +231,9 @@ pub struct PolicyStats {
     pub memory_reports: usize,
     /// Number of times that acceptance fell below the floor.
     pub floor_falls: usize,
-    /// With a fixed or controlled number of rows: steps by their allowed draft rows. Entry `i` counts the
+    /// With a fixed number of rows: steps by their allowed draft rows. Entry `i` counts the
     /// steps with at most `i` rows, the root not counted.
     pub rows_allowed: Vec<usize>,
-}
-
-/// Statistics of lossy acceptance.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-#[cfg_attr(not(feature = "internals"), non_exhaustive)]
-pub struct LossyStats {
-    /// The probability mass of a nucleus.
-    pub top_p: f32,
-    /// Tokens of the output that the target did not choose.
-    pub replaced: usize,
 }
 
 /// Microseconds per stage.

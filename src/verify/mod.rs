@@ -4,14 +4,11 @@
 //! logits. [`random`] derives the randomness from (seed, position).
 //!
 //! Together with row-independent kernels, this makes speculation exact. The token at each visited node is chosen from
-//! that node's own logits, with that node's path as the text, so it equals the token of plain decoding. (The only
-//! exception is [`Acceptance::LossyTopP`](crate::engine::Acceptance::LossyTopP), an option that is off by default.)
+//! that node's own logits, with that node's path as the text, so it equals the token of plain decoding.
 
 pub mod random;
 pub mod sampling;
 pub mod walk;
 
-pub use sampling::{
-    Breakers, Choice, DryOptions, LogitsProcessor, ProcessorError, Sampler, Sampling, SamplingError,
-};
+pub use sampling::{Breakers, DryOptions, LogitsProcessor, ProcessorError, Sampler, Sampling, SamplingError};
 pub use walk::{Walk, walk};

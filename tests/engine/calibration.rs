@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{
-    Acceptance, Anchor, Calibration, Candidates, Cursor, DraftPolicy, DraftRows, DraftSource, DraftTree,
-    EchoConfig, EvidenceClass, NodeIdx, ReuseConfig, Successor, SuccessorLists, TargetListener,
+    Anchor, Calibration, Candidates, Cursor, DraftPolicy, DraftRows, DraftSource, DraftTree, EchoConfig,
+    EvidenceClass, NodeIdx, ReuseConfig, Successor, SuccessorLists, TargetListener,
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::engine::{ECHO_STEP_US_MIN, TARGET_READ_STEP_US_MIN};
@@ -34,7 +34,8 @@ impl Listener {
 }
 
 impl TargetListener for Listener {
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+    fn calibrate(&mut self, committed: &[TokenId], first: usize, lists: &SuccessorLists) {
+        assert!(first + lists.len() <= committed.len());
         self.0.lock().unwrap().write(first, lists);
     }
 }
@@ -254,8 +255,6 @@ struct RejectionListener {
 }
 
 impl TargetListener for RejectionListener {
-    fn calibrate(&mut self, _first: usize, _lists: &SuccessorLists) {}
-
     fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
         assert_eq!(nodes.len(), lists.len());
         for (i, &node) in nodes.iter().enumerate() {
@@ -353,9 +352,9 @@ fn automatic_calibration_asks_what_a_step_costs() {
     let tiny = Tiny::default();
     for (step_us, sources) in [
         (TARGET_READ_STEP_US_MIN - 1.0, &[][..]),
-        (TARGET_READ_STEP_US_MIN, &["calibration", "reuse"]),
-        (ECHO_STEP_US_MIN - 1.0, &["calibration", "reuse"]),
-        (ECHO_STEP_US_MIN, &["echo", "reuse"]),
+        (TARGET_READ_STEP_US_MIN, &["predictions"]),
+        (ECHO_STEP_US_MIN - 1.0, &["predictions"]),
+        (ECHO_STEP_US_MIN, &["predictions"]),
     ] {
         let cost_profile = Some(CostProfile::free_rows(step_us));
         let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
@@ -364,21 +363,25 @@ fn automatic_calibration_asks_what_a_step_costs() {
         let run = common::run_in(&mut session, GenerateOptions::default(), 4);
         let is_told = listener.lists().iter().any(|list| !list.is_empty());
         assert_eq!(is_told, !sources.is_empty(), "{step_us} µs a step");
-        let reads = |name: &&str| ["calibration", "echo", "reuse"].contains(name);
-        let names: Vec<&str> =
-            run.stats.sources.iter().map(|source| source.name.as_str()).filter(reads).collect();
-        assert_eq!(names, sources, "{step_us} µs a step");
+        let names = run.stats.sources.iter().map(|source| source.name.as_str());
+        assert_eq!(
+            names.filter(|name| *name == "predictions").collect::<Vec<_>>(),
+            sources,
+            "{step_us} µs a step"
+        );
+        // Only echo leaves lists to the sessions of the namespace.
+        let mut session = engine.session(SessionOptions::default()).unwrap();
+        session.append_tokens(&prompt(5, 60)).unwrap();
+        generate(&mut session, 4);
+        let echoes = !engine.history().echo(&SessionOptions::default().namespace).is_empty();
+        assert_eq!(echoes, step_us >= ECHO_STEP_US_MIN, "{step_us} µs a step");
     }
-    // What the app asks for is not replaced, and a lossy session does not depend on times.
+    // What the app asks for is not replaced.
     let cost_profile = Some(CostProfile::free_rows(ECHO_STEP_US_MIN));
     let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
-    for (calibration, acceptance) in
-        [(Calibration::Off, Acceptance::Strict), (Calibration::Auto, Acceptance::LossyTopP(0.5))]
-    {
-        let options = SessionOptions { calibration, acceptance, ..SessionOptions::default() };
-        let session = engine.session(options).unwrap();
-        assert!(!session.source_names().iter().any(|name| *name == *"echo"), "{calibration:?}");
-    }
+    let options = SessionOptions { calibration: Calibration::Off, ..SessionOptions::default() };
+    let session = engine.session(options).unwrap();
+    assert!(!session.source_names().iter().any(|name| *name == *"predictions"));
 }
 
 /// The bits of the whole product, for every tensor type.

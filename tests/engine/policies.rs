@@ -7,15 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use refrain::checkpoint::Checkpoint;
 use refrain::device::{MemoryPressure, ThermalState};
 use refrain::drafting::{
-    Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, PidConfig, ReuseConfig,
-    SkipRules,
+    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, ReuseConfig, SkipRules,
 };
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::{
-    CancelToken, Drafting, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId,
-};
+use refrain::{CancelToken, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId};
 
-use crate::common::{self, Rng, Run, Tiny, plain, prompt, run, run_in, samplings};
+use crate::common::{Rng, Tiny, plain, prompt, run, run_in, samplings};
 
 const MAX_TOKENS: usize = 40;
 
@@ -49,8 +46,6 @@ type Holds = fn(&Stats) -> bool;
 
 /// Policies, each with the required statistics of its run.
 fn policies() -> Vec<(&'static str, DraftPolicy, Holds)> {
-    let pid = |set_point| DraftRows::Pid(PidConfig { set_point, ..PidConfig::default() });
-    let wild = PidConfig { proportional: 900.0, integral: 900.0, derivative: 900.0, ..PidConfig::default() };
     vec![
         ("auto", DraftPolicy::default(), |_| true),
         ("fixed 1", rows(DraftRows::Fixed(1)), |s| {
@@ -60,9 +55,6 @@ fn policies() -> Vec<(&'static str, DraftPolicy, Holds)> {
             s.rows.total() <= 5 * s.steps && s.policy.rows_allowed[4] > 0
         }),
         ("fixed 63", rows(DraftRows::Fixed(63)), |s| s.policy.rows_allowed.len() == 64),
-        ("pid 0.1", rows(pid(0.1)), |s| s.policy.rows_allowed.iter().sum::<usize>() == s.steps),
-        ("pid 0.9", rows(pid(0.9)), |s| s.policy.rows_allowed.len() <= 16),
-        ("pid wild", rows(DraftRows::Pid(wild)), |s| s.policy.rows_allowed.len() <= 16),
         ("floor 0", floor(2, 0.0, 3), |s| s.drafting_off.below_floor == 0),
         ("floor 1", floor(2, 1.0, 3), |_| true),
         ("short", skip(SkipRules { tokens_min: MAX_TOKENS + 1, ..SkipRules::default() }), |s| {
@@ -74,7 +66,7 @@ fn policies() -> Vec<(&'static str, DraftPolicy, Holds)> {
         ("hot", skip(SkipRules { temperature_max: Some(0.5), ..SkipRules::default() }), |s| {
             [0, s.steps].contains(&s.drafting_off.high_temperature)
         }),
-        ("everything", DraftPolicy { rows: pid(0.5), ..floor(3, 0.4, 2) }, |_| true),
+        ("everything", DraftPolicy { rows: DraftRows::Fixed(7), ..floor(3, 0.4, 2) }, |_| true),
     ]
 }
 
@@ -106,7 +98,6 @@ fn every_exact_policy_gives_the_bits_of_plain_decoding() {
                     let run = run(&engine, session, sources, &prompt, options(sampling));
                     let case = format!("{name}, sources {i}, lens {verify_lens:?}, {sampling:?}");
                     run.assert_equal(&reference, &case);
-                    assert!(run.stats.lossy.is_none(), "{case}");
                     assert!(!verify_lens.is_empty() || holds(&run.stats), "{case}: {:?}", run.stats);
                     check_counts(&run.stats, &case);
                     n_falls += run.stats.policy.floor_falls;
@@ -131,27 +122,6 @@ fn check_counts(stats: &Stats, case: &str) {
     let drafted: usize = stats.sources.iter().map(|source| source.drafted).sum();
     assert!(drafted >= n_drafted, "{case}: {stats:?}");
     assert!(off.below_floor == 0 || stats.policy.floor_falls > 0, "{case}: {stats:?}");
-}
-
-/// The controller follows acceptance: right drafts increase the rows, wrong ones decrease them.
-#[test]
-fn controlled_drafts_follow_acceptance() {
-    let (engine, prompt) = (Tiny::default().engine(1), prompt(3, 70));
-    let long = || GenerateOptions { max_tokens: 400, ..options(&Sampling::default()) };
-    let reference = run(&engine, plain(), Vec::new(), &prompt, long());
-    let allowed = |sources: Vec<Box<dyn DraftSource>>| {
-        let session = SessionOptions {
-            drafting: Drafting::OwnSources,
-            ..drafting(rows(DraftRows::Pid(PidConfig::default())))
-        };
-        run(&engine, session, sources, &prompt, long()).stats.policy.rows_allowed
-    };
-    let [_, right, wrong, _] = sources(&prompt, &reference.tokens);
-    let PidConfig { rows_min, rows_max, .. } = PidConfig::default();
-    let (right, wrong) = (allowed(right), allowed(wrong));
-    assert!(right.len() == rows_max + 1 && right[rows_min] == 0, "{right:?}");
-    // A source that is always wrong soon has a low reliability and drafts nothing, so its reliability stays.
-    assert!(wrong[rows_min..=2].iter().sum::<usize>() > 300, "{wrong:?}");
 }
 
 /// A draft model, calibration and reuse beside the texts: everything that memory pressure releases.
@@ -337,18 +307,9 @@ fn forks_under_pressure() {
 fn options_out_of_range_are_refused_by_name() {
     let engine = Tiny::default().engine(1);
     let nan = f32::NAN;
-    let pid = |pid: PidConfig| rows(DraftRows::Pid(pid));
-    let default = PidConfig::default();
     for (policy, name) in [
         (rows(DraftRows::Fixed(0)), "policy.rows"),
         (rows(DraftRows::Fixed(DraftRows::MAX + 1)), "policy.rows"),
-        (pid(PidConfig { set_point: 1.1, ..default }), "policy.rows.set_point"),
-        (pid(PidConfig { proportional: nan, ..default }), "policy.rows.proportional"),
-        (pid(PidConfig { integral: -1.0, ..default }), "policy.rows.integral"),
-        (pid(PidConfig { derivative: 1e9, ..default }), "policy.rows.derivative"),
-        (pid(PidConfig { rows_min: 0, ..default }), "policy.rows.rows_min"),
-        (pid(PidConfig { rows_max: 64, ..default }), "policy.rows.rows_max"),
-        (pid(PidConfig { rows_start: 16, ..default }), "policy.rows.rows_start"),
         (floor(0, 0.5, 1), "policy.floor.window"),
         (floor(1, nan, 1), "policy.floor.rate_min"),
         (floor(1, 0.5, 1 << 17), "policy.floor.pause"),
@@ -359,11 +320,6 @@ fn options_out_of_range_are_refused_by_name() {
     ] {
         check_refused(&engine, drafting(policy), name);
     }
-    for top_p in [0.0, -0.5, 1.5, nan] {
-        let session =
-            SessionOptions { acceptance: Acceptance::LossyTopP(top_p), ..SessionOptions::default() };
-        check_refused(&engine, session, "acceptance.lossy_top_p");
-    }
 }
 
 fn check_refused(engine: &Engine, session: SessionOptions, name: &str) {
@@ -373,77 +329,4 @@ fn check_refused(engine: &Engine, session: SessionOptions, name: &str) {
         }
         other => panic!("{session:?}: {other:?}"),
     }
-}
-
-fn lossy(top_p: f32) -> SessionOptions {
-    SessionOptions { acceptance: Acceptance::LossyTopP(top_p), ..drafting(DraftPolicy::default()) }
-}
-
-fn lossy_run(engine: &Engine, top_p: f32, prompt: &[TokenId], sampling: &Sampling) -> Run {
-    let sources: Vec<Box<dyn DraftSource>> = vec![Box::new(Random::new(5, common::VOCAB_SIZE as u32))];
-    run(engine, lossy(top_p), sources, prompt, options(sampling))
-}
-
-/// The mode is on request only. It is then reported, and only then may the output differ.
-#[test]
-fn lossy_acceptance_is_marked_and_never_the_default() {
-    assert_eq!(SessionOptions::default().acceptance, Acceptance::Strict);
-    assert_eq!(Acceptance::default(), Acceptance::Strict);
-    let (engine, prompt) = (Tiny::default().engine(1), prompt(3, 70));
-    for sampling in &samplings() {
-        let reference = run(&engine, plain(), Vec::new(), &prompt, options(sampling));
-        let run_at = |top_p| lossy_run(&engine, top_p, &prompt, sampling);
-        let found = run_at(1.0);
-        let marked = found.stats.lossy.expect("marked");
-        assert_eq!(marked.top_p, 1.0);
-        assert!(marked.replaced > 5, "{marked:?}: the test would prove little");
-        assert_ne!(found.tokens, reference.tokens);
-        // A nucleus of one token contains the likeliest one only.
-        let found = run_at(f32::MIN_POSITIVE);
-        assert!(found.stats.lossy.is_some(), "marked, whether or not anything was replaced");
-        if sampling.temperature == 0.0 {
-            assert_eq!(found.stats.lossy.unwrap().replaced, 0);
-            found.assert_equal(&reference, "a nucleus of one token");
-        }
-        // Without drafts nothing can be accepted.
-        let session = SessionOptions { acceptance: Acceptance::LossyTopP(1.0), ..plain() };
-        let found = run(&engine, session, Vec::new(), &prompt, options(sampling));
-        found.assert_equal(&reference, "no drafts");
-        assert_eq!(found.stats.lossy.unwrap().replaced, 0);
-    }
-}
-
-/// The same seed gives the same text, independent of measured costs, threads, and earlier generations.
-#[test]
-fn lossy_output_is_a_function_of_the_seed() {
-    let prompt = prompt(3, 70);
-    for sampling in &samplings() {
-        let expected = lossy_run(&Tiny::default().engine(1), 0.9, &prompt, sampling);
-        assert!(expected.stats.lossy.unwrap().replaced > 0);
-        let measured = Tiny::default().engine_with(refrain::EngineOptions {
-            n_threads: Some(2),
-            cost_profile: None,
-            ..Tiny::default().options()
-        });
-        run(&measured, drafting(DraftPolicy::default()), Vec::new(), &prompt, options(sampling));
-        let learnt = measured.reliability();
-        for round in 0..3 {
-            let found = lossy_run(&measured, 0.9, &prompt, sampling);
-            found.assert_equal(&expected, &format!("round {round}"));
-        }
-        let evidence = |table: &refrain::internals::draft::ReliabilityTable| format!("{table:?}");
-        assert_eq!(evidence(&measured.reliability()), evidence(&learnt), "and teaches nobody");
-        let other = Sampling { seed: sampling.seed.map(|seed| seed + 1), ..sampling.clone() };
-        let differs = lossy_run(&measured, 0.9, &prompt, &other).tokens != expected.tokens;
-        assert_eq!(differs, sampling.temperature > 0.0);
-    }
-}
-
-/// If measured passes decided about calls of a draft model, the output would depend on a clock.
-#[test]
-fn lossy_acceptance_takes_no_source_that_weighs_times() {
-    let (_, engine) = full_engine();
-    let session = SessionOptions { drafting: Drafting::DraftModel, ..lossy(0.5) };
-    assert!(matches!(engine.session(session).err(), Some(SessionError::LossyDraftModel)));
-    assert_eq!(engine.session(lossy(0.5)).unwrap().source_names(), ["context", "resume"]);
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use proptest::prelude::*;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::IsaKind;
-use refrain::drafting::Acceptance;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
@@ -238,22 +237,6 @@ fn the_bits_of_a_state_have_a_version() {
         ("Q4_K", "9b2800afd37190ea"),
     ];
     assert_eq!(found, expected);
-}
-
-/// The predictions of calibration are not in a state, and with lossy acceptance drafts decide the output.
-#[test]
-fn lossy_sessions_compute_their_prompts() {
-    let engine = tiny().engine(1);
-    let prompt = prompt(1, 60);
-    let computed = prefilled(&engine, KvType::F16, &prompt);
-    let acceptance = Acceptance::LossyTopP(0.9);
-    let mut session = engine.session(SessionOptions { kv_type: KvType::F16, acceptance, ..plain() }).unwrap();
-    session.append_tokens(&prompt).unwrap();
-    assert_eq!(session.restore_state(0, &prompt[..59], &state(&computed, 0..59)).unwrap(), 0);
-    assert_eq!(session.n_cached_tokens(), 0);
-    // What the session gives is the same, so others may take it.
-    session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    assert!(state(&session, 0..59) == state(&computed, 0..59));
 }
 
 proptest! {

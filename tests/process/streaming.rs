@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
 use refrain::drafting::{
-    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, EchoConfig, PidConfig, Predictor, ReuseConfig,
+    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, EchoConfig, Predictor, ReuseConfig,
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
@@ -268,7 +268,6 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
     let policies = [
         DraftPolicy::default(),
         DraftPolicy { rows: DraftRows::Fixed(9), ..DraftPolicy::default() },
-        DraftPolicy { rows: DraftRows::Pid(PidConfig::default()), ..DraftPolicy::default() },
         DraftPolicy {
             floor: Some(AcceptanceFloor { window: 2, rate_min: 0.9, pause: 1 }),
             ..DraftPolicy::default()

@@ -12,8 +12,8 @@ use pyo3::types::{PyInt, PyTuple};
 use refrain::TokenId;
 use refrain::drafting::{DraftSource, SourceName};
 use refrain::internals::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, CostProfile, DraftTree, HistoryStore, NodeIdx,
-    ReliabilityTable, ReuseConfig, ReuseSource, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists,
+    BuilderConfig, ContextSource, CostProfile, DraftTree, HistoryStore, NodeIdx, PredictionsSource,
+    ReliabilityTable, ReuseConfig, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists,
     TreeBuilder, VERIFY_ROWS_MAX,
 };
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
@@ -70,7 +70,7 @@ struct Shared {
 }
 
 /// The names of a sequence's own sources.
-const SOURCE_NAMES: [&str; 4] = ["context", "history", "calibration", "reuse"];
+const SOURCE_NAMES: [&str; 3] = ["context", "history", "predictions"];
 
 /// Checks that every source has a name of its own.
 fn check_names(sources: &[PythonSource]) -> Result<(), Failure> {
@@ -315,7 +315,7 @@ struct Text {
     is_proposed: bool,
     /// The engine's likeliest tokens after the rows of `tree`, as far as it has given them: at most one list for each node.
     verified: SuccessorLists,
-    /// Whether the sources that learn from the engine's rows are there. Texts whose engine gives no rows do without them.
+    /// Whether the source that learns from the engine's rows is there. Texts whose engine gives no rows do without it.
     listens: bool,
     is_ended: bool,
 }
@@ -392,11 +392,10 @@ impl Text {
             }
             // The step ends with the first token that was not proposed: the engine's own.
             let n_step = tokens.len().min(accepted.len() + 1);
-            let confidence = self.learn_rows(&accepted);
             self.tokens.extend(tokens[..n_step].iter().copied().map(TokenId));
+            self.learn_rows(self.tokens.len() - n_step - 1, &accepted);
             let new_tokens = &self.tokens[self.tokens.len() - n_step..];
-            let outcome =
-                StepOutcome { tree: &self.tree, accepted: &accepted, new_tokens, confidence: &confidence };
+            let outcome = StepOutcome { tree: &self.tree, accepted: &accepted, new_tokens };
             self.builder.observe(&mut self.sources, &self.tokens, &outcome);
             if n_step == tokens.len() {
                 return Ok(accepted.len());
@@ -429,41 +428,28 @@ impl Text {
         Ok(())
     }
 
-    /// Passes lists of the tokens at `first` and behind it to the sources that learn from them.
+    /// Passes lists of the tokens at `first` and behind it to the source that learns from them.
     fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
         if lists.is_empty() {
             return;
         }
         if !std::mem::replace(&mut self.listens, true) {
-            let mut added: [Box<dyn DraftSource>; 2] =
-                [Box::new(CalibrationSource::new()), Box::new(ReuseSource::new(ReuseConfig::default()))];
-            added.iter_mut().for_each(|source| source.prime(&self.tokens));
-            self.sources.extend(added);
+            let mut added = PredictionsSource::new(Some(ReuseConfig::default()));
+            added.prime(&self.tokens);
+            self.sources.push(Box::new(added));
         }
         let listeners = self.sources.iter_mut().filter_map(|source| source.target_listener());
-        listeners.for_each(|source| source.calibrate(first, lists));
+        listeners.for_each(|source| source.calibrate(&self.tokens, first, lists));
     }
 
-    /// Learns from the rows of the newest proposal, of which the `accepted` nodes are on the path. Called before the step's tokens are
-    /// added. Returns the engine's probability of each node, NaN where its rows do not list it; empty without rows.
-    fn learn_rows(&mut self, accepted: &[NodeIdx]) -> Vec<f32> {
+    /// Learns from the rows of the newest proposal, whose root is the token at `root`: those of the root and of the `accepted` nodes.
+    fn learn_rows(&mut self, root: usize, accepted: &[NodeIdx]) {
         let verified = std::mem::take(&mut self.verified);
-        if verified.is_empty() {
-            return Vec::new();
-        }
         let mut path = SuccessorLists::new();
-        for node in [NodeIdx::ROOT].iter().chain(accepted) {
+        for node in [NodeIdx::ROOT].iter().chain(accepted).filter(|_| !verified.is_empty()) {
             path.push(&verified.list(node.index()).collect::<Vec<_>>());
         }
-        // The root is the newest token.
-        self.calibrate(self.tokens.len() - 1, &path);
-        let probability = |node: usize| {
-            let parent = self.tree.parents()[node] as usize;
-            let token = self.tree.tokens()[node];
-            let listed = verified.list(parent).find(|successor| successor.token == token);
-            listed.map_or(f32::NAN, |successor| successor.log_probability.exp())
-        };
-        std::iter::once(f32::NAN).chain((1..self.tree.len()).map(probability)).collect()
+        self.calibrate(root, &path);
     }
 
     fn follow(&mut self, tokens: &[u32]) -> Result<usize, Failure> {
@@ -647,8 +633,8 @@ impl Proposal {
     }
 
     /// For each token the source that proposed it: ``"context"`` (this text) or ``"history"`` (earlier outputs); with
-    /// :meth:`Sequence.observe_logits` also ``"calibration"`` (the engine's likeliest tokens) or ``"reuse"`` (rejected ones that it found
-    /// likely); or the name of a source written in Python.
+    /// :meth:`Sequence.observe_logits` also ``"predictions"`` (the engine's likeliest tokens, and rejected ones that it found likely); or
+    /// the name of a source written in Python.
     #[getter]
     fn origins<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.origins.iter().map(SourceName::as_str))

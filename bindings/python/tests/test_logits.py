@@ -35,8 +35,7 @@ def test_the_engines_own_likeliest_tokens_are_proposed() -> None:
     for position in rows:
         calibrated.observe_logits([[500, 101]], [[0.9, 0.05]], kind="probabilities", position=position)
     proposal = calibrated.propose(16)
-    assert 500 in proposal.tokens and "calibration" in proposal.origins
-    assert proposal.origins[proposal.tokens.index(500)] == "calibration"
+    assert 500 in proposal.tokens and proposal.origins[proposal.tokens.index(500)] == "predictions"
 
 
 def test_rows_of_a_proposal_are_rows_of_the_accepted_tokens() -> None:
@@ -73,7 +72,7 @@ def test_a_rejected_segment_that_is_likely_is_proposed_again() -> None:
     drafted.observe([900])
     drafted.observe([23])
     again = drafted.propose(8)
-    assert "reuse" in again.origins or again.tokens[:2] == (24, 25)
+    assert "predictions" in again.origins or again.tokens[:2] == (24, 25)
 
 
 @pytest.mark.parametrize("array", [list, np.asarray])

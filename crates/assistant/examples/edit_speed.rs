@@ -17,7 +17,7 @@ use refrain::drafting::{Calibration, CostProfile, DraftSource, DraftTree, ReuseC
 use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::draft::{
-    BuilderConfig, ContextSource, NodeSet, ReliabilityTable, ResumeSource, ReuseSource, StepLimits,
+    BuilderConfig, ContextSource, NodeSet, PredictionsSource, ReliabilityTable, ResumeSource, StepLimits,
     TreeBuilder,
 };
 use refrain::internals::verify::{Walk, walk};
@@ -167,11 +167,7 @@ impl Edit {
             let new_tokens = &rest[..n_new];
             committed.extend_from_slice(new_tokens);
             let accepted = &path.path()[1..];
-            builder.observe(
-                &mut sources,
-                &committed,
-                &StepOutcome { tree: &tree, accepted, new_tokens, confidence: &[] },
-            );
+            builder.observe(&mut sources, &committed, &StepOutcome { tree: &tree, accepted, new_tokens });
             us += f64::from(costs.verify_us(tree.len(), 1));
             (n_said, n_steps) = (n_said + n_new, n_steps + 1);
         }
@@ -279,11 +275,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             let edit = Edit::new(&engine, &old, &new)?;
             let n = edit.response.len();
             let plain_us = n as f64 * f64::from(COSTS[0].1);
-            // With `ReuseSource` the builder treats the claims as in a session.
+            // With `PredictionsSource` the builder treats the claims as in a session.
             let own: Vec<Box<dyn DraftSource>> = vec![
                 Box::new(ContextSource::new()),
                 Box::new(ResumeSource::new()),
-                Box::new(ReuseSource::new(ReuseConfig::default())),
+                Box::new(PredictionsSource::new(Some(ReuseConfig::default()))),
             ];
             let config = BuilderConfig { max_rows: rows, ..BuilderConfig::new(vocab_size) };
             let mut builder = TreeBuilder::with_table(config, table);

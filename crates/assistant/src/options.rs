@@ -23,8 +23,8 @@ macro_rules! setters {
 
 pub(crate) use setters;
 
-/// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`, a lossy
-/// `session.acceptance`, `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system`. The others change time, and
+/// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`,
+/// `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system`. The others change time, and
 /// which data is kept.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

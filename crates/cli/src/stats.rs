@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use refrain::drafting::{Computed, LossyStats, PolicyStats, PruningStats, Rejections};
+use refrain::drafting::{Computed, PolicyStats, PruningStats, Rejections};
 use refrain::streaming::StreamingStats;
 use refrain::{FinishReason, Origin, Stats};
 use refrain_assistant::{Passage, Report};
@@ -122,12 +122,6 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         writeln!(out, "no draft  steps: {}", reasons.join(", "))?;
     }
     write_policy(out, &stats.policy)?;
-    if let Some(LossyStats { top_p, replaced }) = stats.lossy {
-        writeln!(
-            out,
-            "LOSSY     {replaced} tokens are draft tokens from the top-p {top_p} nucleus instead of the target's choice"
-        )?;
-    }
     writeln!(
         out,
         "prefill   {:.1} ms for {} tokens ({} more cached), {:.1} tokens/s; calibration {:.1} ms, draft sources {:.1} ms",

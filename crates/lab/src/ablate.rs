@@ -1,6 +1,6 @@
 //! Ablation of drafting: one model answers the same requests with different parts of drafting.
 //!
-//! Unlike in a replay, the model generates its own answers. Calibration and reuse draft from the target's own rows,
+//! Unlike in a replay, the model generates its own answers. Calibration, echo and reuse draft from the target's own rows,
 //! so a recorded response cannot replace the target. For each row, all arms answer one after another in the same
 //! process, so other load on the machine affects all of them equally. Each arm has a reliability table and a history
 //! of its own. Its answer is compared with that of plain decoding.
@@ -35,14 +35,12 @@ pub enum Arm {
     InContext,
     /// As `History`, with calibration of prompt and output by the whole vocabulary.
     Full,
-    /// History and reuse, without calibration.
-    ReuseAlone,
     /// History, calibration by the tokens of the context, and reuse.
     Reuse,
-    /// History, the source echo, and reuse, without calibration.
+    /// History and echo.
     Echo,
-    /// As `Reuse`, with the source echo.
-    WithEcho,
+    /// History, echo, and reuse.
+    EchoReuse,
     /// The draft model alone.
     DraftModel,
     /// Prompt, output, earlier answers of the task, and the draft model.
@@ -79,17 +77,16 @@ impl Pruning {
 
 impl Arm {
     /// The arms that need no draft model, in the order of reports.
-    pub const TEXT: [Arm; 10] = [
+    pub const TEXT: [Arm; 9] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
         Arm::History,
         Arm::InContext,
         Arm::Full,
-        Arm::ReuseAlone,
         Arm::Reuse,
         Arm::Echo,
-        Arm::WithEcho,
+        Arm::EchoReuse,
     ];
 
     /// Retrieval, the draft model, both, and the rules that draft with a model, in the order of reports.
@@ -126,10 +123,9 @@ impl Arm {
             Arm::History => "+ history",
             Arm::InContext => "+ calibration in context",
             Arm::Full => "+ calibration in full",
-            Arm::ReuseAlone => "+ history + reuse",
             Arm::Reuse => "+ calibration in context + reuse",
-            Arm::Echo => "+ history + echo + reuse",
-            Arm::WithEcho => "+ calibration in context + echo + reuse",
+            Arm::Echo => "+ history + echo",
+            Arm::EchoReuse => "+ history + echo + reuse",
             Arm::DraftModel => "draft model",
             Arm::WithDraftModel => "+ history + draft model",
             Arm::ModelRule(rule) => return Cow::Owned(rule.to_string()),
@@ -168,14 +164,13 @@ impl Arm {
             },
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
-                Arm::InContext | Arm::Reuse | Arm::WithEcho => Calibration::InContext,
+                Arm::InContext | Arm::Reuse => Calibration::InContext,
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,
             },
-            echo: matches!(self, Arm::Echo | Arm::WithEcho).then(|| options.echo.unwrap_or(EchoConfig::AUTO)),
-            reuse: options
-                .reuse
-                .filter(|_| matches!(self, Arm::ReuseAlone | Arm::Reuse | Arm::Echo | Arm::WithEcho)),
+            echo: matches!(self, Arm::Echo | Arm::EchoReuse)
+                .then(|| options.echo.unwrap_or(EchoConfig::AUTO)),
+            reuse: options.reuse.filter(|_| matches!(self, Arm::Reuse | Arm::EchoReuse)),
             verify_rows_max: match self.rule() {
                 Some(rule) => rule.rows_max(options.verify_rows_max),
                 None => options.verify_rows_max,

@@ -60,5 +60,5 @@ pub use fleet::{FleetBench, FleetCell};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};
 pub use run::{Half, Measurement, run};
-pub use strategy::{Sources, Strategy, TargetRows};
+pub use strategy::{Sources, Strategy};
 pub use tally::Tally;

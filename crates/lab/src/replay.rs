@@ -4,20 +4,23 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use refrain::drafting::{DraftSource, DraftTree, EchoStore, NodeIdx, StepOutcome, SuccessorLists};
+use refrain::drafting::{
+    CostProfile, DraftSource, DraftTree, EchoConfig, EchoStore, NodeIdx, ReuseConfig, StepOutcome,
+    SuccessorLists,
+};
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftTimes, EchoConfig, EchoSource, Evidence, NodeSet,
-    OrderConfig, PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig,
-    ReuseSource, StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
+    BuilderConfig, ContextSource, DraftTimes, Evidence, NodeSet, OrderConfig, PassagesSource,
+    PredictionsSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits, TreeBuilder,
+    VERIFY_ROWS_MAX,
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{HistoryStore, TokenId};
 
 use crate::costs::Costs;
 use crate::rows::TokenRow;
-use crate::rules::Seen;
 use crate::rules::logits::SharedRows;
+use crate::rules::{Pid, PidConfig, Seen};
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{StepEnd, Tally};
 use crate::trace::Top;
@@ -94,7 +97,7 @@ pub struct Lane<'a> {
     earlier: Vec<Vec<TokenId>>,
     /// The target's rows of this and earlier requests, for rules with logits.
     rows: SharedRows,
-    /// The same for the source echo.
+    /// The same for echo.
     echo: EchoStore,
     walk: Walk,
 }
@@ -149,24 +152,32 @@ impl<'a> Lane<'a> {
         let names = sources.iter().map(|source| source.name());
         let costs = self.setting.costs.behind(row.prompt.len());
         let costs = costs.with_draft_us_per_node(self.times.us_per_node(names));
-        let costs = if self.setting.strategy == Strategy::Lever { costs.with_leaf_prices() } else { costs };
+        let weighed = match self.setting.strategy {
+            Strategy::Lever => costs.clone().with_leaf_prices(),
+            Strategy::Pid => CostProfile::free_rows(costs.verify_us(1, 1)),
+            _ => costs.clone(),
+        };
         let mut committed = row.prompt.clone();
         let mut tree = DraftTree::default();
         self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
         let mut explainer = self.explainer(row);
+        let n_max = self.setting.max_rows.max(2) - 1;
+        let mut pid =
+            Pid::new(PidConfig { rows_max: n_max, rows_start: n_max.min(4), ..PidConfig::default() });
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let limits = self.limits(rest);
+            let limits = self.limits(rest, &pid);
             if let Some(explainer) = &mut explainer {
-                explainer.prepare(&builder, &mut sources, &committed, limits, &costs);
+                explainer.prepare(&builder, &mut sources, &committed, limits, &weighed);
             }
             let started = Instant::now();
-            builder.build(&mut sources, &committed, limits, &costs, &mut tree);
+            builder.build(&mut sources, &committed, limits, &weighed, &mut tree);
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
+            pid.observe(tree.len() - 1, self.walk.path().len() - 1);
             let new_tokens = &rest[..n_new];
             if let Some(explainer) = &explainer {
                 *tally.ends.entry(explainer.end(&committed, rest, n_new)).or_default() += 1;
@@ -176,12 +187,13 @@ impl<'a> Lane<'a> {
                 (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
                 (None, None) => Vec::new(),
             };
-            let confidence = self.read_step(committed.len() - 1, &tree, &tops, &mut sources);
             tally.n_looked_up += tops.len();
             tally.n_unknown += tops.iter().filter(|top| top.is_none()).count();
+            let root = committed.len() - 1;
             committed.extend_from_slice(new_tokens);
+            self.read_step(&committed, root, &tree, &tops, &mut sources);
             let accepted = &self.walk.path()[1..];
-            let outcome = StepOutcome { tree: &tree, accepted, new_tokens, confidence: &confidence };
+            let outcome = StepOutcome { tree: &tree, accepted, new_tokens };
             if let Some(judge) = wanted.judge.as_mut() {
                 builder.claims_seen(&outcome, judge);
             }
@@ -248,20 +260,20 @@ impl<'a> Lane<'a> {
         self.rows.lock().read_prompt(&row.prompt, rows.text());
         let mut lists = SuccessorLists::new();
         rows.text()[..row.prompt.len() - 1].iter().for_each(|top| lists.push(&top.successors()));
-        calibrate(sources, 0, &lists);
+        calibrate(sources, &row.prompt, 0, &lists);
     }
 
-    /// The target's rows of a step whose root is token `root` of the text. Returns the target's probability of each
-    /// node's token; nothing without rows.
+    /// The target's rows of a step whose root is token `root` of the text.
     fn read_step(
         &self,
+        committed: &[TokenId],
         root: usize,
         tree: &DraftTree,
         tops: &[Option<Top>],
         sources: &mut [Box<dyn DraftSource>],
-    ) -> Vec<f32> {
+    ) {
         if tops.is_empty() {
-            return Vec::new();
+            return;
         }
         let path = self.walk.path();
         self.rows.lock().read_step(tree, path, root, tops);
@@ -272,11 +284,7 @@ impl<'a> Lane<'a> {
         path.iter().for_each(|node| {
             lists.push(&tops[node.index()].as_ref().map_or_else(Vec::new, Top::successors));
         });
-        calibrate(sources, root, &lists);
-        let given_parent = |(&parent, &token): (&u32, &TokenId)| {
-            tops[parent as usize].map_or(f32::NAN, |top| top.probability(token))
-        };
-        tree.parents().iter().zip(tree.tokens()).map(given_parent).collect()
+        calibrate(sources, committed, root, &lists);
     }
 
     fn explainer(&self, row: &TokenRow) -> Option<Explainer> {
@@ -294,21 +302,26 @@ impl<'a> Lane<'a> {
         self.earlier.iter().chain(passages).map(Vec::as_slice).collect()
     }
 
-    fn limits(&self, rest: &[TokenId]) -> StepLimits {
+    fn limits(&self, rest: &[TokenId], pid: &Pid) -> StepLimits {
+        // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
+        let max_depth = rest.len() - 1;
         match self.setting.strategy {
             Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
-            // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
-            _ => StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1 },
+            Strategy::Pid => StepLimits { max_rows: self.setting.max_rows.min(1 + pid.rows()), max_depth },
+            _ => StepLimits { max_rows: self.setting.max_rows, max_depth },
         }
     }
 
     fn builder_config(&self) -> BuilderConfig {
+        let own = BuilderConfig {
+            max_rows: self.setting.max_rows,
+            vocab_size: self.vocab_size,
+            ..self.setting.constants.builder
+        };
         match self.setting.strategy {
-            strategy if strategy.retrieves() => BuilderConfig {
-                max_rows: self.setting.max_rows,
-                vocab_size: self.vocab_size,
-                ..self.setting.constants.builder
-            },
+            // As in the engine, with a given number of rows: they are drafted whatever their value.
+            Strategy::Pid => BuilderConfig { margin: 0.0, reach_min: 0.0, ..own },
+            strategy if strategy.retrieves() => own,
             _ => BuilderConfig::as_claimed(self.vocab_size, self.setting.max_rows),
         }
     }
@@ -326,22 +339,21 @@ impl<'a> Lane<'a> {
             Strategy::Oracle(oracle) => {
                 vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
             }
-            Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval => {
+            Strategy::Refrain | Strategy::Lever | Strategy::Echo | Strategy::Pid | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
                     vec![Box::new(context), Box::new(ResumeSource::new())];
                 if *sources != Sources::Prompt && row.session.is_some() {
                     all.push(Box::new(self.history.source_with_config(NAMESPACE, constants.orders)));
                 }
-                let (calibration, echo) = strategy.target_rows();
-                if calibration && row.target.is_some() {
-                    all.push(Box::new(CalibrationSource::new()));
-                }
-                if echo && row.target.is_some() {
-                    all.push(Box::new(EchoSource::new(EchoConfig::default(), &self.echo)));
-                }
-                if (calibration || echo) && row.target.is_some() {
-                    all.push(Box::new(ReuseSource::new(ReuseConfig::default())));
+                if *strategy != Strategy::Retrieval && row.target.is_some() {
+                    let reuse = Some(ReuseConfig::default());
+                    all.push(Box::new(match strategy {
+                        Strategy::Echo => {
+                            PredictionsSource::with_echo(EchoConfig::default(), &self.echo, reuse)
+                        }
+                        _ => PredictionsSource::new(reuse),
+                    }));
                 }
                 if *sources == Sources::Passages && !row.passages.is_empty() {
                     let passages = row.passages.iter().map(Vec::as_slice);
@@ -379,9 +391,9 @@ impl<'a> Lane<'a> {
     }
 }
 
-fn calibrate(sources: &mut [Box<dyn DraftSource>], first: usize, lists: &SuccessorLists) {
+fn calibrate(sources: &mut [Box<dyn DraftSource>], tokens: &[TokenId], first: usize, lists: &SuccessorLists) {
     let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
-    listeners.for_each(|source| source.calibrate(first, lists));
+    listeners.for_each(|source| source.calibrate(tokens, first, lists));
 }
 
 /// The target's rows of rejected nodes, as a session gives them.
@@ -415,7 +427,7 @@ impl Explainer {
         sources: &mut [Box<dyn DraftSource>],
         committed: &[TokenId],
         limits: StepLimits,
-        costs: &refrain::drafting::CostProfile,
+        costs: &CostProfile,
     ) {
         self.seen.read(committed);
         let limits = StepLimits { max_rows: VERIFY_ROWS_MAX, ..limits };

@@ -20,8 +20,10 @@ pub enum Strategy {
     Plain,
     /// As `Refrain`, without the draft model.
     Retrieval,
-    /// As `Refrain`, with these sources from the target's rows, in replays of traces.
-    Rows(TargetRows),
+    /// As `Refrain`, with rejected rows and the rows of earlier requests (echo), in replays of traces.
+    Echo,
+    /// As `Refrain`, with as many rows as a [PID controller](crate::rules::PidConfig) says at any cost, in replays without a model.
+    Pid,
     /// As `Refrain`, with the draft model alone.
     DraftModel,
     /// A published rule.
@@ -38,20 +40,6 @@ pub enum Strategy {
     AlwaysWrong,
 }
 
-/// What Refrain drafts from the target's rows, where it is not calibration alone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum TargetRows {
-    /// The source `echo`, instead of calibration.
-    Echo,
-    /// Calibration and `echo`.
-    Both,
-}
-
-impl TargetRows {
-    /// All variants.
-    pub const ALL: [TargetRows; 2] = [TargetRows::Echo, TargetRows::Both];
-}
-
 impl Strategy {
     /// All strategies without a draft model, in the order of reports.
     pub fn all() -> Vec<Strategy> {
@@ -65,7 +53,7 @@ impl Strategy {
     pub fn traced() -> Vec<Strategy> {
         let mut all = Strategy::all();
         let controls = all.split_off(all.len() - 2);
-        all.splice(1..1, TargetRows::ALL.map(Strategy::Rows).into_iter().chain([Strategy::Retrieval]));
+        all.splice(1..1, [Strategy::Echo, Strategy::Retrieval]);
         all.extend(LogitRule::ALL.into_iter().map(Strategy::LogitRule));
         all.extend(controls);
         all
@@ -96,28 +84,25 @@ impl Strategy {
 
     /// Whether the strategy requires a trace.
     pub fn needs_trace(self) -> bool {
-        matches!(self, Strategy::LogitRule(_) | Strategy::Rows(_))
+        matches!(self, Strategy::LogitRule(_) | Strategy::Echo)
+    }
+
+    /// Whether the strategy has replays without a model only.
+    pub fn is_replayed(self) -> bool {
+        self.needs_trace() || matches!(self, Strategy::Oracle(_) | Strategy::Pid)
     }
 
     /// Whether Refrain's own tree builder drafts from texts.
     pub fn retrieves(self) -> bool {
-        matches!(self, Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval)
-    }
-
-    /// Whether calibration and `echo` are sources in replays of traces.
-    pub fn target_rows(self) -> (bool, bool) {
-        match self {
-            Strategy::Refrain | Strategy::Lever => (true, false),
-            Strategy::Rows(TargetRows::Echo) => (false, true),
-            Strategy::Rows(TargetRows::Both) => (true, true),
-            _ => (false, false),
-        }
+        self.drafting() == Drafting::Auto
     }
 
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
-            Strategy::Refrain | Strategy::Lever | Strategy::Rows(_) | Strategy::Retrieval => Drafting::Auto,
+            Strategy::Refrain | Strategy::Lever | Strategy::Echo | Strategy::Pid | Strategy::Retrieval => {
+                Drafting::Auto
+            }
             Strategy::DraftModel => Drafting::DraftModel,
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
@@ -173,8 +158,8 @@ impl fmt::Display for Strategy {
             Strategy::Refrain => "refrain",
             Strategy::Lever => "lever",
             Strategy::Plain => "plain",
-            Strategy::Rows(TargetRows::Echo) => "refrain-echo",
-            Strategy::Rows(TargetRows::Both) => "refrain-both",
+            Strategy::Echo => "refrain-echo",
+            Strategy::Pid => "refrain-pid",
             Strategy::Retrieval => "retrieval",
             Strategy::DraftModel => "draft-model",
             Strategy::Baseline(baseline) => baseline.name(),
@@ -245,7 +230,7 @@ impl FromStr for Strategy {
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
-        all.push(Strategy::Lever);
+        all.extend([Strategy::Lever, Strategy::Pid]);
         all.extend(Oracle::ALL.map(Strategy::Oracle));
         find(&all, name)
     }
@@ -267,7 +252,8 @@ mod tests {
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
         let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
-        for strategy in all.chain([Strategy::Lever, Strategy::ModelRule(ModelRule::Chain(3))]) {
+        for strategy in all.chain([Strategy::Lever, Strategy::Pid, Strategy::ModelRule(ModelRule::Chain(3))])
+        {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
         for sources in Sources::ALL {

@@ -1,4 +1,4 @@
-//! The kept lists of the source echo: one file per namespace, beside its answers.
+//! The kept lists of echo: one file per namespace, beside its answers.
 //!
 //! All numbers are little-endian.
 //!

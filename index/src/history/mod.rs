@@ -28,7 +28,7 @@
 //!     NAMESPACE/                an app, a user, a task
 //!       log-N                   the newest responses, appended
 //!       segment-N               older responses, frozen with the order of their prefixes
-//!       echo                    the lists of the draft source echo, if a session uses it
+//!       echo                    the lists of echo, if a session uses it
 //!       damaged.…               a damaged file that was set aside
 //! ```
 //!

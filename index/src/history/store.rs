@@ -203,7 +203,7 @@ impl HistoryLog {
         }
     }
 
-    /// The lists of the draft source echo of a namespace, at most `lists_max` of them (the largest value of all calls
+    /// The lists of echo of a namespace, at most `lists_max` of them (the largest value of all calls
     /// counts), for [`Session::share_echo`](refrain::Session::share_echo). The first call reads their file, if there is
     /// one. [`maintain`](Self::maintain) keeps them in the writer, once the namespace has a response; other processes only
     /// read.

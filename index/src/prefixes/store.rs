@@ -102,8 +102,8 @@ impl PrefixStore {
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
     /// restored. With recurrent layers, a prefix can be restored where their state was kept, and the prefill is told to remember it for the next
-    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]). A session with [lossy acceptance](refrain::drafting::Acceptance) computes everything: drafts decide its output, and
-    /// the predictions that calibration makes of a prompt are not stored.
+    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]).
+    /// The predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
     /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder

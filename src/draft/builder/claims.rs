@@ -7,8 +7,8 @@ use super::claim::{Child, Claim};
 use crate::draft::evidence::{Agreement, Evidence, EvidenceClass};
 use crate::draft::source::DraftSource;
 
-/// Bound on the factor by which agreement with text raises a claim of the target's rows or of a rejected
-/// segment. The largest factor of the priors is 4.3.
+/// Bound on the factor by which agreement with text raises a claim of the target's rows. The largest factor of the
+/// priors is 4.3.
 const AGREED_RISE_MAX: f32 = 5.0;
 
 impl TreeBuilder {

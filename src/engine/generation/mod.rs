@@ -200,7 +200,6 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
     /// Runs the next step, or ends the output if it is complete.
     fn advance(&mut self) {
-        // With lossy acceptance drafts enter the output, so they too are computed in the default environment.
         let _env = FloatEnv::ieee();
         let result = match self.progress {
             Progress::Prompt => self.prefill(|_, _| {}),
@@ -303,26 +302,22 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
-    // Lossy acceptance does not learn, because its output depends on its drafts.
-    if run.stats.lossy.is_none() {
-        let Session { shared, options, target, drafting, .. } = &*session;
-        let costs = drafting.costs.clone().with_batch_lens(&[]);
-        let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
-        // Shared passes teach no costs.
-        let n_steps = run.stats.steps.saturating_sub(run.stats.shared_steps);
-        let learned = match session.profile() {
-            // Times of pruned batches do not apply to whole batches, and fixed numbers of rows do not use
-            // costs.
-            _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
-            Some(profile) => {
-                // The costs have followed the context. The profile predicts what that changes, so it is not a change of the device.
-                let measured = profile.costs(drafting.context, options.projection_rows);
-                learned.with_correction(CostCorrection::between(&measured, &costs), n_steps)
-            }
-            None => learned.with_costs(session.costs_moved(costs, drafting.context, 0), n_steps),
-        };
-        shared.learned().merge(&run.learned, &learned);
-    }
+    let Session { shared, options, target, drafting, .. } = &*session;
+    let costs = drafting.costs.clone().with_batch_lens(&[]);
+    let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());
+    // Shared passes teach no costs.
+    let n_steps = run.stats.steps.saturating_sub(run.stats.shared_steps);
+    let learned = match session.profile() {
+        // Times of pruned batches do not apply to whole batches, and fixed numbers of rows do not use costs.
+        _ if target.prunes() || options.policy.rows != DraftRows::Auto => learned,
+        Some(profile) => {
+            // The costs have followed the context. The profile predicts what that changes, so it is not a change of the device.
+            let measured = profile.costs(drafting.context, options.projection_rows);
+            learned.with_correction(CostCorrection::between(&measured, &costs), n_steps)
+        }
+        None => learned.with_costs(session.costs_moved(costs, drafting.context, 0), n_steps),
+    };
+    shared.learned().merge(&run.learned, &learned);
     if run.output.n_tokens() > 0 {
         // Memory pressure has released what would grow again here.
         if session.options.history && !session.is_dormant() {

@@ -1,17 +1,15 @@
 //! Generation start: checks the options and sets up drafting, sampling and statistics.
 
-use crate::draft::{CostProfile, DraftSource, Learned, RejectionCounter, ReliabilityTable};
+use crate::draft::{CostProfile, DraftSource, Learned, RejectionCounter};
 use crate::engine::budget::STREAMED_WAVE_BYTES;
 use crate::engine::error::GenerateError;
-use crate::engine::options::{
-    Acceptance, DraftRows, Drafting, GenerateOptions, LOSSY_ROWS, STOP_BYTES_MAX, SessionOptions,
-};
+use crate::engine::options::{DraftRows, Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{Output, OutputLimits};
 use crate::engine::policy::{Policy, Request};
 use crate::engine::projection::Projection;
 use crate::engine::run::{AnswerText, Run, WalkScratch};
 use crate::engine::session::Session;
-use crate::engine::stats::{LossyStats, PruningStats, SourceStats, Stats};
+use crate::engine::stats::{PruningStats, SourceStats, Stats};
 use crate::model::Model;
 use crate::verify::{Breakers, Sampler};
 use refrain_tokenizer::TokenizerParts as _;
@@ -81,13 +79,8 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
 /// Starts drafting from the learned state of earlier generations, with this generation's policy. Returns that
 /// state.
 fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -> Learned {
-    let is_lossy = session.options.acceptance.is_lossy();
-    // With lossy acceptance the output depends on the drafts, so they must not depend on other generations.
     let learned = session.shared.learned().start();
-    session.drafting.builder.set_table(match is_lossy {
-        true => ReliabilityTable::new(),
-        false => learned.reliability().clone(),
-    });
+    session.drafting.builder.set_table(learned.reliability().clone());
     session.drafting.builder.set_times(learned.times().clone());
     let costs = match session.profile() {
         Some(profile) => {
@@ -98,19 +91,14 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     };
     let names = session.drafting.sources.all().iter().map(|source| source.name());
     let costs = costs.with_draft_us_per_node(learned.times().us_per_node(names));
-    let rows = match session.options.policy.rows {
-        DraftRows::Auto if is_lossy => DraftRows::Fixed(LOSSY_ROWS),
-        rows => rows,
-    };
-    let costs = match rows {
+    let costs = match session.options.policy.rows {
         DraftRows::Auto => costs,
         // Rows are free, so every allowed row pays. A draft model's time is still weighed against the time of
         // a step.
-        _ if is_lossy => CostProfile::free_rows(1.0),
-        _ => CostProfile::free_rows(costs.verify_us(1, 1)).with_hidden_of(&costs),
+        DraftRows::Fixed(_) => CostProfile::free_rows(costs.verify_us(1, 1)).with_hidden_of(&costs),
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
-    let policy = Policy::new(&session.options.policy, rows, request);
+    let policy = Policy::new(&session.options.policy, request);
     session.drafting.begin(policy, (costs, prompt_len));
     learned
 }
@@ -133,10 +121,6 @@ fn stats(session: &mut Session, prompt_len: usize) -> Stats {
         prefilled_tokens: prompt_len - 1 - cached_tokens,
         sources,
         pruning: session.target.prunes().then(PruningStats::default),
-        lossy: match session.options.acceptance {
-            Acceptance::Strict => None,
-            Acceptance::LossyTopP(top_p) => Some(LossyStats { top_p, replaced: 0 }),
-        },
         ..Stats::default()
     }
 }

@@ -54,7 +54,6 @@ use crate::kernels::FloatEnv;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn step_together<S: BorrowMut<Session>>(generations: &mut [&mut Generation<S>]) -> SharedPasses {
-    // With lossy acceptance drafts enter the output, so they too are computed in the default environment.
     let _env = FloatEnv::ieee();
     for generation in
         generations.iter_mut().filter(|generation| matches!(generation.progress, Progress::Prompt))

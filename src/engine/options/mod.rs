@@ -24,7 +24,7 @@ use crate::verify::{LogitsProcessor, Sampling};
 use refrain_stream::StreamOptions;
 use refrain_trees::TokenId;
 
-pub use policy::{Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, LOSSY_ROWS, PidConfig, SkipRules};
+pub use policy::{AcceptanceFloor, DraftPolicy, DraftRows, SkipRules};
 
 /// Options of an [`Engine`](crate::engine::Engine). `quantize` is the only option that changes the output.
 #[derive(Debug, Clone, Default)]
@@ -120,9 +120,8 @@ pub enum Drafting {
     Off,
 }
 
-/// Whether the target's own distributions over the context are a draft source
-/// ([`CalibrationSource`](crate::draft::CalibrationSource)), and the set of tokens that they are projected
-/// onto.
+/// Whether the session drafts from the target's own distributions over the context
+/// ([`PredictionsSource`](crate::draft::PredictionsSource)), and the set of tokens that they are projected onto.
 ///
 /// Calibration of the prompt computes the last layer for every row of the prompt. Without calibration a
 /// prefill computes only the keys and values of this layer. The extra time of prefill is about the time of
@@ -130,12 +129,11 @@ pub enum Drafting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Calibration {
-    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: `Off`, and the source
-    /// [echo](SessionOptions::echo) in its place, as configured there or with [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on:
-    /// [`InContext`](Self::InContext). Otherwise `Off`, and [`SessionOptions::reuse`] is off too.
+    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: [echo](SessionOptions::echo), as configured there or with
+    /// [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on: [`InContext`](Self::InContext). Otherwise `Off`.
     #[default]
     Auto,
-    /// No calibration.
+    /// None, unless [echo](SessionOptions::echo) is on.
     Off,
     /// The distributions of prompt and output, projected onto the tokens of the context and frequent tokens.
     InContext,
@@ -143,15 +141,14 @@ pub enum Calibration {
     Full,
 }
 
-/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay. They cost about 20 µs
-/// per step and save about 5 % of the steps.
+/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay: they save about 5 % of the steps.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
 
-/// Minimum time of a plain decoding step, in µs, for which the source echo replaces calibration. It drafts more, and reads rejected rows too.
+/// Minimum time of a plain decoding step, in µs, for which echo pays. It drafts more, and reads rejected rows too.
 pub const ECHO_STEP_US_MIN: f32 = 10_000.0;
 
-/// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, a lossy
-/// `acceptance`, and `context_len` if the output ends because the context is full.
+/// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, and
+/// `context_len` if the output ends because the context is full.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -169,20 +166,18 @@ pub struct SessionOptions {
     pub drafting: Drafting,
     /// When the session drafts, and how many rows.
     pub policy: DraftPolicy,
-    /// The acceptance rule. Default: strict, which accepts only the target's own choices.
-    pub acceptance: Acceptance,
     /// With [`Drafting::Auto`]: whether the engine's draft model, if one is loaded, is a draft source.
     pub draft_model: bool,
-    /// With [`Drafting::Auto`]: whether the target's distributions over the context are a draft source.
+    /// With [`Drafting::Auto`]: whether the session drafts from the target's distributions over the context.
     pub calibration: Calibration,
-    /// With [`Drafting::Auto`]: whether the target's distributions after the same one or two tokens are a draft source,
-    /// beside calibration or without it. As with calibration, a prefill then computes the last layer for every row of the
-    /// prompt; distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the context
-    /// and frequent tokens otherwise. The sessions of a namespace share them, in the engine's history; without
-    /// [`history`](Self::history) the session has its own. `None` (the default): no such source, unless
-    /// [`Calibration::Auto`] chooses it.
+    /// With [`Drafting::Auto`]: whether the session also drafts from the target's distributions after rejected tokens, and from
+    /// those of earlier sessions. It includes calibration; distributions are over the whole vocabulary with
+    /// [`Calibration::Full`], and over the tokens of the context and frequent tokens otherwise. The sessions of a namespace
+    /// share them, in the engine's history; without [`history`](Self::history) the session has its own. `None` (the
+    /// default): no echo, unless [`Calibration::Auto`] chooses it.
     pub echo: Option<EchoConfig>,
-    /// With [`Drafting::Auto`]: reuse of rejected draft segments. `None`: nothing is kept.
+    /// With calibration or echo: reuse of rejected draft segments that the target's distributions find likely. `None`: nothing
+    /// is kept.
     pub reuse: Option<ReuseConfig>,
     /// How verification batches are pruned at a middle layer, if the engine has a predictor. `None`: no
     /// pruning.
@@ -190,7 +185,7 @@ pub struct SessionOptions {
     /// The namespace of the history, such as an app, a user or a task. The session drafts from this namespace
     /// and adds its output to it.
     pub namespace: String,
-    /// Whether the session drafts from, and adds to, the history of the namespace, and shares the lists of the source echo
+    /// Whether the session drafts from, and adds to, the history of the namespace, and shares the lists of echo
     /// with the namespace.
     pub history: bool,
     /// Maximum rows of a verification batch, including the root:
@@ -213,7 +208,6 @@ setters!(SessionOptions {
     with_window_cache: window_cache: WindowCache,
     with_drafting: drafting: Drafting,
     with_policy: policy: DraftPolicy,
-    with_acceptance: acceptance: Acceptance,
     with_draft_model: draft_model: bool,
     with_calibration: calibration: Calibration,
     with_echo: echo: Option<EchoConfig>,
@@ -236,6 +230,11 @@ impl SessionOptions {
         self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
     }
 
+    /// Whether the target's rows are read for drafts.
+    pub(crate) fn reads_rows(&self) -> bool {
+        self.calibration != Calibration::Off || self.echo.is_some()
+    }
+
     /// Rows of the longest verification batch.
     pub(crate) fn rows_max(&self) -> usize {
         self.verify_lens.last().copied().unwrap_or(0).max(self.verify_rows_max)
@@ -250,7 +249,6 @@ impl Default for SessionOptions {
             window_cache: WindowCache::Full,
             drafting: Drafting::Auto,
             policy: DraftPolicy::default(),
-            acceptance: Acceptance::Strict,
             draft_model: true,
             calibration: Calibration::default(),
             echo: None,

@@ -1,4 +1,4 @@
-//! The app's choice of when a session drafts, how many rows, and which drafted tokens are accepted.
+//! The app's choice of when a session drafts, and how many rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,83 +38,11 @@ pub enum DraftRows {
     /// The likeliest `k` rows at any cost, 1..=[`DraftRows::MAX`]; fewer if the sources propose fewer. For
     /// comparison.
     Fixed(usize),
-    /// A controller holds the acceptance rate at a set point. For comparison.
-    Pid(PidConfig),
 }
 
 impl DraftRows {
     /// Maximum draft rows of a step.
     pub const MAX: usize = VERIFY_ROWS_MAX - 1;
-}
-
-/// A proportional-integral-derivative controller of the number of draft rows.
-///
-/// The error is `e = acceptance rate − set point`. The acceptance rate is an exponential mean over the steps
-/// that drafted, and [`PidConfig::SMOOTHING`] is the weight of the newest step:
-///
-/// ```text
-/// k = clamp(k₀ + proportional·e + integral·Σe + derivative·Δe, rows_min, rows_max), rounded
-/// ```
-///
-/// A positive error lengthens the drafts. Later draft tokens are accepted less often, which closes the loop.
-/// *Anti-windup* is conditional integration: while `k` is at a bound and the error pushes further, nothing is
-/// integrated, so the controller leaves the bound at the first error of the other sign (K. J. Åström and L.
-/// Rundqwist, "Integrator windup and how to avoid it", American Control Conference 1989).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[cfg_attr(not(feature = "internals"), non_exhaustive)]
-pub struct PidConfig {
-    /// The acceptance rate to hold (accepted ÷ drafted rows), 0..=1. Default 0.6: the last row of a draft is
-    /// then accepted about half of the time. One more row gains as much as it costs if a row costs half a
-    /// step.
-    pub set_point: f32,
-    /// Rows per unit of the error. Default 4: a fully accepted draft at the set point 0.6 adds 1.6 rows at
-    /// once.
-    pub proportional: f32,
-    /// Rows per unit of the error and step. Default 1: a fully accepted draft adds 0.4 rows permanently.
-    pub integral: f32,
-    /// Rows per unit of change of the error. Default 1, a quarter of the proportional gain, because a single
-    /// bad step is noise.
-    pub derivative: f32,
-    /// Rows of the first step. Default 4.
-    pub rows_start: usize,
-    /// Minimum rows, 1 or more: without a draft there is no acceptance rate to measure. Default 1.
-    pub rows_min: usize,
-    /// Maximum rows, up to [`DraftRows::MAX`]. Default 15: with the root, a batch of 16.
-    pub rows_max: usize,
-}
-
-setters!(PidConfig {
-    with_set_point: set_point: f32,
-    with_proportional: proportional: f32,
-    with_integral: integral: f32,
-    with_derivative: derivative: f32,
-    with_rows_start: rows_start: usize,
-    with_rows_min: rows_min: usize,
-    with_rows_max: rows_max: usize,
-});
-
-impl PidConfig {
-    /// Weight of the newest step in the acceptance rate. The mean then covers about three steps, the length
-    /// of a passage of uniform text.
-    pub const SMOOTHING: f32 = 0.3;
-
-    /// Maximum absolute gain; larger gains make the controller unstable.
-    pub const GAIN_MAX: f32 = 1000.0;
-}
-
-impl Default for PidConfig {
-    fn default() -> Self {
-        Self {
-            set_point: 0.6,
-            proportional: 4.0,
-            integral: 1.0,
-            derivative: 1.0,
-            rows_start: 4,
-            rows_min: 1,
-            rows_max: 15,
-        }
-    }
 }
 
 /// Falls back to plain decoding if drafts are seldom accepted, and retries later.
@@ -177,37 +105,3 @@ setters!(SkipRules {
     with_temperature_max: temperature_max: Option<f32>,
     with_available_bytes_min: available_bytes_min: u64,
 });
-
-/// The acceptance rule for draft tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Acceptance {
-    /// Accepts only the target's own choice: the output equals plain decoding, bit for bit.
-    #[default]
-    Strict,
-    /// **Lossy.** Also accepts a draft token that the target did not choose, if the token is in the target's
-    /// nucleus. The nucleus is the smallest set of most likely tokens whose probabilities sum to at least
-    /// this value (above 0, at most 1). Probabilities are taken after processors, bias, penalties and
-    /// temperature (1 if the temperature is 0). Tokens that `top_k`, `top_p` or `min_p` drop are never
-    /// accepted. If several draft tokens qualify, the first in the tree is accepted.
-    ///
-    /// The output **differs** from plain decoding and depends on the drafts. It is still a function of the
-    /// model, the prompt, the options, the seed and the text of the draft sources (including history, if on),
-    /// because no measured time influences it: rows count as free ([`DraftRows::Auto`] drafts [`LOSSY_ROWS`]
-    /// of them), generations start from the built-in reliability table,
-    /// [`Calibration::Auto`](crate::engine::Calibration::Auto) is off, and with
-    /// [`Drafting::Auto`](crate::engine::Drafting::Auto) the draft model is off. Heat and memory pressure
-    /// change the drafts and therefore the output. [`Stats::lossy`](crate::engine::Stats::lossy) reports
-    /// lossy acceptance in every generation.
-    LossyTopP(f32),
-}
-
-/// Rows that [`DraftRows::Auto`] drafts with [`Acceptance::LossyTopP`], which ignores measured costs.
-pub const LOSSY_ROWS: usize = 8;
-
-impl Acceptance {
-    /// Whether the output may differ from that of plain decoding.
-    pub fn is_lossy(self) -> bool {
-        self != Self::Strict
-    }
-}

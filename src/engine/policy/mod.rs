@@ -4,16 +4,15 @@
 //! ```text
 //! skip rules ── acceptance floor ── heat, memory pressure ──► no draft, with its reason
 //!                                           │
-//! k: auto, fixed, PID ── min ───────────────┴──► maximum rows
+//! k: auto or fixed ────── min ───────────────┴──► maximum rows
 //! ```
 //!
 //! A policy bounds drafting and never decides acceptance, so no policy changes the output. The statistics
-//! count every decision with its reason. Fixed and controlled row counts are the methods of earlier work on
-//! phones; the tree builder ([`DraftRows::Auto`]) does not need them, and they serve as baselines.
+//! count every decision with its reason. The tree builder ([`DraftRows::Auto`]) adapts the number of rows; a fixed
+//! number is a baseline. `refrain-bench` has the PID controller of earlier work on phones (strategy `refrain-pid`).
 
 mod device;
 mod floor;
-mod pid;
 
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
@@ -21,7 +20,6 @@ pub use device::{MemoryPressure, PowerState, ThermalState};
 use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};
 use crate::engine::stats::{DraftingOffStats, PolicyStats};
 use floor::Floor;
-use pid::Pid;
 use refrain_stream::available_bytes;
 
 /// Steps between two queries of available memory; a query of the system takes about 20 µs.
@@ -34,18 +32,11 @@ pub(super) struct Policy {
     available_bytes_min: u64,
     /// Whether available memory was too low at the last query.
     is_low: bool,
-    rows: Rows,
+    rows: DraftRows,
     floor: Option<Floor>,
     n_steps: usize,
     /// The bound that limited the newest step.
     bound: Option<Bound>,
-}
-
-/// State of the chosen number of rows.
-enum Rows {
-    Auto,
-    Fixed(usize),
-    Pid(Pid),
 }
 
 /// Why a step does not draft.
@@ -80,11 +71,11 @@ impl Policy {
     /// The policy between generations: no step drafts.
     pub(super) fn disabled() -> Self {
         let request = Request { drafts: false, n_tokens_max: 0, temperature: 0.0 };
-        Self::new(&DraftPolicy::default(), DraftRows::Auto, &request)
+        Self::new(&DraftPolicy::default(), &request)
     }
 
-    /// `config` must have been checked. `rows` replaces `config.rows` if costs are not to be weighed.
-    pub(super) fn new(config: &DraftPolicy, rows: DraftRows, request: &Request) -> Self {
+    /// `config` must have been checked.
+    pub(super) fn new(config: &DraftPolicy, request: &Request) -> Self {
         let SkipRules { tokens_min, temperature_max, available_bytes_min } = config.skip;
         let skip = if !request.drafts {
             Some(Skip::Disabled)
@@ -95,12 +86,7 @@ impl Policy {
         } else {
             None
         };
-        let rows = match rows {
-            DraftRows::Auto => Rows::Auto,
-            DraftRows::Fixed(k) => Rows::Fixed(k),
-            DraftRows::Pid(config) => Rows::Pid(Pid::new(config)),
-        };
-        let floor = config.floor.map(Floor::new);
+        let (rows, floor) = (config.rows, config.floor.map(Floor::new));
         Self { skip, available_bytes_min, is_low: false, rows, floor, n_steps: 0, bound: None }
     }
 
@@ -115,10 +101,9 @@ impl Policy {
         if let Some(skip) = self.skip.or_else(|| self.passing_skip(by_heat, by_memory)) {
             return Err(skip);
         }
-        let own = match &self.rows {
-            Rows::Auto => usize::MAX,
-            Rows::Fixed(k) => *k,
-            Rows::Pid(pid) => pid.rows(),
+        let own = match self.rows {
+            DraftRows::Auto => usize::MAX,
+            DraftRows::Fixed(k) => k,
         };
         let rows = own.min(by_heat).min(by_memory);
         if rows < own {
@@ -138,7 +123,7 @@ impl Policy {
         reasons.into_iter().find(|(holds, _)| *holds).map(|(_, skip)| skip)
     }
 
-    /// Observes and counts the finished step; the controllers learn from it.
+    /// Observes and counts the finished step; the floor learns from it.
     pub(super) fn observe(
         &mut self,
         decided: Result<usize, Skip>,
@@ -150,15 +135,12 @@ impl Policy {
         if let Some(floor) = self.floor.as_mut().filter(|_| counts) {
             stats.floor_falls += usize::from(floor.observe(drafted, accepted));
         }
-        if let Rows::Pid(pid) = &mut self.rows {
-            pid.observe(drafted, accepted);
-        }
         match self.bound {
             Some(Bound::Heat) => stats.heat_limited += 1,
             Some(Bound::Memory) => stats.memory_limited += 1,
             None => {}
         }
-        if let (Ok(rows), Rows::Fixed(_) | Rows::Pid(_)) = (decided, &self.rows) {
+        if let (Ok(rows), DraftRows::Fixed(_)) = (decided, self.rows) {
             if stats.rows_allowed.len() <= rows {
                 stats.rows_allowed.resize(rows + 1, 0);
             }
@@ -190,7 +172,7 @@ mod tests {
     const COOL: (ThermalState, MemoryPressure) = (ThermalState::Nominal, MemoryPressure::Normal);
 
     fn policy(config: DraftPolicy, n_tokens_max: usize, temperature: f32) -> Policy {
-        Policy::new(&config, config.rows, &Request { drafts: true, n_tokens_max, temperature })
+        Policy::new(&config, &Request { drafts: true, n_tokens_max, temperature })
     }
 
     fn decide(

@@ -2,9 +2,7 @@
 
 use crate::draft::{EchoConfig, ReuseConfig, VERIFY_ROWS_MAX};
 use crate::engine::error::SessionError;
-use crate::engine::options::{
-    Acceptance, AcceptanceFloor, DraftPolicy, DraftRows, PidConfig, SessionOptions,
-};
+use crate::engine::options::{AcceptanceFloor, DraftPolicy, DraftRows, SessionOptions};
 use crate::model::PREFILL_CHUNK_MAX;
 use crate::pruning::{PruningConfig, SHADOW_POOL_MAX};
 
@@ -18,7 +16,6 @@ pub(super) fn check_options(
     context_len_max: usize,
 ) -> Result<(), SessionError> {
     check_policy(&options.policy)?;
-    check_acceptance(options.acceptance)?;
     count("context_len", context_len, 2, context_len_max)?;
     count("verify_rows_max", options.verify_rows_max, 1, VERIFY_ROWS_MAX)?;
     count("prefill_chunk", options.prefill_chunk, 1, PREFILL_CHUNK_MAX)?;
@@ -62,10 +59,8 @@ fn check_pruning(config: PruningConfig) -> Result<(), SessionError> {
 }
 
 fn check_policy(policy: &DraftPolicy) -> Result<(), SessionError> {
-    match policy.rows {
-        DraftRows::Auto => {}
-        DraftRows::Fixed(k) => count("policy.rows", k, 1, DraftRows::MAX)?,
-        DraftRows::Pid(pid) => check_pid(pid)?,
+    if let DraftRows::Fixed(k) = policy.rows {
+        count("policy.rows", k, 1, DraftRows::MAX)?;
     }
     if let Some(floor) = policy.floor {
         count("policy.floor.window", floor.window, 1, AcceptanceFloor::STEPS_MAX)?;
@@ -73,27 +68,6 @@ fn check_policy(policy: &DraftPolicy) -> Result<(), SessionError> {
         number("policy.floor.rate_min", floor.rate_min, 0.0, 1.0)?;
     }
     policy.skip.temperature_max.map_or(Ok(()), |max| number("policy.skip.temperature_max", max, 0.0, 100.0))
-}
-
-fn check_pid(pid: PidConfig) -> Result<(), SessionError> {
-    number("policy.rows.set_point", pid.set_point, 0.0, 1.0)?;
-    for (option, gain) in [
-        ("policy.rows.proportional", pid.proportional),
-        ("policy.rows.integral", pid.integral),
-        ("policy.rows.derivative", pid.derivative),
-    ] {
-        number(option, gain, 0.0, PidConfig::GAIN_MAX)?;
-    }
-    count("policy.rows.rows_max", pid.rows_max, 1, DraftRows::MAX)?;
-    count("policy.rows.rows_min", pid.rows_min, 1, pid.rows_max)?;
-    count("policy.rows.rows_start", pid.rows_start, pid.rows_min, pid.rows_max)
-}
-
-fn check_acceptance(acceptance: Acceptance) -> Result<(), SessionError> {
-    match acceptance {
-        Acceptance::Strict => Ok(()),
-        Acceptance::LossyTopP(top_p) => number("acceptance.lossy_top_p", top_p, f32::MIN_POSITIVE, 1.0),
-    }
 }
 
 fn count(option: &'static str, given: usize, min: usize, max: usize) -> Result<(), SessionError> {

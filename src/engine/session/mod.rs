@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cancel::CancelToken;
-use crate::draft::{CostProfile, DraftSource, EchoSource, EchoStore, SourceName};
+use crate::draft::{CostProfile, DraftSource, EchoStore, PredictionsSource, SourceName};
 use crate::engine::error::SessionError;
 use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::PressureReport;
@@ -151,12 +151,12 @@ impl Session {
         self.drafting.sources.add_own(source, &self.conversation.tokens)
     }
 
-    /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
+    /// Makes the session draft from, and add to, the lists of `echo`, instead of those of the engine's
     /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
-    /// without this source ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
+    /// without echo ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
     pub fn share_echo(&mut self, echo: &EchoStore) {
         if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
-            let source = Box::new(EchoSource::new(config, echo));
+            let source = Box::new(PredictionsSource::with_echo(config, echo, self.options.reuse));
             self.drafting.sources.exchange(source, &self.conversation.tokens);
         }
     }

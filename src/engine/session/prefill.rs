@@ -85,7 +85,7 @@ impl Session {
         let n_layers = shared.model.config().last_stateful_layer() + 1;
         let is_behind = |taps: &[usize; 3]| taps.iter().any(|&layer_idx| layer_idx >= n_layers);
         let pass_end = match &target.reader {
-            Some(reader) if reader.reads_prefill() => reader.prefill_end(),
+            Some(reader) => reader.prefill_end(),
             _ if last.is_some() || target.taps.as_ref().is_some_and(is_behind) => PassEnd::Unprojected,
             _ => PassEnd::KeysAndValues,
         };
@@ -145,12 +145,10 @@ impl Session {
     /// A streamed output matrix could not be read, or `cancel` was set meanwhile: the chunk's tokens are
     /// committed, but their successor lists are missing.
     fn calibrate_chunk(&mut self, first: usize, cancel: &CancelToken) -> Result<(), ForwardError> {
-        let Self { shared, target, drafting, .. } = self;
-        let Some(reader) = target.reader.as_mut().filter(|reader| reader.reads_prefill()) else {
-            return Ok(());
-        };
+        let Self { shared, conversation, target, drafting, .. } = self;
+        let Some(reader) = &mut target.reader else { return Ok(()) };
         let lists = reader.list_batch(shared, &mut target.workspace, target.batch.len(), cancel.flag())?;
-        drafting.sources.calibrate(first, lists, None);
+        drafting.sources.calibrate(&conversation.tokens, first, lists);
         Ok(())
     }
 }

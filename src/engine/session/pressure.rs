@@ -55,7 +55,7 @@ impl Session {
         true
     }
 
-    /// Releases scratch memory, the projection matrix of calibration, echo and reuse, and the sources of the
+    /// Releases scratch memory, the projection matrix of calibration and echo, and the sources of the
     /// classes selected by `is_released`.
     fn release(&mut self, is_released: impl Fn(EvidenceClass) -> bool) {
         self.target.workspace = Workspace::new(self.shared.model.config());
@@ -63,7 +63,7 @@ impl Session {
         self.drafting.sources.release(is_released);
     }
 
-    /// Resumes calibration, echo and reuse with the next rows; earlier positions are not recomputed. If memory is
+    /// Resumes calibration and echo with the next rows; earlier positions are not recomputed. If memory is
     /// insufficient, all stay off.
     fn restore_reader(&mut self) {
         let Self { shared, options, conversation, target, drafting, .. } = self;

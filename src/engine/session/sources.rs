@@ -216,23 +216,24 @@ impl Sources {
         }
     }
 
-    /// Passes the target's likely successors of the positions from `first` on to the sources that listen, and before them those of
-    /// rejected nodes of `tree`.
-    pub(in crate::engine) fn calibrate(
-        &mut self,
-        first: usize,
-        lists: &SuccessorLists,
-        rejected: Option<(&DraftTree, &[NodeIdx], &SuccessorLists)>,
-    ) {
+    /// Passes the target's likely successors of the positions of `tokens` from `first` on to the sources that listen.
+    pub(in crate::engine) fn calibrate(&mut self, tokens: &[TokenId], first: usize, lists: &SuccessorLists) {
         self.guarded(|sources| {
-            for source in sources.iter_mut().filter_map(|source| source.target_listener()) {
-                if let Some((tree, nodes, lists)) = rejected.filter(|(_, nodes, _)| !nodes.is_empty()) {
-                    source.reject(tree, nodes, lists);
-                }
-                source.calibrate(first, lists);
-            }
+            let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+            listeners.for_each(|source| source.calibrate(tokens, first, lists));
         });
         self.calibrated = self.calibrated.max(first + lists.len());
+    }
+
+    /// Passes the target's likely successors of rejected nodes of `tree` to the sources that listen.
+    pub(in crate::engine) fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
+        if nodes.is_empty() {
+            return;
+        }
+        self.guarded(|sources| {
+            let listeners = sources.iter_mut().filter_map(|source| source.target_listener());
+            listeners.for_each(|source| source.reject(tree, nodes, lists));
+        });
     }
 
     /// Counts the tokens of a step as observed.

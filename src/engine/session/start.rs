@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::check::check_options;
 use super::{Conversation, DraftingState, Session, TargetState};
 use crate::draft::{
-    BuilderConfig, CalibrationSource, ContextSource, DraftSource, EchoConfig, EchoSource, EchoStore,
-    ResumeSource, ReuseSource, VERIFY_ROWS_MAX,
+    BuilderConfig, ContextSource, DraftSource, EchoConfig, EchoStore, PredictionsSource, ResumeSource,
+    VERIFY_ROWS_MAX,
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionError;
@@ -50,7 +50,6 @@ struct Drafters {
 impl Drafters {
     fn new(shared: &Shared, options: &SessionOptions, context_len: usize) -> Result<Self, SessionError> {
         let vocab_size = shared.model.config().vocab_size;
-        let is_lossy = options.acceptance.is_lossy();
         let max_rows = options.verify_rows_max;
         let as_claimed = BuilderConfig::as_claimed(vocab_size, max_rows);
         let weighed = BuilderConfig { max_rows, ..BuilderConfig::new(vocab_size) };
@@ -61,7 +60,6 @@ impl Drafters {
                 reader = Reader::new(options, &shared.model)?;
                 (own_sources(shared, options, context_len, &mut own_rows)?, weighed)
             }
-            Drafting::DraftModel if is_lossy => return Err(SessionError::LossyDraftModel),
             Drafting::DraftModel => {
                 let source = DraftModelSource::new(&of_model()?, context_len, options.kv_type)?;
                 own_rows = source.own_rows();
@@ -70,7 +68,7 @@ impl Drafters {
             Drafting::AsClaimed => (Vec::new(), as_claimed),
             Drafting::OwnSources | Drafting::Off => (Vec::new(), weighed),
         };
-        if options.policy.rows != DraftRows::Auto || is_lossy {
+        if options.policy.rows != DraftRows::Auto {
             // Drafts as many rows as the policy allows, whatever their value.
             (bounds.margin, bounds.reach_min) = (0.0, 0.0);
         }
@@ -90,21 +88,14 @@ fn own_sources(
     if options.history {
         sources.push(Box::new(shared.history.source(&options.namespace)));
     }
-    if options.calibration != Calibration::Off {
-        sources.push(Box::new(CalibrationSource::new()));
-    }
     if let Some(config) = options.echo {
         // A session without history leaves nothing behind.
         let store = if options.history { shared.history.echo(&options.namespace) } else { EchoStore::new() };
-        sources.push(Box::new(EchoSource::new(config, &store)));
+        sources.push(Box::new(PredictionsSource::with_echo(config, &store, options.reuse)));
+    } else if options.reads_rows() {
+        sources.push(Box::new(PredictionsSource::new(options.reuse)));
     }
-    if let Some(config) = options.reuse {
-        sources.push(Box::new(ReuseSource::new(config)));
-    }
-    // Measured pass times decide when the draft model runs. Lossy acceptance must not depend on measured
-    // times.
-    let draft_model = shared.draft_model().filter(|_| options.draft_model && !options.acceptance.is_lossy());
-    if let Some(model) = draft_model {
+    if let Some(model) = shared.draft_model().filter(|_| options.draft_model) {
         let source = DraftModelSource::new(&model, context_len, options.kv_type)?;
         *own_rows = source.own_rows();
         sources.push(Box::new(source));
@@ -115,18 +106,12 @@ fn own_sources(
 /// Resolves [`Calibration::Auto`] by the measured time of a plain step.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
-        // Lossy acceptance must not depend on measured times.
-        let step_us = match options.acceptance.is_lossy() {
-            true => 0.0,
-            false => shared.learned().costs().step_us(1, 1),
-        };
+        let step_us = shared.learned().costs().step_us(1, 1);
         options.calibration = Calibration::Off;
         if step_us >= ECHO_STEP_US_MIN {
             options.echo = Some(options.echo.unwrap_or(EchoConfig::AUTO));
         } else if step_us >= TARGET_READ_STEP_US_MIN {
             options.calibration = Calibration::InContext;
-        } else {
-            options.reuse = None;
         }
     }
     options

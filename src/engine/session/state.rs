@@ -167,8 +167,7 @@ impl Session {
     /// Restored are the positions behind the [cached](Self::n_cached_tokens) ones, as far as `tokens` agree with this
     /// session's tokens, without the newest, which the next step computes. With recurrent layers, all tokens of the state must agree, and
     /// the newest must be behind them. Returns the number of restored positions, which is 0 if nothing more agrees. The output is the
-    /// same as after a prefill. Calibration has no predictions for restored positions, so drafts may differ; with
-    /// [lossy acceptance](crate::drafting::Acceptance) drafts decide the output, so nothing is restored, and neither is any state with
+    /// same as after a prefill. Calibration has no predictions for restored positions, so drafts may differ. No state is restored with
     /// [bounded windows](crate::state::WindowCache::Bounded).
     ///
     /// A later truncation to a position before a restored recurrent state recomputes everything.
@@ -247,7 +246,7 @@ impl Restoration<'_> {
         } else {
             end > *start
         };
-        if adds && !session.options.acceptance.is_lossy() && !session.target.kv.is_bounded() {
+        if adds && !session.target.kv.is_bounded() {
             let (keys_values, recurrent) = state.split_at(keys_values as usize);
             session.target.kv.read_state(*start..end, first, tokens.len(), keys_values);
             if given == whole {

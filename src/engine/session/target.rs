@@ -20,7 +20,7 @@ pub(in crate::engine) struct TargetState {
     pub(in crate::engine) batch: Batch,
     /// Prunes verification batches, if the engine has a predictor.
     pruner: Option<Pruner>,
-    /// Projects the target's rows for calibration, echo and reuse.
+    /// Projects the target's rows for calibration and echo.
     pub(in crate::engine) reader: Option<Reader>,
     /// The layers before which a source reads the residual stream.
     pub(in crate::engine) taps: Option<[usize; 3]>,

@@ -39,7 +39,7 @@ use crate::engine::error::GenerateError;
 use crate::engine::run::Run;
 use crate::engine::session::{Session, Verified};
 use crate::engine::shared::Shared;
-use crate::engine::stats::{LossyStats, Stopwatch};
+use crate::engine::stats::Stopwatch;
 use crate::model::transformer::{ForwardError, Part};
 use commit::commit;
 use decide::{Decision, decide};
@@ -301,14 +301,13 @@ fn end(
     let Begun { decision, drafted, began, after_draft } = *begun;
     let mut watch = Stopwatch::start();
     run.stats.time_us.forward += pass.us;
-    let Walked { scanner, n_replaced, failure } = walk(
+    let Walked { scanner, failure } = walk(
         walk::Reads {
             shared,
             committed: &conversation.tokens,
             tree: &drafting.tree,
             verified: verified.nodes,
             output: &run.output,
-            lossy_top_p: run.stats.lossy.map(|LossyStats { top_p, .. }| top_p),
             cancel: &run.cancel,
         },
         walk::Scratch {
@@ -340,7 +339,6 @@ fn end(
             decision,
             drafted,
             verified,
-            n_replaced,
             pass,
             flows: StepFlows { began, drafted: after_draft, ended: shared.flow() },
             tree: &drafting.tree,

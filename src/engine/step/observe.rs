@@ -23,7 +23,6 @@ pub(super) struct Reads<'a> {
     pub(super) decision: Decision,
     pub(super) drafted: Drafted,
     pub(super) verified: Verified,
-    pub(super) n_replaced: usize,
     pub(super) pass: PassTime,
     pub(super) flows: StepFlows,
     pub(super) tree: &'a DraftTree,
@@ -55,9 +54,9 @@ pub(super) struct Changes<'a> {
 
 /// Passes the committed step to every learner.
 pub(super) fn observe(reads: &Reads<'_>, changes: Changes<'_>) {
-    let Changes { sources, builder, costs, policy, mut reader, workspace, rejections, stats } = changes;
+    let Changes { sources, builder, costs, policy, reader, workspace, rejections, stats } = changes;
     observe_costs(reads, costs);
-    if let Some(reader) = &mut reader {
+    if let Some(reader) = reader {
         read_rows(reads, reader, workspace, sources);
     }
     count(reads, policy, stats);
@@ -65,9 +64,8 @@ pub(super) fn observe(reads: &Reads<'_>, changes: Changes<'_>) {
         read_hidden(reads, PassStates { workspace, taps: reads.taps }, sources);
     }
     let &Reads { tree, walk, tokens, cancel, .. } = reads;
-    let confidence = reader.as_ref().map_or(&[][..], |reader| reader.confidence());
     let (accepted, new_tokens) = (&walk.path()[1..], walk.tokens());
-    let outcome = StepOutcome { tree, accepted, new_tokens, confidence };
+    let outcome = StepOutcome { tree, accepted, new_tokens };
     rejections.observe(&outcome);
     if !reads.is_dormant {
         sources.watched(cancel, |sources| builder.observe(sources, tokens, &outcome));
@@ -96,9 +94,9 @@ fn read_rows(reads: &Reads<'_>, reader: &mut Reader, workspace: &mut Workspace, 
     // The root was the newest token before the step.
     let first = tokens.len() - path.len() - 1;
     reader.extend(&shared.model, &tokens[first + 1..]);
-    reader.judge(shared, workspace, tree, verified.nodes, path);
-    let (nodes, rejected) = reader.rejected();
-    sources.calibrate(first, reader.visited(), Some((tree, nodes, rejected)));
+    let (nodes, lists) = reader.list_rejected(shared, workspace, tree, verified.nodes, path);
+    sources.reject(tree, nodes, lists);
+    sources.calibrate(tokens, first, reader.visited());
 }
 
 /// Passes the hidden states of the path to the sources that read them.
@@ -134,9 +132,6 @@ fn count(reads: &Reads<'_>, policy: &mut Policy, stats: &mut Stats) {
     stats.rows.padded += n_rows - tree.len();
     stats.rows.projected += reads.projection.n_projected();
     stats.rows.kept += verified.n_kept;
-    if let Some(lossy) = &mut stats.lossy {
-        lossy.replaced += reads.n_replaced;
-    }
     policy.observe(decision.rows, (tree.len() - 1, n_visited - 1), &mut stats.policy);
     if tree.len() == 1 {
         *(match decision.rows {

@@ -20,8 +20,6 @@ pub(super) struct Reads<'a> {
     /// Nodes whose rows passed all layers.
     pub(super) verified: NodeSet,
     pub(super) output: &'a Output,
-    /// The nucleus of lossy acceptance.
-    pub(super) lossy_top_p: Option<f32>,
     pub(super) cancel: &'a CancelToken,
 }
 
@@ -43,8 +41,6 @@ pub(super) struct Scratch<'a> {
 pub(super) struct Walked {
     /// The output's scanner after the last chosen token.
     pub(super) scanner: Scanner,
-    /// Tokens that lossy acceptance accepted instead of the target's choice.
-    pub(super) n_replaced: usize,
     /// The last visited node has no token: its logits could not be computed, or the sampler found none.
     pub(super) failure: Option<GenerateError>,
 }
@@ -52,11 +48,10 @@ pub(super) struct Walked {
 /// Chooses a token at each visited node from the node's own logits, with its path as the text. The walk ends
 /// if the chosen token is not a draft token below the node, or if the output ends.
 pub(super) fn walk(reads: Reads<'_>, scratch: Scratch<'_>) -> Walked {
-    let Reads { shared, committed, tree, verified, output, lossy_top_p, cancel } = reads;
+    let Reads { shared, committed, tree, verified, output, cancel } = reads;
     let Scratch { walk, projection, workspace, mut reader, sampler, processors } = scratch;
     let WalkScratch { text, walk, pieces } = walk;
     let (limits, mut scanner) = (&output.limits, output.scanner.clone());
-    let mut n_replaced = 0;
 
     // A walk that panicked may have left more tokens than the committed text.
     text.truncate(committed.len());
@@ -79,19 +74,12 @@ pub(super) fn walk(reads: Reads<'_>, scratch: Scratch<'_>) -> Walked {
             for processor in processors.iter_mut() {
                 processor.process(text, logits).map_err(GenerateError::Processor)?;
             }
-            let Some(top_p) = lossy_top_p else {
-                return sampler.choose(text, logits).map_err(GenerateError::from);
-            };
-            let drafted = tree.children(node).filter(|&child| verified.contains(child));
-            let drafted = drafted.map(|child| tree.token(child));
-            let choice = sampler.choose_or_accept(text, logits, drafted, top_p)?;
-            n_replaced += usize::from(choice.is_replaced);
-            Ok(choice.token)
+            sampler.choose(text, logits).map_err(GenerateError::from)
         },
         |token| {
             pieces.push(scanner.push(limits, &shared.tokenizer, token));
             scanner.finish().is_some()
         },
     );
-    Walked { scanner, n_replaced, failure: result.err() }
+    Walked { scanner, failure: result.err() }
 }

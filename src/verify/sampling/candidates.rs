@@ -35,13 +35,6 @@ impl Candidates {
         draw(self.kept.iter().copied(), u)
     }
 
-    /// Whether `token` is a candidate, and the total probability of the likelier candidates is below `top_p`.
-    pub(super) fn is_in_nucleus(&self, token: TokenId, top_p: f32) -> bool {
-        let Some(at) = self.kept.iter().position(|&(_, id)| id == token.0) else { return false };
-        let sum = |kept: &[(f32, u32)]| kept.iter().map(|c| f64::from(c.0)).sum::<f64>();
-        self.kept[at].0 > 0.0 && sum(&self.kept[..at]) < f64::from(top_p) * sum(&self.kept)
-    }
-
     /// The `k` largest scaled logits, sorted, with probabilities normalized over these `k`.
     fn keep_top_k(&mut self, kernels: Kernels, k: usize, scaled: &[f32]) {
         self.kept.clear();

@@ -48,26 +48,6 @@ pub struct Sampler {
     candidates: Candidates,
 }
 
-/// The location of the probabilities after a choice.
-#[derive(Debug, Clone, Copy)]
-enum Chosen {
-    /// Not computed: the logits are unchanged.
-    Greedy,
-    /// In the logits.
-    Whole,
-    /// In the candidates.
-    Kept,
-}
-
-/// A token that the target accepts: its own choice, or a drafted token of the nucleus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
-    /// The token.
-    pub token: TokenId,
-    /// Whether the token differs from the target's own choice.
-    pub is_replaced: bool,
-}
-
 impl Sampler {
     /// A sampler for checked options and an output that begins after `prompt_len` tokens. If there is no seed, the
     /// seed is 0: see [`Sampling::resolve_seed`].
@@ -87,49 +67,6 @@ impl Sampler {
     /// [`SamplingError::NoCandidate`], [`SamplingError::InfiniteLogit`].
     pub fn choose(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<TokenId, SamplingError> {
         let _env = FloatEnv::ieee();
-        self.choose_from(tokens, logits).map(|(token, _)| token)
-    }
-
-    /// **Lossy.** As [`choose`](Self::choose), if `drafted` contains the chosen token. Otherwise the first token of
-    /// `drafted` in the nucleus of `top_p` replaces it. If no drafted token is in the nucleus, the choice stays.
-    ///
-    /// The nucleus contains each token that the options keep and whose likelier tokens have a total probability below
-    /// `top_p`. It therefore includes the token that reaches `top_p`. At temperature 0, the probabilities are those
-    /// of temperature 1.
-    ///
-    /// # Errors
-    /// As [`choose`](Self::choose).
-    pub fn choose_or_accept(
-        &mut self,
-        tokens: &[TokenId],
-        logits: &mut [f32],
-        drafted: impl Iterator<Item = TokenId> + Clone,
-        top_p: f32,
-    ) -> Result<Choice, SamplingError> {
-        let _env = FloatEnv::ieee();
-        let (own, chosen) = self.choose_from(tokens, logits)?;
-        let is_undrafted = drafted.clone().next().is_none();
-        if is_undrafted || drafted.clone().any(|token| token == own) {
-            return Ok(Choice { token: own, is_replaced: false });
-        }
-        if matches!(chosen, Chosen::Greedy) {
-            logits.iter_mut().filter(|logit| logit.is_nan()).for_each(|logit| *logit = f32::NEG_INFINITY);
-            kernels::softmax(self.kernels, logits);
-        }
-        let in_nucleus = |&token: &TokenId| match chosen {
-            Chosen::Kept => self.candidates.is_in_nucleus(token, top_p),
-            Chosen::Greedy | Chosen::Whole => is_in_nucleus(logits, token, top_p),
-        };
-        let token = drafted.clone().find(in_nucleus);
-        Ok(Choice { token: token.unwrap_or(own), is_replaced: token.is_some() })
-    }
-
-    /// The choice, and the location of its probabilities.
-    fn choose_from(
-        &mut self,
-        tokens: &[TokenId],
-        logits: &mut [f32],
-    ) -> Result<(TokenId, Chosen), SamplingError> {
         let config = &self.config;
         for &(token, bias) in &config.logit_bias {
             logits[token.index()] += bias;
@@ -146,7 +83,7 @@ impl Sampler {
             return Err(SamplingError::InfiniteLogit { token: best as u32, position });
         }
         if config.temperature == 0.0 {
-            return Ok((TokenId(best as u32), Chosen::Greedy));
+            return Ok(TokenId(best as u32));
         }
         for logit in logits.iter_mut() {
             let scaled = (*logit - max) / config.temperature;
@@ -154,19 +91,11 @@ impl Sampler {
         }
         let u = uniform(config.seed.unwrap_or_default(), position as u64);
         if self.candidates.keep(self.kernels, config, logits) {
-            return Ok((self.candidates.draw(u), Chosen::Kept));
+            return Ok(self.candidates.draw(u));
         }
         kernels::softmax(self.kernels, logits);
-        Ok((draw(logits.iter().copied().zip(0..), u), Chosen::Whole))
+        Ok(draw(logits.iter().copied().zip(0..), u))
     }
-}
-
-/// Whether the total probability of the tokens likelier than `token` is below `top_p`.
-fn is_in_nucleus(probabilities: &[f32], token: TokenId, top_p: f32) -> bool {
-    let Some(&own) = probabilities.get(token.index()) else { return false };
-    let likelier = |&(id, &p): &(u32, &f32)| p > own || (p == own && id < token.0);
-    let before: f64 = (0u32..).zip(probabilities).filter(likelier).map(|(_, &p)| f64::from(p)).sum();
-    own > 0.0 && before < f64::from(top_p)
 }
 
 #[cfg(test)]
@@ -176,77 +105,6 @@ mod tests {
     fn choose(config: Sampling, tokens: &[TokenId], logits: &[f32]) -> Result<TokenId, SamplingError> {
         config.check(logits.len())?;
         Sampler::new(Kernels::detect(), config, Breakers::default(), 0).choose(tokens, &mut logits.to_vec())
-    }
-
-    /// The reference: a nucleus by sorting all tokens.
-    fn naive_nucleus(probabilities: &[f32], top_p: f32) -> Vec<usize> {
-        let mut tokens: Vec<usize> = (0..probabilities.len()).collect();
-        tokens.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b)));
-        let mut sum = 0.0;
-        let in_it = tokens.into_iter().take_while(|&token| {
-            let before = sum;
-            sum += f64::from(probabilities[token]);
-            before < f64::from(top_p)
-        });
-        in_it.collect()
-    }
-
-    fn accept(config: &Sampling, logits: &[f32], drafted: &[u32], top_p: f32) -> Choice {
-        let mut sampler = Sampler::new(Kernels::detect(), config.clone(), Breakers::default(), 0);
-        let drafted = drafted.iter().map(|&token| TokenId(token));
-        sampler.choose_or_accept(&[], &mut logits.to_vec(), drafted, top_p).unwrap()
-    }
-
-    #[test]
-    fn what_is_accepted_lies_in_the_nucleus() {
-        let logits: Vec<f32> = (0..40u32).map(|i| ((i * 17) % 40) as f32 / 8.0).collect();
-        let mut probabilities = logits.clone();
-        kernels::softmax(Kernels::detect(), &mut probabilities);
-        let greedy = Sampling::default();
-        for top_p in [0.05, 0.3, 0.7, 0.95, 1.0] {
-            let nucleus = naive_nucleus(&probabilities, top_p);
-            for token in 0..40u32 {
-                let Choice { token: accepted, is_replaced } = accept(&greedy, &logits, &[token], top_p);
-                let in_it = nucleus.contains(&(token as usize));
-                assert_eq!(accepted.index() == token as usize, in_it, "{token} at {top_p}");
-                assert_eq!(is_replaced, in_it && token as usize != nucleus[0]);
-            }
-        }
-    }
-
-    #[test]
-    fn the_own_choice_comes_first_and_then_the_first_draft() {
-        let (greedy, logits) = (Sampling::default(), [3.0, 2.9, 2.8, -50.0]);
-        let token = |drafted: &[u32]| accept(&greedy, &logits, drafted, 0.9).token.0;
-        assert_eq!(
-            [token(&[]), token(&[2, 1, 0]), token(&[2, 1]), token(&[3, 1]), token(&[3, 99])],
-            [0, 0, 2, 1, 0]
-        );
-        assert_eq!(
-            accept(&greedy, &[1.0, f32::NEG_INFINITY, f32::NAN], &[2, 1], 1.0).token.0,
-            0,
-            "a token that is forbidden"
-        );
-    }
-
-    #[test]
-    fn what_the_options_drop_is_never_accepted() {
-        let logits = [3.0, 2.9, 2.8, 2.7];
-        let with =
-            |top_k, top_p, min_p| Sampling { temperature: 1.0, top_k, top_p, min_p, ..Sampling::default() };
-        for config in [with(2, 1.0, 0.0), with(0, 0.5, 0.0), with(0, 1.0, 0.88)] {
-            for seed in 0..20 {
-                let config = Sampling { seed: Some(seed), ..config.clone() };
-                let accepted = accept(&config, &logits, &[3, 2], 1.0);
-                assert!(accepted.token.0 < 2 && !accepted.is_replaced, "{config:?}");
-                assert_eq!(accept(&config, &logits, &[1], 1.0).token.0, 1);
-            }
-        }
-        // Without a filter the probabilities are those of the temperature.
-        let hot = Sampling { temperature: 50.0, ..Sampling::default() };
-        let cold = Sampling { temperature: 0.02, ..hot.clone() };
-        assert_eq!(accept(&hot, &logits, &[3], 0.9).token.0, 3);
-        assert_eq!(accept(&cold, &logits, &[3], 0.9).token.0, 0);
     }
 
     /// The count of each token over many seeds.

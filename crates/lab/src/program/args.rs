@@ -241,10 +241,10 @@ pub(super) struct ReplayArgs {
     /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
     /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
     /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
-    /// refrain-echo and refrain-both (the source echo instead of calibration, and both),
+    /// refrain-echo (also with rejected rows and those of earlier requests),
     /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
-    /// --draft those that use a draft model]. Without --model also oracle-anchored, oracle-jump, oracle-pairs,
-    /// oracle-tokens: upper bounds of drafts from text.
+    /// --draft those that use a draft model]. Without --model also refrain-pid (rows by a PID controller), and
+    /// oracle-anchored, oracle-jump, oracle-pairs, oracle-tokens: upper bounds of drafts from text.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(super) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,

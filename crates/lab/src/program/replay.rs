@@ -125,8 +125,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         return Err(Failure::usage("a trace is replayed without a model", "leave out --model or --trace"));
     }
     let strategies = strategies(args);
-    let is_replayed = |strategy: &Strategy| strategy.needs_trace() || matches!(strategy, Strategy::Oracle(_));
-    if let Some(strategy) = strategies.iter().copied().find(is_replayed) {
+    if let Some(strategy) = strategies.iter().find(|strategy| strategy.is_replayed()) {
         return Err(Failure::usage(format!("{strategy} drafts in replays only"), "leave out --model"));
     }
     if let (None, Some(&strategy)) = (&args.draft, strategies.iter().find(|s| s.needs_draft_model())) {

@@ -2,7 +2,7 @@
 
 use refrain::device::{MemoryPressure, PowerState, ThermalState};
 use refrain::drafting::{
-    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, EchoConfig, PidConfig, PruningConfig,
+    AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, EchoConfig, PruningConfig,
     ReuseConfig, SkipRules,
 };
 use refrain::error::ForwardError;
@@ -162,10 +162,9 @@ impl Talk {
 }
 
 fn session_options(kv_type: KvType, world: &World, rng: &mut Rng) -> SessionOptions {
-    let rows = match rng.below(10) {
-        0..5 => DraftRows::Auto,
-        5..9 => DraftRows::Fixed(1 + rng.below(63)),
-        _ => DraftRows::Pid(PidConfig::default()),
+    let rows = match rng.below(2) {
+        0 => DraftRows::Auto,
+        _ => DraftRows::Fixed(1 + rng.below(63)),
     };
     let floor = AcceptanceFloor { window: 1 + rng.below(8), rate_min: 0.5, pause: 1 + rng.below(4) };
     let policy = DraftPolicy {

@@ -158,6 +158,32 @@ fn generated(n_rows: usize) -> Vec<TokenRow> {
         .collect()
 }
 
+/// Right drafts increase the rows of a controller, wrong ones decrease them.
+#[test]
+fn controlled_rows_follow_acceptance() {
+    let mut rng = Rng(3);
+    let mut random = |n: usize| -> Vec<TokenId> { (0..n).map(|_| TokenId(rng.below(90) as u32)).collect() };
+    let (prompt, noise) = (random(300), random(200));
+    let rows_per_step = |response: &[TokenId]| {
+        let setting = Setting {
+            strategy: Strategy::Pid,
+            sources: Sources::Prompt,
+            max_rows: 16,
+            costs: Costs::free(),
+            constants: Constants::default(),
+            fresh: false,
+            explain: false,
+        };
+        let row = TokenRow { prompt: prompt.clone(), response: response.to_vec(), ..generated(1).remove(0) };
+        let mut tally = Tally::default();
+        Lane::new(&setting, 100).replay(&row, &mut tally, Wanted::default());
+        assert_eq!(tally.n_tokens, response.len());
+        tally.n_batch_rows as f32 / tally.n_steps as f32
+    };
+    let (copied, invented) = (rows_per_step(&prompt[50..250]), rows_per_step(&noise));
+    assert!(copied > 8.0 && invented < 4.0, "{copied} and {invented} rows a step");
+}
+
 #[test]
 fn rules_are_their_scan_on_generated_rows() {
     assert!(check(&generated(220), 100) > 1000);

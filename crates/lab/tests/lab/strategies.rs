@@ -1,7 +1,7 @@
 //! Published drafting rules in the engine: they draft, and the output is that of plain decoding.
 
 use refrain::checkpoint::Checkpoint;
-use refrain::drafting::{Acceptance, EvidenceClass};
+use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
 use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionError, SessionOptions, TokenId};
 use refrain_bench::Strategy;
@@ -48,22 +48,6 @@ fn every_rule_drafts_and_changes_nothing() {
         let [source] = run.stats.sources.as_slice() else { panic!("{baseline}: {:?}", run.stats.sources) };
         assert_eq!((source.name.as_str(), source.evidence), (baseline.name(), EvidenceClass::Plain));
         assert!(baseline == Baseline::Sam || source.drafted > 0, "{baseline} drafted nothing");
-    }
-}
-
-/// A rule plans by the text and by the draft model's rows, never by measured times.
-#[test]
-fn lossy_acceptance_repeats_with_a_rule() {
-    let engine = tiny_pair();
-    let prompt = prompt(3, 70);
-    for rule in [Strategy::ModelRule(ModelRule::Chain(4)), Strategy::Baseline(Baseline::Pld)] {
-        let runs = [0, 1].map(|_| {
-            let acceptance = Acceptance::LossyTopP(0.9);
-            let session = SessionOptions { acceptance, history: false, ..SessionOptions::default() };
-            let options = GenerateOptions { max_tokens: 40, ignore_eos: true, ..GenerateOptions::default() };
-            run_rule(&engine, rule, session, &prompt, options).tokens
-        });
-        assert_eq!(runs[0], runs[1], "{rule}");
     }
 }
 

@@ -238,7 +238,6 @@ impl From<SessionError> for Failure {
             | SessionError::ReuseThreshold { .. }
             | SessionError::PruningShare { .. }
             | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
-            SessionError::LossyDraftModel => Self::usage(error, "omit --lossy-top-p"),
             SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
             SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
             SessionError::Tokenizer(_) => {

@@ -64,7 +64,7 @@ fn replay(
         }
         let new_tokens = &target[said..=said + accepted.len()];
         committed.extend_from_slice(new_tokens);
-        let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens, confidence: &[] };
+        let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens };
         builder.observe(sources, &committed, &outcome);
         said += new_tokens.len();
         rows.push(tree.len());
@@ -182,8 +182,7 @@ fn a_tree_that_the_builder_did_not_make_teaches_nothing() {
     let stranger = DraftTree::new(TokenId(1));
     let new_tokens = [TokenId(2)];
     for _ in 0..100 {
-        let outcome =
-            StepOutcome { tree: &stranger, accepted: &[], new_tokens: &new_tokens, confidence: &[] };
+        let outcome = StepOutcome { tree: &stranger, accepted: &[], new_tokens: &new_tokens };
         builder.observe(&mut sources, &[TokenId(1), TokenId(2)], &outcome);
     }
     let again = build(&mut builder, &mut sources, &[TokenId(1)]);
@@ -322,7 +321,7 @@ proptest! {
                 let tree = build(&mut builder, &mut sources, &committed);
                 let next = [TokenId(n as u32 % VOCAB_SIZE)];
                 let accepted: Vec<NodeIdx> = Vec::new();
-                let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens: &next, confidence: &[] };
+                let outcome = StepOutcome { tree: &tree, accepted: &accepted, new_tokens: &next };
                 builder.observe(&mut sources, &committed, &outcome);
                 trees.push(tree);
             }
@@ -502,7 +501,7 @@ fn a_claim_below_the_least_reach_earns_its_way_back() {
     // One step; returns whether the claim was judged.
     let mut step = |said: TokenId| {
         let tree = build(&mut builder, &mut sources, &[TokenId(1)]);
-        let outcome = StepOutcome { tree: &tree, accepted: &[], new_tokens: &[said], confidence: &[] };
+        let outcome = StepOutcome { tree: &tree, accepted: &[], new_tokens: &[said] };
         let mut is_judged = false;
         builder.claims_seen(&outcome, |_, _| is_judged = true);
         builder.observe(&mut sources, &[TokenId(1), said], &outcome);

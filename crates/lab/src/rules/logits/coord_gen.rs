@@ -1,10 +1,10 @@
 //! CoordGen's calibration and reuse over another rule, for its Table 4.
 
 use refrain::TokenId;
-use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource, TargetListener};
-use refrain::internals::draft::CalibrationSource;
+use refrain::drafting::{Anchor, Candidates, Cursor};
 
 use super::SharedRows;
+use super::calibration::Calibration;
 use crate::rules::source::{Plan, Rule};
 
 /// Maximum appended tokens: the longest draft of the paper.
@@ -17,25 +17,25 @@ const REACH_MIN: f32 = 0.15;
 #[derive(Clone)]
 pub(super) struct CoordGen<R> {
     base: R,
-    calibration: CalibrationSource,
+    calibration: Calibration,
     rows: SharedRows,
 }
 
 impl<R> CoordGen<R> {
     pub(super) fn new(base: R, rows: &SharedRows) -> Self {
-        CoordGen { base, calibration: CalibrationSource::new(), rows: rows.clone() }
+        CoordGen { base, calibration: Calibration::default(), rows: rows.clone() }
     }
 }
 
 impl<R: Rule> Rule for CoordGen<R> {
     fn read(&mut self, committed: &[TokenId]) {
         self.base.read(committed);
-        self.calibration.prime(committed);
+        self.calibration.read(committed);
     }
 
     fn reset(&mut self) {
         self.base.reset();
-        self.calibration.truncate(0);
+        self.calibration.reset();
     }
 
     fn plan(&mut self, committed: &[TokenId], plan: &mut Plan) {
@@ -47,7 +47,7 @@ impl<R: Rule> Rule for CoordGen<R> {
         plan.merge_path(end, &rows.segment()[..rows.segment().len().min(n_room)]);
         self.calibration.calibrate(0, rows.lists());
         drop(rows);
-        self.plan_calibrated(committed, plan);
+        self.plan_calibrated(plan);
     }
 
     fn memory_usage(&self) -> usize {
@@ -65,34 +65,31 @@ struct Waiting {
 
 impl<R: Rule> CoordGen<R> {
     /// Fills the plan with the calibrated tree, the most likely paths first, down to the threshold of reuse.
-    fn plan_calibrated(&mut self, committed: &[TokenId], plan: &mut Plan) {
+    fn plan_calibrated(&mut self, plan: &mut Plan) {
         let mut anchors: Vec<Anchor> = Vec::new();
-        self.calibration.anchors(committed, &mut anchors);
+        self.calibration.anchors(&mut anchors);
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut candidates = Candidates::with_limit(64);
         let cursors: Vec<Cursor> = anchors.iter().map(|anchor| anchor.cursor).collect();
-        let mut expand = |calibration: &mut CalibrationSource,
-                          waiting: &mut Vec<Waiting>,
-                          at: &[Cursor],
-                          parent,
-                          reach| {
-            candidates.clear();
-            calibration.expand(at, &mut candidates);
-            // Several places claim the same token, the best first. A node waits once: where a base's path goes on,
-            // nodes that wait once for each place would double at every token.
-            let first = waiting.len();
-            for candidate in candidates.as_slice() {
-                match waiting[first..].iter_mut().find(|node| node.token == candidate.token) {
-                    Some(node) => node.next.push(candidate.next),
-                    None => waiting.push(Waiting {
-                        reach: reach * candidate.probability,
-                        token: candidate.token,
-                        parent,
-                        next: vec![candidate.next],
-                    }),
+        let mut expand =
+            |calibration: &mut Calibration, waiting: &mut Vec<Waiting>, at: &[Cursor], parent, reach| {
+                candidates.clear();
+                calibration.expand(at, &mut candidates);
+                // Several places claim the same token, the best first. A node waits once: where a base's path goes on,
+                // nodes that wait once for each place would double at every token.
+                let first = waiting.len();
+                for candidate in candidates.as_slice() {
+                    match waiting[first..].iter_mut().find(|node| node.token == candidate.token) {
+                        Some(node) => node.next.push(candidate.next),
+                        None => waiting.push(Waiting {
+                            reach: reach * candidate.probability,
+                            token: candidate.token,
+                            parent,
+                            next: vec![candidate.next],
+                        }),
+                    }
                 }
-            }
-        };
+            };
         expand(&mut self.calibration, &mut waiting, &cursors, 0, 1.0);
         let likeliest = |waiting: &[Waiting]| {
             let reaches = waiting.iter().enumerate().map(|(i, node)| (i, node.reach));

@@ -162,7 +162,7 @@ mod tests {
         let four = tree.push(NodeIdx::ROOT, TokenId(4), 1.0, 0);
         let learnt = |accepted: &[NodeIdx]| {
             let mut rule = EdgeLlm::default();
-            rule.learn(&StepOutcome { tree: &tree, accepted, new_tokens: &[], confidence: &[] });
+            rule.learn(&StepOutcome { tree: &tree, accepted, new_tokens: &[] });
             rule.threshold.confidence()
         };
         assert_eq!(learnt(&[four]), 0.005, "all of its branch");

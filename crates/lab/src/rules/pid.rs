@@ -1,10 +1,64 @@
-//! The number of drafted rows, controlled by acceptance.
+//! The number of drafted rows, controlled by acceptance: the PID controller of draft-verify decoding on phones. The engine's
+//! builder weighs the gain of each row against its cost instead ([`DraftRows::Auto`](refrain::drafting::DraftRows)).
 
-use crate::engine::options::PidConfig;
+/// A proportional-integral-derivative controller of the number of draft rows.
+///
+/// The error is `e = acceptance rate − set point`. The acceptance rate is an exponential mean over the steps
+/// that drafted, and [`PidConfig::SMOOTHING`] is the weight of the newest step:
+///
+/// ```text
+/// k = clamp(k₀ + proportional·e + integral·Σe + derivative·Δe, rows_min, rows_max), rounded
+/// ```
+///
+/// A positive error lengthens the drafts. Later draft tokens are accepted less often, which closes the loop.
+/// *Anti-windup* is conditional integration: while `k` is at a bound and the error pushes further, nothing is
+/// integrated, so the controller leaves the bound at the first error of the other sign (K. J. Åström and L.
+/// Rundqwist, "Integrator windup and how to avoid it", American Control Conference 1989).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PidConfig {
+    /// The acceptance rate to hold (accepted ÷ drafted rows), 0..=1. Default 0.6: the last row of a draft is
+    /// then accepted about half of the time. One more row gains as much as it costs if a row costs half a
+    /// step.
+    pub set_point: f32,
+    /// Rows per unit of the error. Default 4: a fully accepted draft at the set point 0.6 adds 1.6 rows at
+    /// once.
+    pub proportional: f32,
+    /// Rows per unit of the error and step. Default 1: a fully accepted draft adds 0.4 rows permanently.
+    pub integral: f32,
+    /// Rows per unit of change of the error. Default 1, a quarter of the proportional gain, because a single
+    /// bad step is noise.
+    pub derivative: f32,
+    /// Rows of the first step. Default 4.
+    pub rows_start: usize,
+    /// Minimum rows, 1 or more: without a draft there is no acceptance rate to measure. Default 1.
+    pub rows_min: usize,
+    /// Maximum rows. Default 15: with the root, a batch of 16.
+    pub rows_max: usize,
+}
+
+impl PidConfig {
+    /// Weight of the newest step in the acceptance rate. The mean then covers about three steps, the length
+    /// of a passage of uniform text.
+    pub const SMOOTHING: f32 = 0.3;
+}
+
+impl Default for PidConfig {
+    fn default() -> Self {
+        Self {
+            set_point: 0.6,
+            proportional: 4.0,
+            integral: 1.0,
+            derivative: 1.0,
+            rows_start: 4,
+            rows_min: 1,
+            rows_max: 15,
+        }
+    }
+}
 
 /// A running controller; [`PidConfig`] has the equation.
-#[derive(Debug, Clone)]
-pub(super) struct Pid {
+#[derive(Clone, Debug)]
+pub(crate) struct Pid {
     config: PidConfig,
     /// Acceptance rate, smoothed; `None` before the first draft.
     rate: Option<f32>,
@@ -17,19 +71,18 @@ pub(super) struct Pid {
 }
 
 impl Pid {
-    /// `config` must have been checked.
-    pub(super) fn new(config: PidConfig) -> Self {
+    pub(crate) fn new(config: PidConfig) -> Self {
         Self { config, rate: None, integrated: 0.0, error: 0.0, rows: config.rows_start as f32 }
     }
 
     /// Maximum draft rows of the next step.
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows.round() as usize
     }
 
     /// Observes a step with `drafted` draft rows and `accepted` accepted rows. A step without a draft is
     /// ignored.
-    pub(super) fn observe(&mut self, drafted: usize, accepted: usize) {
+    pub(crate) fn observe(&mut self, drafted: usize, accepted: usize) {
         if drafted == 0 {
             return;
         }
@@ -136,7 +189,7 @@ mod tests {
 
     #[test]
     fn any_gains_stay_within_the_bounds() {
-        for gain in [0.0, 1.0, PidConfig::GAIN_MAX] {
+        for gain in [0.0, 1.0, 1000.0] {
             let config = PidConfig {
                 proportional: gain,
                 integral: gain,

@@ -1,24 +1,22 @@
-//! The source *reuse*: the segments of rejected drafts that the target still finds likely (CoordGen, arXiv
-//! 2510.15312, section 3.4).
+//! *Reuse*: the segments of rejected drafts that the target still finds likely (CoordGen, arXiv 2510.15312, section 3.4).
 //!
-//! A draft is cut off at the first token that the target does not choose, although its rest may still follow.
-//! The rows of the rest were computed, so the target's probabilities of its tokens are available. Equation 3
-//! selects the longest contiguous segment of the rejected draft whose tokens each have at least the
-//! threshold's probability:
+//! A draft is cut off at the first token that the target does not choose, although its rest may still follow. Equation 3
+//! selects the longest contiguous segment of the rejected draft whose tokens each have at least the threshold's
+//! probability:
 //!
 //! ```text
 //! S = argmax |d_i … d_j|   with   p(d_k | path to d_{k−1}) ≥ threshold   for all k in i..=j
 //! ```
 //!
-//! The next steps place the segment at the root. If the output has reached one of its tokens, the segment
-//! continues from there. Otherwise the source assumes that the draft lacked a token, or that the target chose
-//! another token instead (`alignment.rs`).
+//! The probability is that of the store: of the segment's own rows, if echo reads them, or of other rows after the same
+//! tokens. The next steps place the segment at the root. If the output has reached one of its tokens, the segment
+//! continues from there. Otherwise the draft is assumed to lack a token, or to have another one than the target chose
+//! (`alignment.rs`).
 
 use serde::{Deserialize, Serialize};
 
-use super::alignment::Alignment;
-use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use crate::draft::alignment::Alignment;
+use crate::draft::source::{Anchor, Candidate, Candidates, Cursor, StepOutcome};
 use refrain_trees::TokenId;
 use refrain_trees::{DraftTree, NodeIdx};
 
@@ -49,11 +47,12 @@ impl ReuseConfig {
 /// Minimum length of a segment: one token has no continuation.
 const SEGMENT_LEN_MIN: u32 = 2;
 
-/// Drafts from segments of rejected drafts.
-///
-/// Holds at most [`ReuseConfig::tokens_max`] tokens.
+/// The share of a claim at a place where no token agrees yet: 1 to 2 % of such tokens came true.
+const UNREACHED: f32 = 0.125;
+
+/// Segments of rejected drafts, at most [`ReuseConfig::tokens_max`] tokens.
 #[derive(Clone, Debug)]
-pub struct ReuseSource {
+pub(super) struct Segments {
     config: ReuseConfig,
     /// Tokens of all segments, oldest first.
     tokens: Vec<TokenId>,
@@ -84,18 +83,83 @@ struct Place {
     alignment: Alignment,
     /// Number of preceding tokens that agree with the output.
     agreed: u32,
-    age: u32,
 }
 
-impl ReuseSource {
-    /// A source without segments; configuration values beyond the bounds are clamped.
-    pub fn new(config: ReuseConfig) -> Self {
+/// The high half of a place's cursor: not a token of any vocabulary, and not the `NONE` of a pair.
+const PLACE: u64 = (u32::MAX - 1) as u64;
+
+/// Whether a cursor is a place in a segment.
+pub(super) fn is_place(cursor: Cursor) -> bool {
+    cursor.0 >> 32 == PLACE
+}
+
+impl Segments {
+    /// No segments; configuration values beyond the bounds are clamped.
+    pub(super) fn new(config: ReuseConfig) -> Self {
         let config = ReuseConfig {
             lifetime: config.lifetime.max(1),
             tokens_max: config.tokens_max.clamp(1, ReuseConfig::TOKENS_MAX),
             ..config
         };
-        ReuseSource { config, tokens: Vec::new(), segments: Vec::new(), lens: Vec::new() }
+        Segments { config, tokens: Vec::new(), segments: Vec::new(), lens: Vec::new() }
+    }
+
+    /// Observes a step: ages the segments, and keeps the one of the step's rejected draft whose tokens have these
+    /// probabilities, `None` for unknown ones.
+    pub(super) fn observe(&mut self, step: &StepOutcome<'_>, probability: impl Fn(NodeIdx) -> Option<f32>) {
+        self.age(step.new_tokens.len());
+        if let Some((last, len)) = self.longest(step, probability) {
+            self.keep(step.tree, last, len, step);
+        }
+    }
+
+    /// Drops the segments.
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.segments.clear();
+    }
+
+    /// Drops the segments and frees their memory.
+    pub(super) fn release(&mut self) {
+        *self = Self::new(self.config);
+    }
+
+    /// Appends the places at which the segments may continue `committed`.
+    pub(super) fn anchors(&self, committed: &[TokenId], out: &mut Vec<Anchor>) {
+        let mut end = self.tokens.len() as u32;
+        for segment in self.segments.iter().rev() {
+            end -= segment.len;
+            self.places(segment, end, committed, |place| {
+                if place.next < place.end {
+                    out.push(Anchor { cursor: place.cursor(), match_len: place.agreed });
+                }
+            });
+        }
+    }
+
+    /// Pushes the token at a place.
+    pub(super) fn expand(&self, cursor: Cursor, parent: u32, out: &mut Candidates) {
+        let place = Place::from_cursor(cursor);
+        let segments = self.tokens.get(..place.end as usize);
+        let Some(&token) = segments.and_then(|tokens| tokens.get(place.next as usize)) else { return };
+        out.push(Candidate {
+            parent,
+            token,
+            probability: match place.agreed {
+                0 => UNREACHED * place.alignment.claim(),
+                _ => Alignment::Straight.claim(),
+            },
+            match_len: place.agreed,
+            count: 1,
+            next: Place { next: place.next + 1, agreed: place.agreed + 1, ..place }.cursor(),
+        });
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.tokens.capacity() * size_of::<TokenId>()
+            + self.segments.capacity() * size_of::<Segment>()
+            + self.lens.capacity() * size_of::<u32>()
     }
 
     /// Ages the segments by a step that committed `n_tokens`.
@@ -116,14 +180,19 @@ impl ReuseSource {
 
     /// Returns the last node and the length of the longest likely segment of the rejected draft; ties go to
     /// the likeliest.
-    fn longest(&mut self, step: &StepOutcome<'_>) -> Option<(NodeIdx, u32)> {
-        let StepOutcome { tree, accepted, confidence, .. } = *step;
+    fn longest(
+        &mut self,
+        step: &StepOutcome<'_>,
+        probability: impl Fn(NodeIdx) -> Option<f32>,
+    ) -> Option<(NodeIdx, u32)> {
+        let StepOutcome { tree, accepted, .. } = *step;
         self.lens.clear();
         self.lens.resize(tree.len(), 0);
         let mut best = None;
-        for (i, &confidence) in confidence.iter().enumerate().take(tree.len()).skip(1) {
+        for i in 1..tree.len() {
             let node = NodeIdx(i as u32);
-            if accepted.contains(&node) || confidence.is_nan() || confidence < self.config.threshold {
+            let is_likely = || probability(node).is_some_and(|p| p >= self.config.threshold);
+            if accepted.contains(&node) || !is_likely() {
                 continue;
             }
             self.lens[i] = self.lens[tree.parents()[i] as usize] + 1;
@@ -151,7 +220,7 @@ impl ReuseSource {
 
     /// Calls `found` with the candidate positions after `committed` of the segment that begins at `start`.
     fn places(&self, segment: &Segment, start: u32, committed: &[TokenId], mut found: impl FnMut(Place)) {
-        let Segment { len, depth, age, said } = *segment;
+        let Segment { len, depth, said, .. } = *segment;
         let tokens = &self.tokens[start as usize..(start + len) as usize];
         let end = start + len;
         let agreement = |n: usize| {
@@ -161,13 +230,13 @@ impl ReuseSource {
         // The longest agreement; ties go to the last position, which the output has reached.
         let (agreed, n) = (1..=tokens.len()).map(|n| (agreement(n), n as u32)).max().unwrap_or((0, 0));
         if agreed > 0 {
-            found(Place { next: start + n, end, alignment: Alignment::Straight, agreed, age });
+            found(Place { next: start + n, end, alignment: Alignment::Straight, agreed });
             return;
         }
         let place = |index: i32, alignment| match u32::try_from(index) {
-            Ok(index) => Place { next: start + index, end, alignment, agreed: 0, age },
+            Ok(index) => Place { next: start + index, end, alignment, agreed: 0 },
             // The target skipped the tokens in between.
-            Err(_) => Place { next: start, end, alignment: Alignment::Redundant, agreed: 0, age },
+            Err(_) => Place { next: start, end, alignment: Alignment::Redundant, agreed: 0 },
         };
         let synonym = place(said as i32 + 1 - depth, Alignment::Synonym);
         let missing = place(1 - depth, Alignment::Missing);
@@ -180,84 +249,13 @@ impl ReuseSource {
 
 impl Place {
     fn cursor(self) -> Cursor {
-        let [next, end, agreed, age] =
-            [self.next, self.end, self.agreed, self.age].map(|n| u64::from(n.min(255)));
-        Cursor(next | end << 8 | agreed << 16 | age << 24 | self.alignment.to_bits() << 32)
+        let [next, end, agreed] = [self.next, self.end, self.agreed].map(|n| u64::from(n.min(255)));
+        Cursor(next | end << 8 | agreed << 16 | self.alignment.to_bits() << 24 | PLACE << 32)
     }
 
     fn from_cursor(cursor: Cursor) -> Self {
-        let [next, end, agreed, age] = [0, 8, 16, 24].map(|bit| (cursor.0 >> bit) as u32 & 0xFF);
-        Place { next, end, agreed, age, alignment: Alignment::from_bits(cursor.0 >> 32) }
-    }
-}
-
-impl DraftSource for ReuseSource {
-    fn name(&self) -> &str {
-        "reuse"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::RejectedSegment
-    }
-
-    fn prime(&mut self, _committed: &[TokenId]) {
-        // A new turn has begun; rejected segments of the last turn are no longer relevant.
-        self.truncate(0);
-    }
-
-    fn truncate(&mut self, _len: usize) {
-        self.tokens.clear();
-        self.segments.clear();
-    }
-
-    fn release(&mut self) {
-        *self = Self::new(self.config);
-    }
-
-    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
-        let mut end = self.tokens.len() as u32;
-        for segment in self.segments.iter().rev() {
-            end -= segment.len;
-            self.places(segment, end, committed, |place| {
-                if place.next < place.end {
-                    out.push(Anchor { cursor: place.cursor(), match_len: place.agreed });
-                }
-            });
-        }
-        out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
-    }
-
-    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
-        for (parent, &cursor) in frontier.iter().enumerate() {
-            let place = Place::from_cursor(cursor);
-            let segments = self.tokens.get(..place.end as usize);
-            let Some(&token) = segments.and_then(|tokens| tokens.get(place.next as usize)) else { continue };
-            out.push(Candidate {
-                parent: parent as u32,
-                token,
-                probability: place.alignment.claim(),
-                match_len: place.agreed,
-                count: place.age + 1,
-                next: Place { next: place.next + 1, agreed: place.agreed + 1, ..place }.cursor(),
-            });
-        }
-    }
-
-    fn observe(&mut self, _committed: &[TokenId], step: &StepOutcome<'_>) {
-        self.age(step.new_tokens.len());
-        if let Some((last, len)) = self.longest(step) {
-            self.keep(step.tree, last, len, step);
-        }
-    }
-
-    fn memory_usage(&self) -> usize {
-        self.tokens.capacity() * size_of::<TokenId>()
-            + self.segments.capacity() * size_of::<Segment>()
-            + self.lens.capacity() * size_of::<u32>()
-    }
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
+        let [next, end, agreed] = [0, 8, 16].map(|bit| (cursor.0 >> bit) as u32 & 0xFF);
+        Place { next, end, agreed, alignment: Alignment::from_bits(cursor.0 >> 24) }
     }
 }
 
@@ -275,35 +273,35 @@ mod tests {
 
     /// A step that drafts `draft` as a chain with these probabilities in percent, accepts `n_accepted` tokens
     /// and commits `bonus`.
-    fn reject(source: &mut ReuseSource, draft: &str, percent: &[u8], n_accepted: usize, bonus: char) {
+    fn reject(source: &mut Segments, draft: &str, percent: &[u8], n_accepted: usize, bonus: char) {
         let mut tree = DraftTree::new(token('^'));
         let mut nodes = vec![NodeIdx::ROOT];
         for c in draft.chars() {
             nodes.push(tree.push(nodes[nodes.len() - 1], token(c), 1.0, 0));
         }
-        let confidence: Vec<f32> =
-            std::iter::once(f32::NAN).chain(percent.iter().map(|&p| f32::from(p) / 100.0)).collect();
         let mut said = tokens(&draft[..n_accepted]);
         said.push(token(bonus));
         let accepted = &nodes[1..=n_accepted];
-        source
-            .observe(&[], &StepOutcome { tree: &tree, accepted, new_tokens: &said, confidence: &confidence });
+        let probability = |node: NodeIdx| percent.get(node.index() - 1).map(|&p| f32::from(p) / 100.0);
+        source.observe(&StepOutcome { tree: &tree, accepted, new_tokens: &said }, probability);
     }
 
     /// A step without a draft.
-    fn say(source: &mut ReuseSource, said: char) {
+    fn say(source: &mut Segments, said: char) {
         reject(source, "", &[], 0, said);
     }
 
     /// The proposals after `committed`: each position extended to the end of its segment, best match first.
-    fn drafts(source: &mut ReuseSource, committed: &str) -> Vec<String> {
+    fn drafts(source: &mut Segments, committed: &str) -> Vec<String> {
         let mut anchors = Vec::new();
         source.anchors(&tokens(committed), &mut anchors);
-        let draft = |anchor: &Anchor, source: &mut ReuseSource| {
+        assert!(anchors.iter().all(|anchor| is_place(anchor.cursor)));
+        anchors.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
+        let draft = |anchor: &Anchor, source: &mut Segments| {
             let (mut cursor, mut text) = (anchor.cursor, String::new());
             loop {
                 let mut candidates = Candidates::with_limit(9);
-                source.expand(&[cursor], &mut candidates);
+                source.expand(cursor, 0, &mut candidates);
                 let [candidate] = candidates.as_slice() else { return text };
                 text.push(char::from_u32(candidate.token.0).unwrap());
                 cursor = candidate.next;
@@ -312,8 +310,8 @@ mod tests {
         anchors.iter().map(|anchor| draft(anchor, source)).collect()
     }
 
-    fn source(lifetime: u32, tokens_max: u32) -> ReuseSource {
-        ReuseSource::new(ReuseConfig { threshold: 0.5, lifetime, tokens_max })
+    fn source(lifetime: u32, tokens_max: u32) -> Segments {
+        Segments::new(ReuseConfig { threshold: 0.5, lifetime, tokens_max })
     }
 
     #[test]
@@ -359,9 +357,8 @@ mod tests {
         let mut tree = DraftTree::new(token('^'));
         let first = tree.push(NodeIdx::ROOT, token('a'), 0.5, 0);
         tree.push(first, token('b'), 0.5, 0);
-        let unknown =
-            StepOutcome { tree: &tree, accepted: &[], new_tokens: &[token('X')], confidence: &[f32::NAN; 3] };
-        source.observe(&[], &unknown);
+        let unknown = StepOutcome { tree: &tree, accepted: &[], new_tokens: &[token('X')] };
+        source.observe(&unknown, |_| None);
         assert_eq!(drafts(&mut source, "^X"), [] as [&str; 0]);
     }
 
@@ -380,7 +377,8 @@ mod tests {
 
     #[test]
     fn a_cursor_holds_its_place() {
-        let place = Place { next: 254, end: 255, alignment: Alignment::Missing, agreed: 200, age: 9 };
+        let place = Place { next: 254, end: 255, alignment: Alignment::Missing, agreed: 200 };
         assert_eq!(Place::from_cursor(place.cursor()), place);
+        assert!(is_place(place.cursor()));
     }
 }

@@ -1,4 +1,5 @@
-//! The lists of the source *echo*: shared by the sessions of a namespace, bounded, and replaced by age.
+//! What the target found likely after the same tokens: lists, bounded, replaced by age, and shared by the sessions of a
+//! namespace with echo.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +8,7 @@ use super::super::successors::{LIST_BYTES, SUCCESSORS_MAX, Successor, SuccessorL
 use super::{EchoConfig, Pair};
 use refrain_trees::TokenId;
 
-/// The target's newest successors after one or two tokens, for the source echo. Clones share the lists.
+/// The target's newest successors after one or two tokens. Clones share the lists.
 ///
 /// Holds at most as many lists as the largest [`EchoConfig::lists_max`] of its sessions asks for, about 90 bytes each.
 /// The newest list of a key counts, and a full store replaces the list that was set longest ago.
@@ -33,6 +34,11 @@ impl EchoStore {
     /// Whether there is no list.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// An independent copy.
+    pub(super) fn copy(&self) -> Self {
+        Self { store: Arc::new(Mutex::new(self.lock().clone())) }
     }
 
     /// Removes all lists and frees their memory.
@@ -250,6 +256,19 @@ impl Store {
     pub(super) fn slot(&self, key: Pair) -> Option<usize> {
         let slot = *self.slots.get(&key.key())? as usize;
         self.lists.successor(slot, 0).map(|_| slot)
+    }
+
+    /// The slot of what followed the last two tokens, or else the last one, and how many tokens agree.
+    pub(super) fn after(&self, path: Pair) -> Option<(usize, u32)> {
+        let by_pair = if path.before == NONE { None } else { self.slot(path) };
+        by_pair.map(|slot| (slot, 2)).or_else(|| self.slot(path.single()).map(|slot| (slot, 1)))
+    }
+
+    /// The probability of `token` [after](Self::after) a path, 0 if it is not listed; `None` without a list.
+    pub(super) fn probability(&self, path: Pair, token: TokenId) -> Option<f32> {
+        let (slot, _) = self.after(path)?;
+        let listed = self.lists.list(slot).find(|successor| successor.token == token);
+        Some(listed.map_or(0.0, |successor| successor.log_probability.exp()))
     }
 
     fn clear(&mut self) {

@@ -1,10 +1,15 @@
-//! The source *echo*: a token tree from the target's own predictions after the same one or two tokens.
+//! The source *predictions*: drafts in the target's own words, from what the target found likely after the same tokens.
 //!
-//! Every row that the target computes predicts what follows its token. [Calibration](super::CalibrationSource)
-//! keeps the predictions of committed positions and follows them through the text, so a chain ends at a
-//! successor that the text does not have. This source keeps the predictions of rejected rows too, and keys
-//! them by the two tokens that they follow, then by the last one (Token Recycling, arXiv 2408.08696, keys
-//! them by the last token):
+//! Every row that the target computes predicts what follows its token. One [store](EchoStore) has these predictions: for the
+//! last two tokens of a path and for the last one a list of likely successors. (Token Recycling, arXiv 2408.08696, keys them by
+//! the last token.) Three parts of a session fill it or ask it, each with its own switch:
+//!
+//! - *Calibration* (CoordGen, arXiv 2510.15312, section 3.3): the rows of the prompt, as prefill computes them, and the rows
+//!   that a walk visits. A successor's own successors are those that the target found after it elsewhere, so the store is a
+//!   token tree over the context.
+//! - *Echo* also keeps the rows of rejected drafts, and shares the store with the sessions of a namespace.
+//! - *Reuse* (CoordGen, section 3.4): of a rejected draft, the longest segment whose tokens the store finds likely
+//!   drafts again (`segments.rs`). With echo the store has the segment's own rows.
 //!
 //! ```text
 //! output      … Clinton ▏                  the row before found: Clinton .6, Obama .3
@@ -15,24 +20,26 @@
 //! ```
 //!
 //! After two tokens the newest row counts. After one token rows differ more, and older ones decay: a new row replaces
-//! three quarters of the list. In replays of traces, decay after two tokens lowered the tokens per step. An
-//! [`EchoStore`] has the lists; sessions of a namespace share it.
+//! three quarters of the list. In replays of traces, decay after two tokens lowered the tokens per step.
 
+mod segments;
 mod store;
 
 use serde::{Deserialize, Serialize};
 
 use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, TargetListener};
-use super::successors::{LIST_BYTES, Successor, SuccessorLists};
+use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
+use super::successors::{Successor, SuccessorLists};
 use refrain_trees::TokenId;
 use refrain_trees::VERIFY_ROWS_MAX;
 use refrain_trees::{DraftTree, NodeIdx};
+use segments::Segments;
 use store::Store;
 
+pub use segments::ReuseConfig;
 pub use store::{EchoList, EchoStore};
 
-/// What the source keeps.
+/// What echo keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EchoConfig {
@@ -92,16 +99,18 @@ impl Pair {
     }
 }
 
-/// Drafts from the target's newest successors after the last two tokens, or after the last one.
+/// Drafts from the target's newest successors after the last two tokens, or after the last one, and from rejected segments.
 ///
-/// Holds 40 bytes for each row of a prefill until the text is read. A fork shares the lists; neither a reset nor a
-/// release drops them.
+/// Without echo the lists are the source's own: at most [`EchoConfig::lists_max`] by default, copied for a fork and dropped with
+/// the text. With echo a fork shares them; neither a reset nor a release drops them. Segments hold at most
+/// [`ReuseConfig::tokens_max`] tokens.
 #[derive(Clone, Debug)]
-pub struct EchoSource {
+pub struct PredictionsSource {
     store: EchoStore,
-    /// Lists of positions of the committed text from `first` on, until the text is read.
-    unread: SuccessorLists,
-    first: usize,
+    echoes: bool,
+    segments: Option<Segments>,
+    /// Number of tokens before the end of the newest lists of the text.
+    n_listed: usize,
     /// The last two committed tokens; `None` before the first.
     root: Option<Pair>,
     /// The key of the row before the root, if this row has been read.
@@ -111,17 +120,28 @@ pub struct EchoSource {
 /// The cursor of the runners-up of the row before the root. It is no pair: no token is `NONE`.
 const RUNNERS_UP: Cursor = Cursor(u64::MAX);
 
-impl EchoSource {
-    /// A source with the lists of `store`; configuration values beyond the bounds are clamped.
-    pub fn new(config: EchoConfig, store: &EchoStore) -> Self {
-        store.lock().reserve(config.lists_max);
-        let (store, unread) = (store.clone(), SuccessorLists::new());
-        Self { store, unread, first: 0, root: None, before_root: None }
+impl PredictionsSource {
+    /// A source with lists of its own; configuration values beyond the bounds are clamped.
+    pub fn new(reuse: Option<ReuseConfig>) -> Self {
+        Self { echoes: false, ..Self::with_echo(EchoConfig::default(), &EchoStore::new(), reuse) }
     }
 
-    /// Upper bound of a source's bytes in a context of `context_len` tokens, with those of its store.
-    pub(crate) fn bytes(config: EchoConfig, context_len: usize) -> u64 {
-        Store::bytes(config.lists_max) + (2 * LIST_BYTES * context_len) as u64
+    /// A source that echoes, with the lists of `store`; configuration values beyond the bounds are clamped.
+    pub fn with_echo(config: EchoConfig, store: &EchoStore, reuse: Option<ReuseConfig>) -> Self {
+        store.lock().reserve(config.lists_max);
+        Self {
+            store: store.clone(),
+            echoes: true,
+            segments: reuse.map(Segments::new),
+            n_listed: 0,
+            root: None,
+            before_root: None,
+        }
+    }
+
+    /// Upper bound of the bytes of a source's lists.
+    pub(crate) fn bytes(config: EchoConfig) -> u64 {
+        Store::bytes(config.lists_max)
     }
 
     /// Files a list under the pair and under its last token.
@@ -136,23 +156,19 @@ impl EchoSource {
     }
 
     fn read(&mut self, committed: &[TokenId]) {
-        let mut store = self.store.lock();
-        for at in 0..self.unread.len() {
-            let end = self.first + at + 1;
-            let Some(pair) = committed.get(..end).and_then(Pair::ending) else { break };
-            Self::file(&mut store, pair, &self.unread, at);
-        }
-        drop(store);
-        let has_row_before = self.first + self.unread.len() == committed.len().saturating_sub(1);
         self.root = Pair::ending(committed);
-        self.before_root = committed.split_last().and_then(|(_, before)| Pair::ending(before));
-        self.before_root = self.before_root.filter(|_| has_row_before && !self.unread.is_empty());
-        self.unread.clear();
+        let before = committed.split_last().filter(|(_, before)| before.len() == self.n_listed);
+        self.before_root = before.and_then(|(_, before)| Pair::ending(before));
     }
 
-    /// Pushes the successors of a key as children of a path that ends with `path`, of which `match_len` tokens agree.
-    fn propose(store: &Store, key: Pair, path: Pair, match_len: u32, parent: u32, out: &mut Candidates) {
-        let Some(slot) = store.slot(key) else { return };
+    /// Pushes the successors in a slot as children of a path that ends with `path`, of which `match_len` tokens agree.
+    fn propose(
+        store: &Store,
+        (slot, match_len): (usize, u32),
+        path: Pair,
+        parent: u32,
+        out: &mut Candidates,
+    ) {
         for Successor { token, log_probability } in store.lists.list(slot) {
             if match_len == 0 && token.0 == path.last {
                 continue; // The root is no runner-up of its own row.
@@ -172,16 +188,20 @@ impl EchoSource {
     }
 }
 
-impl TargetListener for EchoSource {
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
-        if self.unread.is_empty() || first < self.first {
-            self.unread.clear();
-            self.first = first;
+impl TargetListener for PredictionsSource {
+    fn calibrate(&mut self, committed: &[TokenId], first: usize, lists: &SuccessorLists) {
+        let mut store = self.store.lock();
+        for at in 0..lists.len() {
+            let Some(pair) = committed.get(..first + at + 1).and_then(Pair::ending) else { break };
+            Self::file(&mut store, pair, lists, at);
         }
-        self.unread.write(first - self.first, lists);
+        self.n_listed = first + lists.len();
     }
 
     fn reject(&mut self, tree: &DraftTree, nodes: &[NodeIdx], lists: &SuccessorLists) {
+        if !self.echoes {
+            return;
+        }
         let mut store = self.store.lock();
         for (at, &node) in nodes.iter().enumerate() {
             let Some(parent) = tree.parent(node) else { continue };
@@ -191,9 +211,9 @@ impl TargetListener for EchoSource {
     }
 }
 
-impl DraftSource for EchoSource {
+impl DraftSource for PredictionsSource {
     fn name(&self) -> &str {
-        "echo"
+        "predictions"
     }
 
     fn evidence(&self) -> EvidenceClass {
@@ -205,29 +225,53 @@ impl DraftSource for EchoSource {
     }
 
     fn prime(&mut self, committed: &[TokenId]) {
+        // A new turn has begun; rejected segments of the last turn are no longer relevant.
+        self.segments.iter_mut().for_each(Segments::clear);
+        self.read(committed);
+    }
+
+    fn observe(&mut self, committed: &[TokenId], step: &StepOutcome<'_>) {
+        if let Some(segments) = &mut self.segments {
+            let store = self.store.lock();
+            let before_root = committed.len().checked_sub(step.new_tokens.len() + 2).map(|at| committed[at]);
+            segments.observe(step, |node| {
+                let Some(parent) = step.tree.parent(node) else { return None };
+                let before = step.tree.parent(parent).map(|before| step.tree.token(before)).or(before_root);
+                let before = before.map_or(NONE, |token| token.0);
+                let pair = Pair { before, last: step.tree.token(parent).0 };
+                store.probability(pair, step.tree.token(node))
+            });
+        }
         self.read(committed);
     }
 
     fn release(&mut self) {
         self.truncate(0);
-        self.unread = SuccessorLists::new();
+        self.segments.iter_mut().for_each(Segments::release);
     }
 
-    /// The lists stay: they are predictions after one or two tokens, wherever these occur.
+    /// Lists stay while there is text: they are predictions after one or two tokens, wherever these occur.
     fn truncate(&mut self, len: usize) {
-        self.unread.truncate(len.saturating_sub(self.first));
+        if len == 0 && !self.echoes {
+            self.store.clear();
+        }
+        self.segments.iter_mut().for_each(Segments::clear);
+        self.n_listed = self.n_listed.min(len);
         (self.root, self.before_root) = (None, None);
     }
 
-    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+    fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         let Some(root) = self.root else { return };
         let store = self.store.lock();
-        let by_pair = root.before != NONE && store.slot(root).is_some();
-        if by_pair || store.slot(root.single()).is_some() {
-            out.push(Anchor { cursor: Cursor(root.key()), match_len: 1 + u32::from(by_pair) });
+        if let Some((_, match_len)) = store.after(root) {
+            out.push(Anchor { cursor: Cursor(root.key()), match_len });
         }
         if self.before_root.is_some() {
             out.push(Anchor { cursor: RUNNERS_UP, match_len: 0 });
+        }
+        if let Some(segments) = &self.segments {
+            segments.anchors(committed, out);
+            out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
         }
     }
 
@@ -235,27 +279,32 @@ impl DraftSource for EchoSource {
         let store = self.store.lock();
         for (parent, &cursor) in (0..).zip(frontier) {
             if cursor == RUNNERS_UP {
-                if let (Some(before), Some(root)) = (self.before_root, self.root) {
-                    Self::propose(&store, before, root, 0, parent, out);
+                if let (Some(before), Some(root)) = (self.before_root, self.root)
+                    && let Some(slot) = store.slot(before)
+                {
+                    Self::propose(&store, (slot, 0), root, parent, out);
                 }
-                continue;
-            }
-            let pair = Pair { before: (cursor.0 >> 32) as u32, last: cursor.0 as u32 };
-            if pair.before != NONE && store.slot(pair).is_some() {
-                Self::propose(&store, pair, pair, 2, parent, out);
+            } else if segments::is_place(cursor) {
+                self.segments.iter().for_each(|segments| segments.expand(cursor, parent, out));
             } else {
-                Self::propose(&store, pair.single(), pair, 1, parent, out);
+                let pair = Pair { before: (cursor.0 >> 32) as u32, last: cursor.0 as u32 };
+                store
+                    .after(pair)
+                    .into_iter()
+                    .for_each(|after| Self::propose(&store, after, pair, parent, out));
             }
         }
     }
 
-    /// The owner of the store reports the lists.
+    /// The owner of shared lists reports them.
     fn memory_usage(&self) -> usize {
-        self.unread.memory_usage()
+        let own = if self.echoes { 0 } else { self.store.memory_usage() };
+        own + self.segments.as_ref().map_or(0, Segments::memory_usage)
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
+        let store = if self.echoes { self.store.clone() } else { self.store.copy() };
+        Box::new(Self { store, ..self.clone() })
     }
 }
 
@@ -280,19 +329,20 @@ mod tests {
         lists
     }
 
-    fn source(lists_max: u32) -> EchoSource {
-        EchoSource::new(EchoConfig { lists_max, ..EchoConfig::default() }, &EchoStore::new())
+    fn source(lists_max: u32) -> PredictionsSource {
+        let config = EchoConfig { lists_max, ..EchoConfig::default() };
+        PredictionsSource::with_echo(config, &EchoStore::new(), None)
     }
 
     /// The proposals at these cursors: (token, match length, cursor).
-    fn expand(source: &mut EchoSource, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
+    fn expand(source: &mut PredictionsSource, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
         let mut candidates = Candidates::with_limit(100);
         source.expand(frontier, &mut candidates);
         let of = |c: &Candidate| (char::from_u32(c.token.0).unwrap(), c.match_len, c.next);
         candidates.as_slice().iter().map(of).collect()
     }
 
-    fn at_root(source: &mut EchoSource) -> Vec<(char, u32, Cursor)> {
+    fn at_root(source: &mut PredictionsSource) -> Vec<(char, u32, Cursor)> {
         let mut anchors = Vec::new();
         source.anchors(&[], &mut anchors);
         assert!(anchors.is_sorted_by(|a, b| a.match_len >= b.match_len));
@@ -306,7 +356,7 @@ mod tests {
     #[test]
     fn two_tokens_come_before_one() {
         let mut source = source(100);
-        source.calibrate(0, &lists(&["b", "xy", "q", "b", "z"]));
+        source.calibrate(&tokens("abcqbr"), 0, &lists(&["b", "xy", "q", "b", "z"]));
         source.prime(&tokens("abcqbr"));
         source.truncate(5);
         source.prime(&tokens("abcqb"));
@@ -327,7 +377,7 @@ mod tests {
         let x = tree.push(NodeIdx::ROOT, TokenId('x' as u32), 0.5, 0);
         let y = tree.push(x, TokenId('y' as u32), 0.5, 0);
         source.reject(&tree, &[x, y], &lists(&["y", "z"]));
-        source.calibrate(0, &lists(&["b", "cx"]));
+        source.calibrate(&tokens("abcab"), 0, &lists(&["b", "cx"]));
         source.prime(&tokens("abcab"));
         let found = at_root(&mut source);
         assert_eq!(draft(&found), [('c', 2), ('x', 2)]);
@@ -341,7 +391,7 @@ mod tests {
     #[test]
     fn runners_up_of_the_row_before_are_children_of_the_root() {
         let mut source = source(100);
-        source.calibrate(0, &lists(&["cbe"]));
+        source.calibrate(&tokens("ab"), 0, &lists(&["cbe"]));
         source.prime(&tokens("ab"));
         let found = at_root(&mut source);
         assert_eq!(draft(&found), [('c', 0), ('e', 0)], "b is the root");
@@ -356,9 +406,9 @@ mod tests {
     #[test]
     fn sources_of_a_store_share_its_lists() {
         let store = EchoStore::new();
-        let of_store = || EchoSource::new(EchoConfig::default(), &store);
+        let of_store = || PredictionsSource::with_echo(EchoConfig::default(), &store, None);
         let mut one = of_store();
-        one.calibrate(0, &lists(&["b"]));
+        one.calibrate(&tokens("aa"), 0, &lists(&["b"]));
         one.prime(&tokens("aa"));
         let found = at_root(&mut one);
         assert_eq!(draft(&found), [('b', 1), ('b', 0)]);
@@ -370,7 +420,7 @@ mod tests {
         one.release();
         assert_eq!(one.memory_usage(), 0);
         assert_eq!(draft(&at_root(&mut later)), [('b', 1)]);
-        later.calibrate(1, &lists(&["c"]));
+        later.calibrate(&tokens("xaa"), 1, &lists(&["c"]));
         later.prime(&tokens("xaa"));
         one.prime(&tokens("xa"));
         assert_eq!(draft(&at_root(&mut one)), [('c', 2)]);
@@ -383,7 +433,7 @@ mod tests {
         for lists_max in [1, 100, 14_337, 20_000] {
             let config = EchoConfig { lists_max, ..EchoConfig::default() };
             let store = EchoStore::new();
-            let mut source = EchoSource::new(config, &store);
+            let mut source = PredictionsSource::with_echo(config, &store, None);
             let mut row = 0u32;
             let mut most = 0;
             for _ in 0..60 {
@@ -396,9 +446,58 @@ mod tests {
                 source.reject(&tree, &nodes, &lists(&vec!["abcdefgh"; nodes.len()]));
                 most = most.max(source.memory_usage() + store.memory_usage());
             }
-            let bound = EchoSource::bytes(config, 0);
+            let bound = PredictionsSource::bytes(config);
             assert!(most as u64 <= bound, "{lists_max} lists: {most} of {bound} bytes");
             assert_eq!(store.len(), lists_max as usize);
+        }
+    }
+
+    /// A source that calibrates: after "ab" and "bx" the target found what the text does not have.
+    fn calibrated(reuse: Option<ReuseConfig>) -> PredictionsSource {
+        let mut source = PredictionsSource::new(reuse);
+        source.calibrate(&tokens("abxab"), 0, &lists(&["", "xc", "y", ""]));
+        source.prime(&tokens("abxab"));
+        source
+    }
+
+    #[test]
+    fn lists_without_echo_are_the_sources_own() {
+        let mut source = calibrated(None);
+        let mut tree = DraftTree::new(TokenId('b' as u32));
+        let node = tree.push(NodeIdx::ROOT, TokenId('c' as u32), 0.5, 0);
+        source.reject(&tree, &[node], &lists(&["d"]));
+        let found = at_root(&mut source);
+        assert_eq!(draft(&found), [('x', 2), ('c', 2)]);
+        assert_eq!(draft(&expand(&mut source, &[found[0].2])), [('y', 2)]);
+        assert_eq!(expand(&mut source, &[found[1].2]), [], "no row of a rejected token");
+        let mut fork = source.fork();
+        source.truncate(3);
+        source.prime(&tokens("abxab"));
+        assert_eq!(draft(&at_root(&mut source)), [('x', 2), ('c', 2)], "lists stay with the text");
+        source.truncate(0);
+        source.prime(&tokens("abxab"));
+        assert_eq!(at_root(&mut source), [], "and go with it");
+        let mut anchors = Vec::new();
+        fork.anchors(&[], &mut anchors);
+        assert_eq!(anchors.len(), 1, "a fork has a copy");
+        source.release();
+        assert_eq!(source.memory_usage(), 0);
+    }
+
+    /// Of a rejected draft "xyz" the store finds x and y likely, so the segment drafts after the token that replaced x.
+    #[test]
+    fn a_segment_that_the_store_finds_likely_drafts_again() {
+        for (reuse, expected) in [(None, &[][..]), (Some(ReuseConfig::default()), &[('y', 0), ('x', 0)])] {
+            let mut source = calibrated(reuse);
+            let mut tree = DraftTree::new(TokenId('b' as u32));
+            let mut node = NodeIdx::ROOT;
+            for token in tokens("xyz") {
+                node = tree.push(node, token, 0.5, 0);
+            }
+            let new_tokens = tokens("q");
+            let outcome = StepOutcome { tree: &tree, accepted: &[], new_tokens: &new_tokens };
+            source.observe(&tokens("abxabq"), &outcome);
+            assert_eq!(draft(&at_root(&mut source)), expected);
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The source *calibration*: a token tree from the target's own predictions over the context (CoordGen, arXiv
-//! 2510.15312, section 3.3).
+//! CoordGen's calibration as published (arXiv 2510.15312, section 3.3): a token tree from the target's own predictions at the
+//! positions of the context.
 //!
-//! During prefill, one projection yields the target's distribution after each position of the prompt. The
-//! engine keeps the likeliest [successors](super::SuccessorLists) of each position. They are the target's
-//! predictions, which may differ from the text's next token. The tree follows the successors through the
-//! text:
+//! During prefill, one projection yields the target's distribution after each position of the prompt. The likeliest
+//! [successors](SuccessorLists) of each position are the target's predictions, which may differ from the text's next token. The
+//! tree follows the successors through the text:
 //!
 //! ```text
 //! output      … Clinton ▏
@@ -16,17 +15,15 @@
 //! A cursor is a position of the text whose preceding tokens agree with the path over some length. Its
 //! children are the position's successors. A child continues at the occurrences of its token, those with the
 //! longest agreement of preceding tokens first. A successor that does not occur in the text is a leaf. The
-//! rows that verification computes are positions too, so the output calibrates its own continuation.
+//! rows that verification computes are positions too.
 //!
 //! Per node of the tree, at most [`OCCURRENCES_MAX`] occurrences are compared and [`FOLLOWED_MAX`] lists are
-//! read, so the builder's rows bound the search.
+//! read, so the batch's rows bound the search. (The engine's source keys the same lists by the last two tokens instead.)
 
 use std::collections::HashMap;
 
-use super::evidence::EvidenceClass;
-use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, TargetListener};
-use super::successors::{Successor, SuccessorLists};
-use refrain_trees::TokenId;
+use refrain::TokenId;
+use refrain::drafting::{Anchor, Candidate, Candidates, Cursor, Successor, SuccessorLists};
 
 /// Maximum occurrences of a token that are compared, newest first.
 const OCCURRENCES_MAX: usize = 16;
@@ -46,12 +43,9 @@ struct Place {
     agreed: u32,
 }
 
-/// Drafts from the target's successors at the positions of the context.
-///
-/// Holds 48 bytes for each committed token and an entry for each distinct one; the session's context length
-/// is the bound.
+/// The target's successors at the positions of the context.
 #[derive(Clone, Debug, Default)]
-pub struct CalibrationSource {
+pub(super) struct Calibration {
     text: Vec<TokenId>,
     /// The previous position with the same token, or `NONE`. Shape of `text`.
     earlier: Vec<u32>,
@@ -64,15 +58,11 @@ pub struct CalibrationSource {
     places: Vec<Place>,
 }
 
-impl CalibrationSource {
-    /// A source without text.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    fn read(&mut self, committed: &[TokenId]) {
+impl Calibration {
+    /// Reads the text so far.
+    pub(super) fn read(&mut self, committed: &[TokenId]) {
         if committed.len() < self.text.len() {
-            self.truncate(committed.len()); // truncated without a call of `truncate`
+            self.reset();
         }
         for &token in committed.iter().take(TOKENS_MAX).skip(self.text.len()) {
             let position = self.text.len() as u32;
@@ -157,66 +147,21 @@ impl CalibrationSource {
             }
         }
     }
-}
 
-/// Encodes a place, or the place after its `n`th successor, as a cursor.
-fn encode(place: Place, successor: Option<usize>) -> Cursor {
-    let n = successor.map_or(0, |n| n as u64 + 1);
-    Cursor(u64::from(place.position) | u64::from(place.agreed) << 24 | n << 32)
-}
-
-fn decode(cursor: Cursor) -> (Place, Option<usize>) {
-    let place = Place { position: cursor.0 as u32 & 0xFF_FFFF, agreed: (cursor.0 >> 24) as u32 & 0xFF };
-    (place, (cursor.0 >> 32).checked_sub(1).map(|n| n as usize))
-}
-
-impl TargetListener for CalibrationSource {
-    fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
+    /// Takes the successors of the positions of the text.
+    pub(super) fn calibrate(&mut self, first: usize, lists: &SuccessorLists) {
         if first < TOKENS_MAX {
             self.lists.write(first, lists);
         }
     }
-}
 
-impl DraftSource for CalibrationSource {
-    fn name(&self) -> &str {
-        "calibration"
+    /// Forgets the text.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
     }
 
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::TargetRows
-    }
-
-    fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
-        Some(self)
-    }
-
-    fn prime(&mut self, committed: &[TokenId]) {
-        self.read(committed);
-    }
-
-    fn release(&mut self) {
-        *self = Self::new();
-    }
-
-    fn truncate(&mut self, len: usize) {
-        if len == 0 {
-            self.text.clear();
-            self.earlier.clear();
-            self.newest.clear();
-        }
-        self.lists.truncate(len);
-        self.places.clear();
-        while self.text.len() > len {
-            let (token, earlier) = (self.text.pop(), self.earlier.pop());
-            if let (Some(token), Some(earlier)) = (token, earlier) {
-                // `NONE` means that the token no longer occurs.
-                self.newest.insert(token, earlier);
-            }
-        }
-    }
-
-    fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
+    /// Appends the positions whose preceding tokens agree with the end of the text, the longest agreement first.
+    pub(super) fn anchors(&mut self, out: &mut Vec<Anchor>) {
         let Some((&root, before)) = self.text.split_last() else { return };
         // The path is the text itself, up to the token before the root.
         let end = Place { position: (before.len() as u32).wrapping_sub(1), agreed: AGREED_MAX - 1 };
@@ -235,7 +180,8 @@ impl DraftSource for CalibrationSource {
         out.extend(self.places.iter().map(anchor));
     }
 
-    fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
+    /// Pushes the successors at each cursor.
+    pub(super) fn expand(&self, frontier: &[Cursor], out: &mut Candidates) {
         for (parent, &cursor) in frontier.iter().enumerate() {
             let parent = parent as u32;
             let (place, successor) = decode(cursor);
@@ -252,17 +198,25 @@ impl DraftSource for CalibrationSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
+    /// Bytes on the heap.
+    pub(super) fn memory_usage(&self) -> usize {
         self.text.capacity() * size_of::<TokenId>()
             + self.earlier.capacity() * size_of::<u32>()
             + self.newest.capacity() * (size_of::<(TokenId, u32)>() + 1)
             + self.lists.memory_usage()
             + self.places.capacity() * size_of::<Place>()
     }
+}
 
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
+/// Encodes a place, or the place after its `n`th successor, as a cursor.
+fn encode(place: Place, successor: Option<usize>) -> Cursor {
+    let n = successor.map_or(0, |n| n as u64 + 1);
+    Cursor(u64::from(place.position) | u64::from(place.agreed) << 24 | n << 32)
+}
+
+fn decode(cursor: Cursor) -> (Place, Option<usize>) {
+    let place = Place { position: cursor.0 as u32 & 0xFF_FFFF, agreed: (cursor.0 >> 24) as u32 & 0xFF };
+    (place, (cursor.0 >> 32).checked_sub(1).map(|n| n as usize))
 }
 
 #[cfg(test)]
@@ -270,14 +224,14 @@ mod tests {
     use super::*;
 
     /// A source with `text` and these successors: (position, tokens with percentages).
-    fn source(text: &str, lists: &[(usize, &[(char, u8)])]) -> CalibrationSource {
-        let mut source = CalibrationSource::new();
+    fn source(text: &str, lists: &[(usize, &[(char, u8)])]) -> Calibration {
+        let mut source = Calibration::default();
         for &(position, list) in lists {
             let mut one = SuccessorLists::new();
             one.push(&successors(list));
             source.calibrate(position, &one);
         }
-        source.prime(&tokens(text));
+        source.read(&tokens(text));
         source
     }
 
@@ -294,16 +248,16 @@ mod tests {
     }
 
     /// The proposals at these cursors: (token, match length, cursor).
-    fn expand(source: &mut CalibrationSource, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
+    fn expand(source: &mut Calibration, frontier: &[Cursor]) -> Vec<(char, u32, Cursor)> {
         let mut candidates = Candidates::with_limit(100);
         source.expand(frontier, &mut candidates);
         let of = |c: &Candidate| (char::from_u32(c.token.0).unwrap(), c.match_len, c.next);
         candidates.as_slice().iter().map(of).collect()
     }
 
-    fn anchors(source: &mut CalibrationSource) -> Vec<Cursor> {
+    fn anchors(source: &mut Calibration) -> Vec<Cursor> {
         let mut anchors = Vec::new();
-        source.anchors(&[], &mut anchors);
+        source.anchors(&mut anchors);
         assert!(anchors.is_sorted_by(|a, b| a.match_len >= b.match_len));
         anchors.iter().map(|anchor| anchor.cursor).collect()
     }
@@ -351,20 +305,6 @@ mod tests {
         let frontier = anchors(&mut source);
         // "h" occurs at 40 newer positions, all without successors.
         assert_eq!(draft(&expand(&mut source, &frontier)), [('i', 8)]);
-    }
-
-    #[test]
-    fn truncation_keeps_what_is_still_true() {
-        let lists: &[(usize, &[(char, u8)])] = &[(1, &[('x', 90)]), (4, &[('y', 90)])];
-        let mut whole = source("abcabca", lists);
-        whole.truncate(3);
-        whole.prime(&tokens("abcdab"));
-        let frontier = anchors(&mut whole);
-        assert_eq!(draft(&expand(&mut whole, &frontier)), [('x', 2)]);
-        let mut fresh = source("abcdab", &lists[..1]);
-        let frontier = anchors(&mut fresh);
-        assert_eq!(draft(&expand(&mut fresh, &frontier)), [('x', 2)]);
-        assert_eq!((whole.text, whole.earlier), (fresh.text, fresh.earlier));
     }
 
     #[test]
