@@ -12,7 +12,7 @@ use refrain::drafting::{
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::{CancelToken, Engine, GenerateOptions, Sampling, SessionError, SessionOptions, Stats, TokenId};
 
-use crate::common::{Rng, Tiny, plain, prompt, run, run_in, samplings};
+use crate::common::{self, Rng, Tiny, plain, prompt, run, run_in, samplings};
 
 const MAX_TOKENS: usize = 40;
 
