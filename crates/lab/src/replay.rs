@@ -296,9 +296,11 @@ impl<'a> Lane<'a> {
 
     fn limits(&self, rest: &[TokenId]) -> StepLimits {
         match self.setting.strategy {
-            Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
+            Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0, ..StepLimits::NONE },
             // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
-            _ => StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1 },
+            _ => {
+                StepLimits { max_rows: self.setting.max_rows, max_depth: rest.len() - 1, ..StepLimits::NONE }
+            }
         }
     }
 

@@ -325,6 +325,11 @@ impl CostProfile {
         self.hidden.added_us(draft_us * self.n_members as f32)
     }
 
+    /// Maximum time of a step that may take `extra_us` longer than a plain one, in µs. In a shared pass, each generation may.
+    pub(crate) fn us_max(&self, extra_us: f32) -> f32 {
+        self.step_us(1, 1) + extra_us.max(0.0) * self.n_members as f32
+    }
+
     /// The costs of a draft in a pass that `n` generations share and in which all draft alike: `rows` rows of
     /// each take the time of `n · rows` rows, and they draft one after another.
     pub(crate) fn shared_by(&self, n: usize) -> Self {

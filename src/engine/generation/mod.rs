@@ -192,6 +192,8 @@ impl<S: BorrowMut<Session>> Generation<S> {
         session.prime(&run.cancel);
         self.progress = Progress::Steps;
         watch.lap(&mut run.stats.time_us.prime);
+        let times = &run.stats.time_us;
+        session.drafting.account.prefilled(times.prefill + times.calibrate, times.prime);
         if run.stats.steps == 0 {
             run.joules = session.shared.joules();
         }
@@ -303,6 +305,8 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
+    let row_us = f64::from(session.drafting.costs.verify_us(1, 1));
+    session.shared.carried().put(session.drafting.account.end(row_us));
     // Lossy acceptance does not learn, because its output depends on its drafts.
     if run.stats.lossy.is_none() {
         let Session { shared, options, target, drafting, .. } = &*session;

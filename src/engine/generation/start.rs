@@ -111,6 +111,10 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, rows, request);
+    // Where rows are free by construction, no draft has a price.
+    let stake = session.options.policy.stake.filter(|_| request.drafts && !costs.has_free_rows());
+    let carried_us = if stake.is_some() { session.shared.carried().take() } else { 0.0 };
+    session.drafting.account.begin(stake, carried_us, f64::from(costs.verify_us(1, 1)));
     session.drafting.begin(policy, (costs, prompt_len));
     learned
 }

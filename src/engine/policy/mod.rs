@@ -2,7 +2,7 @@
 //! properties of the generation, and the device state.
 //!
 //! ```text
-//! skip rules ── acceptance floor ── heat, memory pressure ──► no draft, with its reason
+//! skip rules ── acceptance floor ── heat, memory pressure ── account ──► no draft, with its reason
 //!                                           │
 //! k: auto, fixed, PID ── min ───────────────┴──► maximum rows
 //! ```
@@ -11,10 +11,12 @@
 //! count every decision with its reason. Fixed and controlled row counts are the methods of earlier work on
 //! phones; the tree builder ([`DraftRows::Auto`]) does not need them, and they serve as baselines.
 
+mod account;
 mod device;
 mod floor;
 mod pid;
 
+pub(crate) use account::{Account, Carried, StepTime};
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
 
@@ -58,6 +60,7 @@ pub(super) enum Skip {
     BelowFloor,
     MemoryPressure,
     Heat,
+    NotPaid,
 }
 
 /// The reason for fewer rows than the policy's `k`.
@@ -178,6 +181,7 @@ impl Skip {
             Skip::BelowFloor => &mut off.below_floor,
             Skip::MemoryPressure => &mut off.memory_pressure,
             Skip::Heat => &mut off.heat,
+            Skip::NotPaid => &mut off.not_paid,
         }
     }
 }
