@@ -46,13 +46,13 @@ pub struct OnMachine {
     pub prompt: Vec<Measurement>,
 }
 
-/// Replays `rows` on each of these machines, with batches of at most `max_rows`. One machine follows the other; `n_threads`
+/// Replays `rows` on each of these machines, with batches of at most `max_rows`, and drafts that are paid from this stake. One machine follows the other; `n_threads`
 /// share the subtasks of one.
 pub fn measure(
     rows: &[TokenRow],
     half: Half,
     machines: &[(String, Costs)],
-    max_rows: usize,
+    (max_rows, stake): (usize, Option<f32>),
     vocab_size: usize,
     n_threads: usize,
 ) -> Vec<OnMachine> {
@@ -65,6 +65,7 @@ pub fn measure(
                 costs: costs.clone(),
                 constants: Constants::default(),
                 fresh: false,
+                stake,
                 explain: false,
             };
             run(rows, half, &[setting], vocab_size, n_threads)
@@ -154,6 +155,27 @@ fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) ->
             write!(out, " {plain} ({}) |", bold(cell.over_prompt, OVER_PROMPT_MIN))?;
         }
         writeln!(out)?;
+    }
+    writeln!(out, "\nResponses, each alone\n")?;
+    writeln!(out, "| machine | least | 1 in 100 | below 0.98 | below 0.99 | median | mean |")?;
+    writeln!(out, "| --- |{}", " ---: |".repeat(6))?;
+    for machine in measured {
+        let mut speeds: Vec<f32> =
+            machine.all.iter().flat_map(|of| of.tally.speeds.iter().copied()).collect();
+        speeds.sort_by(f32::total_cmp);
+        let at = |share: f64| speeds.get((speeds.len() as f64 * share) as usize).copied().unwrap_or(f32::NAN);
+        let below = |min: f32| speeds.partition_point(|&speed| speed < min);
+        let mut all = Tally::default();
+        machine.all.iter().for_each(|of| all.add(&of.tally));
+        let (least, low, median) = (at(0.0), at(0.01), at(0.5));
+        writeln!(
+            out,
+            "| {} | {least:.3} | {low:.3} | {} | {} | {median:.3} | {:.3} |",
+            machine.name,
+            below(0.98),
+            below(0.99),
+            all.speed_up(true)
+        )?;
     }
     let subtasks: Vec<Vec<Cell>> = measured.iter().map(|machine| machine.cells(false)).collect();
     let n_all: usize = subtasks.iter().map(Vec::len).sum();

@@ -11,6 +11,7 @@ use refrain::internals::draft::{
     OrderConfig, PassagesSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, ReuseConfig,
     ReuseSource, StepLimits, TreeBuilder, VERIFY_ROWS_MAX,
 };
+use refrain::internals::engine::{Account, StepTime};
 use refrain::internals::verify::{Walk, walk};
 use refrain::{HistoryStore, TokenId};
 
@@ -37,6 +38,9 @@ pub struct Setting {
     pub constants: Constants,
     /// Whether every row starts with the shipped reliability table, instead of the table learnt from earlier rows.
     pub fresh: bool,
+    /// Maximum share of the time of a response that drafts may lose ([`refrain::drafting::DraftPolicy::stake`]); `None`: drafts need not
+    /// be paid.
+    pub stake: Option<f32>,
     /// Whether each step of [`Strategy::Refrain`] and [`Strategy::Retrieval`] gets the [reason](StepEnd) of its end. Drafts
     /// are then built twice, so their times are not those of drafting alone.
     pub explain: bool,
@@ -97,6 +101,9 @@ pub struct Lane<'a> {
     /// The same for the source echo.
     echo: EchoStore,
     walk: Walk,
+    account: Account,
+    /// What earlier rows have left for drafts, in µs.
+    carried_us: f64,
 }
 
 /// Called with each claim at a visited node, and whether the response confirmed it.
@@ -133,6 +140,8 @@ impl<'a> Lane<'a> {
             rows: SharedRows::default(),
             echo: EchoStore::new(),
             walk: Walk::default(),
+            account: Account::default(),
+            carried_us: 0.0,
         }
     }
 
@@ -155,15 +164,29 @@ impl<'a> Lane<'a> {
         self.read_prompt(row, &mut sources);
         sources.iter_mut().for_each(|source| source.prime(&committed));
         let mut explainer = self.explainer(row);
+        let row_us = f64::from(costs.verify_us(1, 1));
+        self.account.begin(self.setting.stake, std::mem::take(&mut self.carried_us), row_us);
+        let (mut row_plain_us, mut row_us_total) = (0.0, 0.0);
+        let mut is_behind = false;
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let limits = self.limits(rest);
+            let extra_us = self.account.extra_us() as f32;
+            let limits = StepLimits { extra_us, ..self.limits(rest) };
+            let is_paid = costs.verify_us(2, 1) - costs.verify_us(1, 1) <= extra_us;
             if let Some(explainer) = &mut explainer {
                 explainer.prepare(&builder, &mut sources, &committed, limits, &costs);
             }
             let started = Instant::now();
-            builder.build(&mut sources, &committed, limits, &costs, &mut tree);
+            if is_paid {
+                if std::mem::take(&mut is_behind) {
+                    sources.iter_mut().for_each(|source| source.prime(&committed));
+                }
+                builder.build(&mut sources, &committed, limits, &costs, &mut tree);
+            } else {
+                tree.start(committed[committed.len() - 1]);
+                is_behind = true;
+            }
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
@@ -186,13 +209,28 @@ impl<'a> Lane<'a> {
                 builder.claims_seen(&outcome, judge);
             }
             let started = Instant::now();
-            builder.observe(&mut sources, &committed, &outcome);
+            if is_paid {
+                builder.observe(&mut sources, &committed, &outcome);
+            }
             us += started.elapsed();
 
             tally.draft_us.push(us.as_secs_f32() * 1e6);
             // The measured batches are chains. The builder's reserve for unknown shapes is not part of the time.
-            tally.verify_us += f64::from(costs.verify_us(tree.len(), 1));
-            tally.plain_us += f64::from(costs.verify_us(1, 1)) * new_tokens.len() as f64;
+            let (draft_us, verify_us) = (us.as_secs_f64() * 1e6, f64::from(costs.verify_us(tree.len(), 1)));
+            let plain_us = row_us * new_tokens.len() as f64;
+            tally.verify_us += verify_us;
+            tally.plain_us += plain_us;
+            row_plain_us += plain_us;
+            row_us_total += draft_us + verify_us;
+            self.account.observe(StepTime {
+                drafting_us: draft_us,
+                other_us: verify_us,
+                row_us,
+                n_tokens: new_tokens.len(),
+                has_draft: tree.len() > 1,
+                may_draft: is_paid,
+                is_shared: false,
+            });
             self.count(&tree, new_tokens, &sources, tally);
             if let Some(trace) = wanted.trace.as_mut() {
                 trace.push(traced(&tree, self.walk.path(), new_tokens, &sources));
@@ -203,6 +241,8 @@ impl<'a> Lane<'a> {
         let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
+        tally.speeds.push((row_plain_us / row_us_total) as f32);
+        self.carried_us = self.account.end(row_us);
         self.table = builder.table().clone();
         self.times = builder.times().clone();
         self.leave(row);

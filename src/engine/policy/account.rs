@@ -41,7 +41,7 @@ const DRAFTING_RATE: f64 = 1.0 / 8.0;
 
 /// See the [module](self).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Account {
+pub struct Account {
     /// Share of the time that drafts may lose; `None`: drafts need not be paid.
     stake: Option<f64>,
     carried_us: f64,
@@ -63,19 +63,21 @@ struct PlainStep {
 
 /// A finished step.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StepTime {
+pub struct StepTime {
     /// Time of drafting and of learning, in µs.
-    pub(crate) drafting_us: f64,
+    pub drafting_us: f64,
     /// All other time, in µs: that of a plain step, if nothing was drafted.
-    pub(crate) other_us: f64,
+    pub other_us: f64,
     /// Time of a plain pass by the costs, in µs.
-    pub(crate) row_us: f64,
-    pub(crate) n_tokens: usize,
-    pub(crate) has_draft: bool,
+    pub row_us: f64,
+    /// Committed tokens.
+    pub n_tokens: usize,
+    /// Whether rows were drafted.
+    pub has_draft: bool,
     /// Whether sources were asked.
-    pub(crate) may_draft: bool,
+    pub may_draft: bool,
     /// Whether other generations shared the pass. Its plain time is not learned.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
 }
 
 impl Account {
@@ -83,7 +85,7 @@ impl Account {
     const CARRIED_STEPS_MAX: f64 = 4.0;
 
     /// Begins a generation with what earlier ones have left, or owe. The estimate of a plain step stays, and follows the costs.
-    pub(crate) fn begin(&mut self, stake: Option<f32>, carried_us: f64, row_us: f64) {
+    pub fn begin(&mut self, stake: Option<f32>, carried_us: f64, row_us: f64) {
         self.stake = stake.map(f64::from);
         (self.carried_us, self.saved_us, self.elapsed_us) = (carried_us, 0.0, 0.0);
         if let Some(plain) = &mut self.plain {
@@ -92,40 +94,41 @@ impl Account {
     }
 
     /// Sets the time of prefill, and that of reading the text into the sources.
-    pub(crate) fn prefilled(&mut self, us: f64, drafting_us: f64) {
+    pub fn prefilled(&mut self, us: f64, drafting_us: f64) {
         self.elapsed_us += time(us) + time(drafting_us);
         self.saved_us -= time(drafting_us);
     }
 
     /// Moves the estimate of a plain step to a longer text.
-    pub(crate) fn scale(&mut self, factor: f64) {
+    pub fn scale(&mut self, factor: f64) {
         if let Some(plain) = self.plain.as_mut().filter(|_| factor.is_finite() && factor > 0.0) {
             plain.us *= factor;
         }
     }
 
     /// What drafts may cost now, in µs; infinite without a bound. Negative: they have cost more than they were allowed to.
-    pub(crate) fn balance_us(&self) -> f64 {
+    pub fn balance_us(&self) -> f64 {
         let Some(stake) = self.stake else { return f64::INFINITY };
         self.carried_us + self.saved_us + stake * self.elapsed_us
     }
 
     /// What the rows of a draft may cost now, in µs: the balance, less the time of drafting them.
-    pub(crate) fn extra_us(&self) -> f64 {
+    pub fn extra_us(&self) -> f64 {
         self.balance_us() - self.drafting_us
     }
 
     /// What drafts have saved in this generation, in µs; negative: lost.
-    pub(crate) fn saved_us(&self) -> f64 {
+    pub fn saved_us(&self) -> f64 {
         self.saved_us
     }
 
     /// Estimated time of a plain step, in µs, if the costs expect `row_us` for its pass.
-    pub(crate) fn plain_us(&self, row_us: f64) -> f64 {
+    pub fn plain_us(&self, row_us: f64) -> f64 {
         self.plain.map_or(row_us, |plain| plain.us.min(plain.ratio * row_us))
     }
 
-    pub(crate) fn observe(&mut self, step: StepTime) {
+    /// Counts a finished step, and learns the time of plain ones.
+    pub fn observe(&mut self, step: StepTime) {
         let (drafting_us, other_us) = (time(step.drafting_us), time(step.other_us));
         self.elapsed_us += drafting_us + other_us;
         if step.has_draft {
@@ -148,7 +151,7 @@ impl Account {
 
     /// Ends the generation. Returns what it leaves to the next one, or owes: of its balance, at most its share of the time elapsed and a
     /// few plain steps.
-    pub(crate) fn end(&mut self, row_us: f64) -> f64 {
+    pub fn end(&mut self, row_us: f64) -> f64 {
         let Some(stake) = self.stake.take() else { return 0.0 };
         let earned = self.carried_us.max(0.0) + stake * self.elapsed_us;
         self.balance_us().min(earned).min(Self::CARRIED_STEPS_MAX * self.plain_us(row_us))
@@ -306,7 +309,7 @@ mod tests {
             let mut account = Account::default();
             account.begin(STAKE, 0.0, 1000.0);
             for (step, [drafting_us, other_us, row_us]) in times.into_iter().enumerate() {
-                let (has_draft, may_draft: has_draft, is_shared) = (step % 2 == 0, step % 5 == 0);
+                let (has_draft, is_shared) = (step % 2 == 0, step % 5 == 0);
                 account.scale(row_us);
                 account.observe(StepTime { drafting_us, other_us, row_us, n_tokens: 1, has_draft, may_draft: has_draft, is_shared });
             }

@@ -16,7 +16,8 @@ mod device;
 mod floor;
 mod pid;
 
-pub(crate) use account::{Account, Carried, StepTime};
+pub(crate) use account::Carried;
+pub use account::{Account, StepTime};
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
 
