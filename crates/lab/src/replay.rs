@@ -165,7 +165,8 @@ impl<'a> Lane<'a> {
         sources.iter_mut().for_each(|source| source.prime(&committed));
         let mut explainer = self.explainer(row);
         let row_us = f64::from(costs.verify_us(1, 1));
-        self.account.begin(self.setting.stake, std::mem::take(&mut self.carried_us), row_us);
+        let prompt_us = costs.prompt_us(row.prompt.len());
+        self.account.begin(self.setting.stake, (std::mem::take(&mut self.carried_us), prompt_us), row_us);
         let (mut row_plain_us, mut row_us_total) = (0.0, 0.0);
         let mut is_behind = false;
         let mut n_said = 0;
@@ -241,7 +242,7 @@ impl<'a> Lane<'a> {
         let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
-        tally.speeds.push((row_plain_us / row_us_total) as f32);
+        tally.speeds.push([0.0, prompt_us].map(|us| ((us + row_plain_us) / (us + row_us_total)) as f32));
         self.carried_us = self.account.end(row_us);
         self.table = builder.table().clone();
         self.times = builder.times().clone();

@@ -25,8 +25,8 @@ pub struct Tally {
     pub verify_us: f64,
     /// Time of plain decoding of the same tokens according to the cost profile, in µs.
     pub plain_us: f64,
-    /// For each replayed row, its speed relative to plain decoding, drafting included.
-    pub speeds: Vec<f32>,
+    /// For each replayed row, its speed relative to plain decoding, drafting included: without and with the time of its prompt.
+    pub speeds: Vec<[f32; 2]>,
     /// Number of tree rows that were looked up in a trace.
     pub n_looked_up: usize,
     /// Of these, the rows that the trace does not have: the tree left the recorded batches.

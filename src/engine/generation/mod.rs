@@ -191,9 +191,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.progress = Progress::Working;
         session.prime(&run.cancel);
         self.progress = Progress::Steps;
-        watch.lap(&mut run.stats.time_us.prime);
-        let times = &run.stats.time_us;
-        session.drafting.account.prefilled(times.prefill + times.calibrate, times.prime);
+        session.drafting.account.primed(watch.lap(&mut run.stats.time_us.prime));
         if run.stats.steps == 0 {
             run.joules = session.shared.joules();
         }

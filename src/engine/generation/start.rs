@@ -114,7 +114,8 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     // Where rows are free by construction, no draft has a price.
     let stake = session.options.policy.stake.filter(|_| request.drafts && !costs.has_free_rows());
     let carried_us = if stake.is_some() { session.shared.carried().take() } else { 0.0 };
-    session.drafting.account.begin(stake, carried_us, f64::from(costs.verify_us(1, 1)));
+    let paid_us = (carried_us, costs.prompt_us(prompt_len));
+    session.drafting.account.begin(stake, paid_us, f64::from(costs.verify_us(1, 1)));
     session.drafting.begin(policy, (costs, prompt_len));
     learned
 }

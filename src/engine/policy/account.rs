@@ -5,7 +5,7 @@
 //!
 //! - `u_i`: the time of step `i`; `c_i ≥ 1`: the tokens that it commits;
 //! - `p_i`: the estimated time of a plain step at that place in the text;
-//! - `U`: the time elapsed, prefill included,
+//! - `U`: the time elapsed, with that of the prompt, whether it was computed or kept,
 //!
 //! the balance is
 //!
@@ -28,8 +28,7 @@
 //!
 //! The bound is as good as `p_i`. It is learned from plain steps only, rises slowly and falls fast, and never exceeds what the common
 //! level of all steps implies: too low an estimate costs drafts, too high a one would cost time. An answer may lose, beyond its stake,
-//! what the answers before it have left ([`Account::CARRIED_STEPS_MAX`] plain steps at most), so the bound with `carried = 0` holds for
-//! a conversation as a whole.
+//! what the answers before it have left (one plain step at most), so that the bound with `carried = 0` holds for a conversation as a whole.
 
 /// Weight of a plain step in the estimate of plain steps, by whether it took longer or less long than the estimate.
 const RISE: f64 = 1.0 / 8.0;
@@ -81,22 +80,20 @@ pub struct StepTime {
 }
 
 impl Account {
-    /// Plain steps that one generation can leave to the next.
-    const CARRIED_STEPS_MAX: f64 = 4.0;
-
-    /// Begins a generation with what earlier ones have left, or owe. The estimate of a plain step stays, and follows the costs.
-    pub fn begin(&mut self, stake: Option<f32>, carried_us: f64, row_us: f64) {
+    /// Begins a generation behind a prompt that takes `prompt_us`, with what earlier ones have left, or owe. The estimate of a plain
+    /// step stays, and follows the costs.
+    pub fn begin(&mut self, stake: Option<f32>, (carried_us, prompt_us): (f64, f64), row_us: f64) {
         self.stake = stake.map(f64::from);
-        (self.carried_us, self.saved_us, self.elapsed_us) = (carried_us, 0.0, 0.0);
+        (self.carried_us, self.saved_us, self.elapsed_us) = (carried_us, 0.0, time(prompt_us));
         if let Some(plain) = &mut self.plain {
             plain.us = plain.ratio * row_us;
         }
     }
 
-    /// Sets the time of prefill, and that of reading the text into the sources.
-    pub fn prefilled(&mut self, us: f64, drafting_us: f64) {
-        self.elapsed_us += time(us) + time(drafting_us);
-        self.saved_us -= time(drafting_us);
+    /// Counts the time in which the sources read the prompt.
+    pub fn primed(&mut self, us: f64) {
+        self.elapsed_us += time(us);
+        self.saved_us -= time(us);
     }
 
     /// Moves the estimate of a plain step to a longer text.
@@ -149,12 +146,12 @@ impl Account {
         }
     }
 
-    /// Ends the generation. Returns what it leaves to the next one, or owes: of its balance, at most its share of the time elapsed and a
-    /// few plain steps.
+    /// Ends the generation. Returns what it leaves to the next one, or owes: of its balance, at most its share of the time elapsed, and
+    /// the time of a plain step.
     pub fn end(&mut self, row_us: f64) -> f64 {
         let Some(stake) = self.stake.take() else { return 0.0 };
         let earned = self.carried_us.max(0.0) + stake * self.elapsed_us;
-        self.balance_us().min(earned).min(Self::CARRIED_STEPS_MAX * self.plain_us(row_us))
+        self.balance_us().min(earned).min(self.plain_us(row_us))
     }
 }
 
@@ -278,8 +275,7 @@ mod tests {
             prefill_us in 0.0..50_000.0f64,
         ) {
             let mut account = Account::default();
-            account.begin(STAKE, carried_us, 1000.0);
-            account.prefilled(prefill_us, 0.0);
+            account.begin(STAKE, (carried_us, prefill_us), 1000.0);
             let Result { took_us, plain_us, excess_us } = run(&adversary, &mut account, is_known);
             let carried_us = carried_us.max(0.0);
             let bound_us = (plain_us + prefill_us + carried_us + excess_us) / 0.99;
@@ -293,12 +289,12 @@ mod tests {
             let (mut took_us, mut plain_us, mut excess_us) = (0.0, 0.0, 0.0f64);
             let (mut account, mut carried_us) = (Account::default(), 0.0);
             for adversary in &answers {
-                account.begin(STAKE, carried_us, 1000.0);
+                account.begin(STAKE, (carried_us, 0.0), 1000.0);
                 let result = run(adversary, &mut account, true);
                 (took_us, plain_us) = (took_us + result.took_us, plain_us + result.plain_us);
                 excess_us = excess_us.max(result.excess_us);
                 carried_us = account.end(1000.0);
-                prop_assert!(carried_us <= Account::CARRIED_STEPS_MAX * account.plain_us(1000.0));
+                prop_assert!(carried_us <= account.plain_us(1000.0));
             }
             prop_assert!(took_us <= (plain_us + excess_us) / 0.99 + 1e-6);
         }
@@ -307,7 +303,7 @@ mod tests {
         #[test]
         fn clocks_may_be_wrong(times in prop::collection::vec(any::<[f64; 3]>(), 1..50)) {
             let mut account = Account::default();
-            account.begin(STAKE, 0.0, 1000.0);
+            account.begin(STAKE, (0.0, 0.0), 1000.0);
             for (step, [drafting_us, other_us, row_us]) in times.into_iter().enumerate() {
                 let (has_draft, is_shared) = (step % 2 == 0, step % 5 == 0);
                 account.scale(row_us);
@@ -336,7 +332,7 @@ mod tests {
     #[test]
     fn a_draft_that_is_accepted_pays_for_many() {
         let mut account = Account::default();
-        account.begin(STAKE, 0.0, 1000.0);
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
         account.observe(plain(1000.0));
         assert!((account.balance_us() - 10.0).abs() < 1e-9, "one percent of the time elapsed");
         account.observe(drafted(1500.0, 3));
@@ -346,16 +342,14 @@ mod tests {
     #[test]
     fn a_long_prompt_pays_for_the_first_draft() {
         let mut account = Account::default();
-        account.begin(STAKE, 0.0, 1000.0);
-        assert!(account.balance_us() <= 0.0);
-        account.prefilled(200_000.0, 0.0);
+        account.begin(STAKE, (0.0, 200_000.0), 1000.0);
         assert_eq!(account.balance_us(), 2000.0);
     }
 
     #[test]
     fn an_interruption_teaches_little_and_a_faster_device_at_once() {
         let mut account = Account::default();
-        account.begin(STAKE, 0.0, 1000.0);
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
         account.observe(plain(1000.0));
         account.observe(plain(60e6));
         assert!(account.plain_us(1000.0) < 1100.0, "a plain step that takes a minute once");
@@ -369,12 +363,12 @@ mod tests {
     #[test]
     fn a_debt_is_paid_back_before_the_next_draft() {
         let mut account = Account::default();
-        account.begin(STAKE, 0.0, 1000.0);
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
         account.observe(plain(1000.0));
         account.observe(drafted(5000.0, 1));
         assert!(account.balance_us() < -3900.0);
         let owed_us = account.end(1000.0);
-        account.begin(STAKE, owed_us, 1000.0);
+        account.begin(STAKE, (owed_us, 0.0), 1000.0);
         let steps = (0..1000).take_while(|_| {
             account.observe(plain(1000.0));
             account.balance_us() < 0.0
