@@ -303,8 +303,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
-    let row_us = f64::from(session.drafting.costs.verify_us(1, 1));
-    session.shared.carried().put(session.drafting.account.end(row_us));
+    session.shared.owed().put(session.drafting.account.end());
     // Lossy acceptance does not learn, because its output depends on its drafts.
     if run.stats.lossy.is_none() {
         let Session { shared, options, target, drafting, .. } = &*session;

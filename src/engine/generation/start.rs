@@ -113,9 +113,9 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     let policy = Policy::new(&session.options.policy, rows, request);
     // Where rows are free by construction, no draft has a price.
     let stake = session.options.policy.stake.filter(|_| request.drafts && !costs.has_free_rows());
-    let carried_us = if stake.is_some() { session.shared.carried().take() } else { 0.0 };
-    let paid_us = (carried_us, costs.prompt_us(prompt_len));
-    session.drafting.account.begin(stake, paid_us, f64::from(costs.verify_us(1, 1)));
+    let owed_us = if stake.is_some() { session.shared.owed().take() } else { 0.0 };
+    let before_us = (owed_us, costs.prompt_us(prompt_len));
+    session.drafting.account.begin(stake, before_us, f64::from(costs.verify_us(1, 1)));
     session.drafting.begin(policy, (costs, prompt_len));
     learned
 }

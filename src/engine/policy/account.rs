@@ -1,34 +1,36 @@
 //! The account of a generation: the time that drafts have saved, and what they may spend.
 //!
-//! A step without a draft is a plain step and costs what a plain step costs. A step with a draft takes longer, and is repaid only if
-//! drafts are accepted. With
+//! A step without a draft is a plain step. A step with a draft takes longer, and is repaid only if drafts are accepted. With
 //!
-//! - `u_i`: the time of step `i`; `c_i ≥ 1`: the tokens that it commits;
+//! - `u_i`: the time of step `i`, and `c_i ≥ 1`: the tokens that it commits;
 //! - `p_i`: the estimated time of a plain step at that place in the text;
-//! - `U`: the time elapsed, with that of the prompt, whether it was computed or kept,
+//! - `C`: the time of the prompt, whether it was computed or kept, and `T = Σ u_i`: the time of decoding so far,
 //!
 //! the balance is
 //!
 //! ```text
-//! balance = carried + Σ (p_i · c_i − u_i) + stake · U        (plain steps: p_i = u_i, less the time spent on drafting)
+//! balance = Σ (p_i · c_i − u_i) + stake · (C + T) − owed        (in a plain step only the time of drafting counts)
 //! ```
 //!
 //! A draft is bought only if its price, the expected time of its step beyond a plain one, is at most the balance.
 //!
-//! **Bound.** Let `e` be the largest amount by which a step with a draft exceeded its price. Then the generation takes at most
+//! **Bound.** Let `e` be the largest amount by which a step exceeded its price. With `P = Σ p_i · c_i`, the estimated time of plain
+//! decoding, the answer takes at most
 //!
 //! ```text
-//! T ≤ (P + carried + e) / (1 − stake)        P = Σ p_i · c_i, the estimated time of plain decoding
+//! C + T ≤ (C + P + e) / (1 − stake)
 //! ```
 //!
-//! *Proof.* A bought draft leaves a balance of at least `balance − price − (u_i − p_i − price) + p_i (c_i − 1) ≥ −e`, because
-//! `price ≤ balance` and `c_i ≥ 1`. A plain step lowers the balance only by the time of drafting without a result, which is priced in
-//! the same way. While the balance is negative, no draft is bought, and it rises with `U`. So the balance is never below `−e`: errors of
-//! prices do not add up. `balance ≥ −e` is the bound, with `U ≤ T`. ∎
+//! *Proof.* A step with a draft leaves a balance of at least `balance − price − (u_i − p_i − price) + p_i (c_i − 1) ≥ −e`, because
+//! `price ≤ balance` and `c_i ≥ 1`. While the balance is negative, no draft is bought, and it rises with `T`. So it is never below `−e`
+//! (errors of prices do not add up), and `owed ≥ 0`. ∎
+//!
+//! A balance below 0 at the end is owed by the next generation, so the bound holds for a conversation as a whole, too. What was saved is
+//! not carried over: it would let a later answer lose as much. Short answers draft from the stake of their prompt, which grows with the
+//! conversation.
 //!
 //! The bound is as good as `p_i`. It is learned from plain steps only, rises slowly and falls fast, and never exceeds what the common
-//! level of all steps implies: too low an estimate costs drafts, too high a one would cost time. An answer may lose, beyond its stake,
-//! what the answers before it have left (one plain step at most), so that the bound with `carried = 0` holds for a conversation as a whole.
+//! level of all steps implies: too low an estimate costs drafts, too high a one would cost time.
 
 /// Weight of a plain step in the estimate of plain steps, by whether it took longer or less long than the estimate.
 const RISE: f64 = 1.0 / 8.0;
@@ -43,7 +45,8 @@ const DRAFTING_RATE: f64 = 1.0 / 8.0;
 pub struct Account {
     /// Share of the time that drafts may lose; `None`: drafts need not be paid.
     stake: Option<f64>,
-    carried_us: f64,
+    /// What earlier generations owe.
+    owed_us: f64,
     saved_us: f64,
     elapsed_us: f64,
     plain: Option<PlainStep>,
@@ -80,11 +83,11 @@ pub struct StepTime {
 }
 
 impl Account {
-    /// Begins a generation behind a prompt that takes `prompt_us`, with what earlier ones have left, or owe. The estimate of a plain
+    /// Begins a generation behind a prompt that takes `prompt_us`, and with what earlier ones owe. The estimate of a plain
     /// step stays, and follows the costs.
-    pub fn begin(&mut self, stake: Option<f32>, (carried_us, prompt_us): (f64, f64), row_us: f64) {
+    pub fn begin(&mut self, stake: Option<f32>, (owed_us, prompt_us): (f64, f64), row_us: f64) {
         self.stake = stake.map(f64::from);
-        (self.carried_us, self.saved_us, self.elapsed_us) = (carried_us, 0.0, time(prompt_us));
+        (self.owed_us, self.saved_us, self.elapsed_us) = (owed_us, 0.0, time(prompt_us));
         if let Some(plain) = &mut self.plain {
             plain.us = plain.ratio * row_us;
         }
@@ -106,7 +109,7 @@ impl Account {
     /// What drafts may cost now, in µs; infinite without a bound. Negative: they have cost more than they were allowed to.
     pub fn balance_us(&self) -> f64 {
         let Some(stake) = self.stake else { return f64::INFINITY };
-        self.carried_us + self.saved_us + stake * self.elapsed_us
+        self.saved_us + stake * self.elapsed_us - self.owed_us
     }
 
     /// What the rows of a draft may cost now, in µs: the balance, less the time of drafting them.
@@ -146,20 +149,19 @@ impl Account {
         }
     }
 
-    /// Ends the generation. Returns what it leaves to the next one, or owes: of its balance, at most its share of the time elapsed, and
-    /// the time of a plain step.
-    pub fn end(&mut self, row_us: f64) -> f64 {
-        let Some(stake) = self.stake.take() else { return 0.0 };
-        let earned = self.carried_us.max(0.0) + stake * self.elapsed_us;
-        self.balance_us().min(earned).min(self.plain_us(row_us))
+    /// Ends the generation. Returns what it owes, in µs.
+    pub fn end(&mut self) -> f64 {
+        let balance_us = self.balance_us();
+        self.stake = None;
+        (-balance_us).max(0.0)
     }
 }
 
-/// What ended generations have left, or owe, in µs. A generation takes all of it at its start, so nothing is spent twice.
+/// What ended generations owe, in µs. The next generation takes all of it at its start.
 #[derive(Debug, Default)]
-pub(crate) struct Carried(f64);
+pub(crate) struct Owed(f64);
 
-impl Carried {
+impl Owed {
     pub(crate) fn take(&mut self) -> f64 {
         std::mem::take(&mut self.0)
     }
@@ -271,30 +273,28 @@ mod tests {
         fn no_text_and_no_device_makes_drafts_lose_more_than_the_stake(
             adversary in adversary(),
             is_known: bool,
-            carried_us in -3000.0..3000.0f64,
+            owed_us in 0.0..3000.0f64,
             prefill_us in 0.0..50_000.0f64,
         ) {
             let mut account = Account::default();
-            account.begin(STAKE, (carried_us, prefill_us), 1000.0);
+            account.begin(STAKE, (owed_us, prefill_us), 1000.0);
             let Result { took_us, plain_us, excess_us } = run(&adversary, &mut account, is_known);
-            let carried_us = carried_us.max(0.0);
-            let bound_us = (plain_us + prefill_us + carried_us + excess_us) / 0.99;
+            let bound_us = (plain_us + prefill_us + excess_us) / 0.99;
             prop_assert!(took_us + prefill_us <= bound_us + 1e-6, "{} > {bound_us}", took_us + prefill_us);
-            prop_assert!(account.balance_us() >= -excess_us + carried_us.min(0.0) - 1e-6 || account.saved_us() >= 0.0);
+            prop_assert!(account.balance_us() >= -excess_us.max(owed_us) - 1e-6);
         }
 
-        /// A conversation is bounded as a whole: what is left is spent once.
+        /// A conversation is bounded as a whole.
         #[test]
-        fn what_is_carried_is_not_spent_twice(answers in prop::collection::vec(adversary(), 1..6)) {
+        fn what_is_owed_is_paid_back(answers in prop::collection::vec(adversary(), 1..6)) {
             let (mut took_us, mut plain_us, mut excess_us) = (0.0, 0.0, 0.0f64);
-            let (mut account, mut carried_us) = (Account::default(), 0.0);
+            let (mut account, mut owed_us) = (Account::default(), 0.0);
             for adversary in &answers {
-                account.begin(STAKE, (carried_us, 0.0), 1000.0);
+                account.begin(STAKE, (owed_us, 0.0), 1000.0);
                 let result = run(adversary, &mut account, true);
                 (took_us, plain_us) = (took_us + result.took_us, plain_us + result.plain_us);
                 excess_us = excess_us.max(result.excess_us);
-                carried_us = account.end(1000.0);
-                prop_assert!(carried_us <= account.plain_us(1000.0));
+                owed_us = account.end();
             }
             prop_assert!(took_us <= (plain_us + excess_us) / 0.99 + 1e-6);
         }
@@ -309,7 +309,7 @@ mod tests {
                 account.scale(row_us);
                 account.observe(StepTime { drafting_us, other_us, row_us, n_tokens: 1, has_draft, may_draft: has_draft, is_shared });
             }
-            let _ = (account.balance_us(), account.end(1000.0));
+            let _ = (account.balance_us(), account.end());
         }
     }
 
@@ -367,7 +367,7 @@ mod tests {
         account.observe(plain(1000.0));
         account.observe(drafted(5000.0, 1));
         assert!(account.balance_us() < -3900.0);
-        let owed_us = account.end(1000.0);
+        let owed_us = account.end();
         account.begin(STAKE, (owed_us, 0.0), 1000.0);
         let steps = (0..1000).take_while(|_| {
             account.observe(plain(1000.0));

@@ -16,7 +16,7 @@ mod device;
 mod floor;
 mod pid;
 
-pub(crate) use account::Carried;
+pub(crate) use account::Owed;
 pub use account::{Account, StepTime};
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
