@@ -37,6 +37,8 @@ const RISE: f64 = 1.0 / 8.0;
 const FALL: f64 = 1.0 / 2.0;
 /// A plain step that takes more than e^0.7 ≈ 2 times as long as the estimate was interrupted, and counts as 2 times.
 const LOG_ERROR_MAX: f64 = 0.7;
+/// A step that takes longer than this many plain ones was interrupted, which is not the draft's fault: the rest does not count.
+const INTERRUPTED_STEPS: f64 = 64.0;
 /// Weight of a step in the mean time of drafting.
 const DRAFTING_RATE: f64 = 1.0 / 8.0;
 
@@ -132,7 +134,8 @@ impl Account {
         let (drafting_us, other_us) = (time(step.drafting_us), time(step.other_us));
         self.elapsed_us += drafting_us + other_us;
         if step.has_draft {
-            self.saved_us += self.plain_us(step.row_us) * step.n_tokens as f64 - other_us;
+            let plain_us = self.plain_us(step.row_us);
+            self.saved_us += (plain_us * step.n_tokens as f64 - other_us).max(-INTERRUPTED_STEPS * plain_us);
         } else if other_us > 0.0 && step.row_us > 0.0 && !step.is_shared {
             let ratio = other_us / step.row_us;
             match &mut self.plain {
