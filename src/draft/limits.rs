@@ -68,15 +68,18 @@ impl BuilderConfig {
 }
 
 /// Bounds of one step, in addition to those of the configuration.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StepLimits {
     /// Maximum rows, including the root, by the room in the backend and the KV cache. 0 counts as 1.
     pub max_rows: usize,
     /// Maximum depth of a node, by the room in the context and the output.
     pub max_depth: usize,
+    /// Maximum expected time of the step beyond that of a plain one, in µs.
+    pub extra_us: f32,
 }
 
 impl StepLimits {
     /// Only the configuration's bounds.
-    pub const NONE: StepLimits = StepLimits { max_rows: usize::MAX, max_depth: usize::MAX };
+    pub const NONE: StepLimits =
+        StepLimits { max_rows: usize::MAX, max_depth: usize::MAX, extra_us: f32::INFINITY };
 }

@@ -39,6 +39,8 @@ pub use options::{
     Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,
     TARGET_READ_STEP_US_MIN,
 };
+#[cfg(feature = "internals")]
+pub use policy::{Account, StepTime};
 pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use read_rate::ReadRate;
 pub use session::{LogitsReceiver, Restoration, Score, Session, StateKey, Traced};

@@ -6,7 +6,7 @@ use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
 use crate::draft_model::DraftModel;
 use crate::energy::EnergyMeter;
 use crate::engine::measure::ContextCosts;
-use crate::engine::policy::Device;
+use crate::engine::policy::{Device, Owed};
 use crate::kernels::{Kernels, KernelsNotice, Pool};
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(super) learned: Mutex<Learned>,
     /// The learned difference between passes that generations share and passes of their own.
     pub(super) joint_costs: Mutex<JointCosts>,
+    /// The time that the drafts of ended generations have lost.
+    pub(super) owed: Mutex<Owed>,
     /// Costs of projecting rows onto the vocabulary.
     pub(super) projection_costs: Mutex<CostProfile>,
     /// The stored profile. Generations with its KV cache type start from its costs for their context length.
@@ -90,6 +92,10 @@ impl Shared {
 
     pub(crate) fn joint_costs(&self) -> MutexGuard<'_, JointCosts> {
         self.joint_costs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn projection_costs(&self) -> MutexGuard<'_, CostProfile> {

@@ -44,6 +44,8 @@ pub struct Stats {
     pub drafting_off: DraftingOffStats,
     /// Other decisions of the policy.
     pub policy: PolicyStats,
+    /// Estimated time that drafts have saved in decoding, in µs; negative: lost.
+    pub saved_us: f64,
     /// Time per stage, in microseconds.
     pub time_us: StageTimes,
     /// Flash traffic, if the model is streamed.
@@ -216,6 +218,8 @@ pub struct DraftingOffStats {
     pub memory_pressure: usize,
     /// The app reported a critical [`ThermalState`](crate::engine::ThermalState).
     pub heat: usize,
+    /// Drafts have not saved enough time to pay for another one ([`DraftPolicy::stake`](crate::engine::DraftPolicy::stake)).
+    pub not_paid: usize,
 }
 
 /// Decisions of the policy besides turning drafting off.

@@ -155,7 +155,7 @@ impl Edit {
         let (mut n_said, mut n_steps, mut us) = (0, 0, 0.0);
         while n_said < self.response.len() {
             let rest = &self.response[n_said..];
-            let limits = StepLimits { max_rows: rows, max_depth: rest.len() - 1 };
+            let limits = StepLimits { max_rows: rows, max_depth: rest.len() - 1, ..StepLimits::NONE };
             builder.build(&mut sources, &committed, limits, &costs, &mut tree);
             let mut n_new = 0;
             let choose = |_, chosen: &[TokenId]| Ok::<_, Infallible>(rest[chosen.len()]);

@@ -159,6 +159,7 @@ fn simulate_one(
         costs: Costs::free(),
         constants: Constants::default(),
         fresh: false,
+        stake: None,
         explain: false,
     };
     // Each worker learns the reliability of its sources by itself.

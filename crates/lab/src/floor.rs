@@ -46,13 +46,13 @@ pub struct OnMachine {
     pub prompt: Vec<Measurement>,
 }
 
-/// Replays `rows` on each of these machines, with batches of at most `max_rows`. One machine follows the other; `n_threads`
+/// Replays `rows` on each of these machines, with batches of at most `max_rows`, and drafts that are paid from this stake. One machine follows the other; `n_threads`
 /// share the subtasks of one.
 pub fn measure(
     rows: &[TokenRow],
     half: Half,
     machines: &[(String, Costs)],
-    max_rows: usize,
+    (max_rows, stake): (usize, Option<f32>),
     vocab_size: usize,
     n_threads: usize,
 ) -> Vec<OnMachine> {
@@ -65,6 +65,7 @@ pub fn measure(
                 costs: costs.clone(),
                 constants: Constants::default(),
                 fresh: false,
+                stake,
                 explain: false,
             };
             run(rows, half, &[setting], vocab_size, n_threads)
@@ -105,6 +106,23 @@ impl Cell {
     /// Whether the cell is below the floor.
     pub fn is_below(&self) -> bool {
         self.over_plain < OVER_PLAIN_MIN || self.over_prompt < OVER_PROMPT_MIN
+    }
+}
+
+/// The speeds of single responses, ascending.
+struct Responses(Vec<f32>);
+
+impl Responses {
+    fn of(mut speeds: Vec<f32>) -> Self {
+        speeds.sort_by(f32::total_cmp);
+        Self(speeds)
+    }
+
+    /// The least one, the first percentile, and how many are below 0.98 and below 0.99.
+    fn cells(&self) -> [String; 4] {
+        let at = |i: usize| self.0.get(i).map_or_else(String::new, |speed| format!("{speed:.3}"));
+        let below = |min: f32| self.0.partition_point(|&speed| speed < min).to_string();
+        [at(0), at(self.0.len() / 100), below(0.98), below(0.99)]
     }
 }
 
@@ -154,6 +172,22 @@ fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) ->
             write!(out, " {plain} ({}) |", bold(cell.over_prompt, OVER_PROMPT_MIN))?;
         }
         writeln!(out)?;
+    }
+    writeln!(out, "\nEach response by itself, of decoding (with the time of its prompt)\n")?;
+    writeln!(out, "| machine | least | 1 in 100 below | below 0.98 | below 0.99 | all |")?;
+    writeln!(out, "| --- |{}", " ---: |".repeat(5))?;
+    for machine in measured {
+        let mut all = Tally::default();
+        machine.all.iter().for_each(|of| all.add(&of.tally));
+        let [decoding, whole] =
+            [0, 1].map(|of| Responses::of(all.speeds.iter().map(|speeds| speeds[of]).collect()));
+        let cells = decoding
+            .cells()
+            .into_iter()
+            .zip(whole.cells())
+            .map(|(alone, whole)| format!("{alone} ({whole})"));
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        writeln!(out, "| {} | {cells} | {:.3} |", machine.name, all.speed_up(true))?;
     }
     let subtasks: Vec<Vec<Cell>> = measured.iter().map(|machine| machine.cells(false)).collect();
     let n_all: usize = subtasks.iter().map(Vec::len).sum();

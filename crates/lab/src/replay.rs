@@ -14,6 +14,7 @@ use refrain::internals::draft::{
     PredictionsSource, Prior, ReliabilityConfig, ReliabilityTable, ResumeSource, StepLimits, TreeBuilder,
     VERIFY_ROWS_MAX,
 };
+use refrain::internals::engine::{Account, StepTime};
 use refrain::internals::verify::{Walk, walk};
 use refrain::{HistoryStore, TokenId};
 
@@ -40,6 +41,9 @@ pub struct Setting {
     pub constants: Constants,
     /// Whether every row starts with the shipped reliability table, instead of the table learnt from earlier rows.
     pub fresh: bool,
+    /// Maximum share of the time of a response that drafts may lose ([`refrain::drafting::DraftPolicy::stake`]); `None`: drafts need not
+    /// be paid.
+    pub stake: Option<f32>,
     /// Whether each step of [`Strategy::Refrain`] and [`Strategy::Retrieval`] gets the [reason](StepEnd) of its end. Drafts
     /// are then built twice, so their times are not those of drafting alone.
     pub explain: bool,
@@ -100,6 +104,9 @@ pub struct Lane<'a> {
     /// The same for echo.
     echo: EchoStore,
     walk: Walk,
+    account: Account,
+    /// What earlier rows owe, in µs.
+    owed_us: f64,
 }
 
 /// Called with each claim at a visited node, and whether the response confirmed it.
@@ -136,6 +143,8 @@ impl<'a> Lane<'a> {
             rows: SharedRows::default(),
             echo: EchoStore::new(),
             walk: Walk::default(),
+            account: Account::default(),
+            owed_us: 0.0,
         }
     }
 
@@ -165,15 +174,30 @@ impl<'a> Lane<'a> {
         let n_max = self.setting.max_rows.max(2) - 1;
         let mut pid =
             Pid::new(PidConfig { rows_max: n_max, rows_start: n_max.min(4), ..PidConfig::default() });
+        let row_us = f64::from(costs.verify_us(1, 1));
+        let prompt_us = costs.prompt_us(row.prompt.len());
+        self.account.begin(self.setting.stake, (std::mem::take(&mut self.owed_us), prompt_us), row_us);
+        let (mut row_plain_us, mut row_us_total) = (0.0, 0.0);
+        let mut is_behind = false;
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let limits = self.limits(rest, &pid);
+            let extra_us = self.account.extra_us() as f32;
+            let limits = StepLimits { extra_us, ..self.limits(rest, &pid) };
+            let is_paid = costs.verify_us(2, 1) - costs.verify_us(1, 1) <= extra_us;
             if let Some(explainer) = &mut explainer {
                 explainer.prepare(&builder, &mut sources, &committed, limits, &weighed);
             }
             let started = Instant::now();
-            builder.build(&mut sources, &committed, limits, &weighed, &mut tree);
+            if is_paid {
+                if std::mem::take(&mut is_behind) {
+                    sources.iter_mut().for_each(|source| source.prime(&committed));
+                }
+                builder.build(&mut sources, &committed, limits, &weighed, &mut tree);
+            } else {
+                tree.start(committed[committed.len() - 1]);
+                is_behind = true;
+            }
             let mut us = started.elapsed();
 
             let n_new = follow(&tree, rest, &mut self.walk);
@@ -198,13 +222,28 @@ impl<'a> Lane<'a> {
                 builder.claims_seen(&outcome, judge);
             }
             let started = Instant::now();
-            builder.observe(&mut sources, &committed, &outcome);
+            if is_paid {
+                builder.observe(&mut sources, &committed, &outcome);
+            }
             us += started.elapsed();
 
             tally.draft_us.push(us.as_secs_f32() * 1e6);
             // The measured batches are chains. The builder's reserve for unknown shapes is not part of the time.
-            tally.verify_us += f64::from(costs.verify_us(tree.len(), 1));
-            tally.plain_us += f64::from(costs.verify_us(1, 1)) * new_tokens.len() as f64;
+            let (draft_us, verify_us) = (us.as_secs_f64() * 1e6, f64::from(costs.verify_us(tree.len(), 1)));
+            let plain_us = row_us * new_tokens.len() as f64;
+            tally.verify_us += verify_us;
+            tally.plain_us += plain_us;
+            row_plain_us += plain_us;
+            row_us_total += draft_us + verify_us;
+            self.account.observe(StepTime {
+                drafting_us: draft_us,
+                other_us: verify_us,
+                row_us,
+                n_tokens: new_tokens.len(),
+                has_draft: tree.len() > 1,
+                may_draft: is_paid,
+                is_shared: false,
+            });
             self.count(&tree, new_tokens, &sources, tally);
             if let Some(trace) = wanted.trace.as_mut() {
                 trace.push(traced(&tree, self.walk.path(), new_tokens, &sources));
@@ -215,6 +254,8 @@ impl<'a> Lane<'a> {
         let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
+        tally.speeds.push([0.0, prompt_us].map(|us| ((us + row_plain_us) / (us + row_us_total)) as f32));
+        self.owed_us = self.account.end();
         self.table = builder.table().clone();
         self.times = builder.times().clone();
         self.leave(row);
@@ -306,9 +347,13 @@ impl<'a> Lane<'a> {
         // As in the engine: the last token is the bonus token, so a draft is at most one token shorter.
         let max_depth = rest.len() - 1;
         match self.setting.strategy {
-            Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0 },
-            Strategy::Pid => StepLimits { max_rows: self.setting.max_rows.min(1 + pid.rows()), max_depth },
-            _ => StepLimits { max_rows: self.setting.max_rows, max_depth },
+            Strategy::Plain => StepLimits { max_rows: 1, max_depth: 0, ..StepLimits::NONE },
+            Strategy::Pid => StepLimits {
+                max_rows: self.setting.max_rows.min(1 + pid.rows()),
+                max_depth,
+                ..StepLimits::NONE
+            },
+            _ => StepLimits { max_rows: self.setting.max_rows, max_depth, ..StepLimits::NONE },
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Tally {
     pub verify_us: f64,
     /// Time of plain decoding of the same tokens according to the cost profile, in µs.
     pub plain_us: f64,
+    /// For each replayed row, its speed relative to plain decoding, drafting included: without and with the time of its prompt.
+    pub speeds: Vec<[f32; 2]>,
     /// Number of tree rows that were looked up in a trace.
     pub n_looked_up: usize,
     /// Of these, the rows that the trace does not have: the tree left the recorded batches.
@@ -106,6 +108,7 @@ impl Tally {
         self.draft_us.extend_from_slice(&other.draft_us);
         self.verify_us += other.verify_us;
         self.plain_us += other.plain_us;
+        self.speeds.extend_from_slice(&other.speeds);
         self.n_looked_up += other.n_looked_up;
         self.n_unknown += other.n_unknown;
         other.ends.iter().for_each(|(&end, n)| *self.ends.entry(end).or_default() += n);

@@ -20,6 +20,8 @@ pub(super) struct Growth {
     /// Required advantage of a draft over plain decoding.
     margin: f32,
     max_rows: usize,
+    /// Maximum time of a draft, in µs.
+    max_us: f32,
     pub(super) best_rows: usize,
     /// Expected tokens per µs of the best size.
     best_rate: f32,
@@ -27,17 +29,23 @@ pub(super) struct Growth {
 
 impl Growth {
     /// Starts with plain decoding, raised by the margin that a draft must exceed.
-    pub(super) fn start(&mut self, costs: &CostProfile, margin: f32, max_rows: usize) {
+    pub(super) fn start(&mut self, costs: &CostProfile, margin: f32, max_rows: usize, max_us: f32) {
         self.sizes.clear();
         self.sizes.push(Size { gain: 1.0, leaves: 1 });
-        (self.spent_us, self.margin, self.max_rows, self.best_rows) = (0.0, margin, max_rows, 1);
+        (self.spent_us, self.margin, self.max_rows, self.max_us, self.best_rows) =
+            (0.0, margin, max_rows, max_us, 1);
         self.best_rate = self.rate(1, costs);
     }
 
     fn rate(&self, rows: usize, costs: &CostProfile) -> f32 {
-        let Size { gain, leaves } = self.sizes[rows - 1];
+        let Size { gain, .. } = self.sizes[rows - 1];
         let gain = if rows == 1 { 1.0 + self.margin } else { gain };
-        gain / (costs.step_us(rows, leaves) + costs.added_us(self.spent_us))
+        gain / self.us(rows, costs)
+    }
+
+    /// Expected time of a step with the first `rows` rows, in µs.
+    fn us(&self, rows: usize, costs: &CostProfile) -> f32 {
+        costs.step_us(rows, self.sizes[rows - 1].leaves) + costs.added_us(self.spent_us)
     }
 
     /// Adds a row. `leaves` is the new number of leaves: unchanged if the row extends a path, one more if it
@@ -49,7 +57,7 @@ impl Growth {
 
     fn consider(&mut self, rows: usize, costs: &CostProfile) {
         let rate = self.rate(rows, costs);
-        if rate > self.best_rate {
+        if rate > self.best_rate && self.us(rows, costs) <= self.max_us {
             (self.best_rows, self.best_rate) = (rows, rate);
         }
     }
@@ -78,7 +86,9 @@ impl Growth {
     pub(super) fn pays(&self, gain: f32, us: f32, costs: &CostProfile) -> bool {
         let best = self.sizes[self.best_rows - 1];
         let more_us = costs.step_us(self.best_rows + 1, best.leaves) + costs.added_us(self.spent_us + us);
-        self.best_rows < self.max_rows && (best.gain + gain) / more_us > self.best_rate
+        self.best_rows < self.max_rows
+            && more_us <= self.max_us
+            && (best.gain + gain) / more_us > self.best_rate
     }
 
     /// Whether a larger tree can beat the best size: every further node has at most this `reach`, and no node
@@ -90,7 +100,8 @@ impl Growth {
         let other_us = costs.leaves_us(rows, leaves) + costs.added_us(self.spent_us);
         (rows + 1..=self.max_rows).any(|more| {
             let gain_max = gain + reach * (more - rows) as f32;
-            gain_max / (costs.chain_step_us(more) + other_us) > self.best_rate
+            let us = costs.chain_step_us(more) + other_us;
+            us <= self.max_us && gain_max / us > self.best_rate
         })
     }
 }

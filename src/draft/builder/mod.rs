@@ -210,7 +210,7 @@ impl TreeBuilder {
         tree.start(root);
         self.n_builds += 1;
         tree.set_id(self.n_builds);
-        self.growth.start(costs, self.config.margin, max_rows);
+        self.growth.start(costs, self.config.margin, max_rows, costs.us_max(limits.extra_us));
         let started = self.is_timed.then(Instant::now);
         self.expand(sources, 0, NodeIdx::ROOT, max_depth, costs);
 

@@ -325,6 +325,16 @@ impl CostProfile {
         self.hidden.added_us(draft_us * self.n_members as f32)
     }
 
+    /// Expected time of a prompt, in µs, as batches of the most rows that have a cost.
+    pub fn prompt_us(&self, n_tokens: usize) -> f64 {
+        f64::from(self.chain_us(VERIFY_ROWS_MAX)) * n_tokens as f64 / VERIFY_ROWS_MAX as f64
+    }
+
+    /// Maximum time of a step that may take `extra_us` longer than a plain one, in µs. In a shared pass, each generation may.
+    pub(crate) fn us_max(&self, extra_us: f32) -> f32 {
+        self.step_us(1, 1) + extra_us.max(0.0) * self.n_members as f32
+    }
+
     /// The costs of a draft in a pass that `n` generations share and in which all draft alike: `rows` rows of
     /// each take the time of `n · rows` rows, and they draft one after another.
     pub(crate) fn shared_by(&self, n: usize) -> Self {

@@ -191,7 +191,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.progress = Progress::Working;
         session.prime(&run.cancel);
         self.progress = Progress::Steps;
-        watch.lap(&mut run.stats.time_us.prime);
+        session.drafting.account.primed(watch.lap(&mut run.stats.time_us.prime));
         if run.stats.steps == 0 {
             run.joules = session.shared.joules();
         }
@@ -302,6 +302,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
+    session.shared.owed().put(session.drafting.account.end());
     let Session { shared, options, target, drafting, .. } = &*session;
     let costs = drafting.costs.clone().with_batch_lens(&[]);
     let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());

@@ -99,6 +99,11 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, request);
+    // Where rows are free by construction, no draft has a price.
+    let stake = session.options.policy.stake.filter(|_| request.drafts && !costs.has_free_rows());
+    let owed_us = if stake.is_some() { session.shared.owed().take() } else { 0.0 };
+    let before_us = (owed_us, costs.prompt_us(prompt_len));
+    session.drafting.account.begin(stake, before_us, f64::from(costs.verify_us(1, 1)));
     session.drafting.begin(policy, (costs, prompt_len));
     learned
 }

@@ -9,7 +9,7 @@ use crate::face::setters;
 ///
 /// The device state ([`Engine::set_thermal_state`](crate::engine::Engine::set_thermal_state),
 /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds every choice.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DraftPolicy {
@@ -20,12 +20,23 @@ pub struct DraftPolicy {
     pub floor: Option<AcceptanceFloor>,
     /// Generations that never draft.
     pub skip: SkipRules,
+    /// Maximum share of the time of an answer that drafts may lose, 0..=1: a draft is bought only from the time that
+    /// drafts have saved so far, and from this share of the time elapsed. `None`: a draft need not be paid. Applies to
+    /// [`DraftRows::Auto`]. Default 0.01.
+    pub stake: Option<f32>,
+}
+
+impl Default for DraftPolicy {
+    fn default() -> Self {
+        Self { rows: DraftRows::default(), floor: None, skip: SkipRules::default(), stake: Some(0.01) }
+    }
 }
 
 setters!(DraftPolicy {
     with_rows: rows: DraftRows,
     with_floor: floor: Option<AcceptanceFloor>,
     with_skip: skip: SkipRules,
+    with_stake: stake: Option<f32>,
 });
 
 /// Number of draft rows per step, without the root: the *k* of speculative decoding.

@@ -2,7 +2,7 @@
 //! properties of the generation, and the device state.
 //!
 //! ```text
-//! skip rules ── acceptance floor ── heat, memory pressure ──► no draft, with its reason
+//! skip rules ── acceptance floor ── heat, memory pressure ── account ──► no draft, with its reason
 //!                                           │
 //! k: auto or fixed ────── min ───────────────┴──► maximum rows
 //! ```
@@ -11,9 +11,12 @@
 //! count every decision with its reason. The tree builder ([`DraftRows::Auto`]) adapts the number of rows; a fixed
 //! number is a baseline. `refrain-bench` has the PID controller of earlier work on phones (strategy `refrain-pid`).
 
+mod account;
 mod device;
 mod floor;
 
+pub(crate) use account::Owed;
+pub use account::{Account, StepTime};
 pub(crate) use device::{Device, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
 
@@ -49,6 +52,7 @@ pub(super) enum Skip {
     BelowFloor,
     MemoryPressure,
     Heat,
+    NotPaid,
 }
 
 /// The reason for fewer rows than the policy's `k`.
@@ -160,6 +164,7 @@ impl Skip {
             Skip::BelowFloor => &mut off.below_floor,
             Skip::MemoryPressure => &mut off.memory_pressure,
             Skip::Heat => &mut off.heat,
+            Skip::NotPaid => &mut off.not_paid,
         }
     }
 }

@@ -67,6 +67,7 @@ fn check_policy(policy: &DraftPolicy) -> Result<(), SessionError> {
         count("policy.floor.pause", floor.pause, 1, AcceptanceFloor::STEPS_MAX)?;
         number("policy.floor.rate_min", floor.rate_min, 0.0, 1.0)?;
     }
+    policy.stake.map_or(Ok(()), |share| number("policy.stake", share, 0.0, 1.0))?;
     policy.skip.temperature_max.map_or(Ok(()), |max| number("policy.skip.temperature_max", max, 0.0, 100.0))
 }
 

@@ -3,13 +3,15 @@
 use super::Sources;
 use crate::draft::{BuilderConfig, CostProfile, DraftSource, DraftTree, TreeBuilder};
 use crate::draft_model::OwnRows;
-use crate::engine::policy::Policy;
+use crate::engine::policy::{Account, Policy};
 
 /// State of drafting for one session.
 pub(in crate::engine) struct DraftingState {
     pub(in crate::engine) sources: Sources,
     pub(in crate::engine) builder: TreeBuilder,
     pub(in crate::engine) policy: Policy,
+    /// What drafts have saved and may spend.
+    pub(in crate::engine) account: Account,
     /// Row costs behind `context` tokens, as learned by the running generation.
     pub(in crate::engine) costs: CostProfile,
     pub(in crate::engine) context: usize,
@@ -25,7 +27,7 @@ impl DraftingState {
     fn of(sources: Sources, bounds: BuilderConfig) -> Self {
         let (policy, costs) = (Policy::disabled(), CostProfile::free_rows(1.0));
         let (builder, tree) = (TreeBuilder::new(bounds), DraftTree::default());
-        Self { sources, builder, policy, costs, context: 0, tree }
+        Self { sources, builder, policy, account: Account::default(), costs, context: 0, tree }
     }
 
     /// The state of a fork, whose target has `own_rows` in common with a source.

@@ -201,7 +201,9 @@ impl Session {
     pub(super) fn follow_context(&mut self) {
         let (from, to) = (self.drafting.context, self.conversation.tokens.len());
         if to >= from + CONTEXT_STEP && !self.drafting.costs.has_free_rows() {
+            let before_us = self.drafting.costs.verify_us(1, 1);
             self.drafting.costs = self.costs_moved(self.drafting.costs.clone(), from, to);
+            self.drafting.account.scale(f64::from(self.drafting.costs.verify_us(1, 1) / before_us));
             self.drafting.context = to;
         }
     }

@@ -1,7 +1,8 @@
 //! Decides whether the step drafts, and the maximum number of rows.
 
+use crate::draft::CostProfile;
 use crate::draft::StepLimits;
-use crate::engine::policy::{MemoryPressure, Policy, Skip, ThermalState};
+use crate::engine::policy::{Account, MemoryPressure, Policy, Skip, ThermalState};
 
 /// The bounds of this step's draft.
 #[derive(Debug, Clone, Copy)]
@@ -10,21 +11,33 @@ pub(super) struct Decision {
     pub(super) rows: Result<usize, Skip>,
     /// Maximum depth of the draft tree: the output must have room for a full path and the bonus token.
     pub(super) max_depth: usize,
+    /// Maximum time of the rows beyond that of a plain step, in µs: what drafts have saved.
+    pub(super) extra_us: f32,
 }
 
 impl Decision {
     /// The limits for the tree builder, including the root.
     pub(super) fn limits(&self) -> Option<StepLimits> {
         let n_rows = self.rows.ok()?;
-        Some(StepLimits { max_rows: n_rows.saturating_add(1), max_depth: self.max_depth })
+        Some(StepLimits {
+            max_rows: n_rows.saturating_add(1),
+            max_depth: self.max_depth,
+            extra_us: self.extra_us,
+        })
     }
 }
 
-/// Asks the policy, with the newest device state and the tokens that the output has room for. Changes the policy's own state.
+/// Asks the policy, with the newest device state and the tokens that the output has room for, and the account whether it can
+/// pay for a draft of one row. Changes the policy's own state.
 pub(super) fn decide(
     (thermal, pressure): (ThermalState, MemoryPressure),
     room: usize,
+    (account, costs): (&Account, &CostProfile),
     policy: &mut Policy,
 ) -> Decision {
-    Decision { rows: policy.decide(thermal, pressure), max_depth: room.saturating_sub(1) }
+    let extra_us = account.extra_us() as f32;
+    let price_us = costs.verify_us(2, 1) - costs.verify_us(1, 1);
+    let rows = policy.decide(thermal, pressure);
+    let rows = rows.and_then(|rows| if price_us <= extra_us { Ok(rows) } else { Err(Skip::NotPaid) });
+    Decision { rows, max_depth: room.saturating_sub(1), extra_us }
 }

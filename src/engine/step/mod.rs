@@ -36,6 +36,7 @@ use std::thread;
 
 use crate::draft::NodeSet;
 use crate::engine::error::GenerateError;
+use crate::engine::policy::StepTime;
 use crate::engine::run::Run;
 use crate::engine::session::{Session, Verified};
 use crate::engine::shared::Shared;
@@ -71,6 +72,7 @@ pub(in crate::engine) type Outcome = thread::Result<Result<(), GenerateError>>;
 struct Begun {
     decision: Decision,
     drafted: Drafted,
+    draft_us: f64,
     began: Flow,
     after_draft: Flow,
 }
@@ -80,7 +82,8 @@ struct Begun {
 struct PassTime {
     /// In µs. Of a pass that generations share, the part of this one's rows.
     us: f64,
-    is_shared: bool,
+    /// Generations with rows in the pass.
+    n_sharing: usize,
 }
 
 /// Runs the next step of each member: it commits at least one token and queues their events. Members of one engine share
@@ -153,7 +156,10 @@ fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
         }
     }
     for member in passed {
-        member.end(verified, PassTime { us: us * member.n_rows() as f64 / n_rows as f64, is_shared });
+        member.end(
+            verified,
+            PassTime { us: us * member.n_rows() as f64 / n_rows as f64, n_sharing: n_members },
+        );
     }
     shared_passes
 }
@@ -233,7 +239,8 @@ impl<'a> Member<'a> {
             session.follow_context();
             let Session { shared, conversation, target, drafting, pressure, .. } = session;
             let device = (shared.device.thermal(), pressure.level);
-            let decision = decide(device, run.output.remaining(), &mut drafting.policy);
+            let prices = (&drafting.account, &drafting.costs);
+            let decision = decide(device, run.output.remaining(), prices, &mut drafting.policy);
             let committed = &conversation.tokens[..];
             if decision.limits().is_some() {
                 target.share_text(committed);
@@ -247,8 +254,8 @@ impl<'a> Member<'a> {
                     tree: &mut drafting.tree,
                 },
             );
-            watch.lap(&mut run.stats.time_us.draft);
-            Begun { decision, drafted, began, after_draft: began }
+            let draft_us = watch.lap(&mut run.stats.time_us.draft);
+            Begun { decision, drafted, draft_us, began, after_draft: began }
         });
     }
 
@@ -298,7 +305,8 @@ fn end(
 ) -> Result<(), GenerateError> {
     let is_dormant = session.is_dormant();
     let Session { shared, conversation, target, drafting, .. } = session;
-    let Begun { decision, drafted, began, after_draft } = *begun;
+    let Begun { decision, drafted, draft_us, began, after_draft } = *begun;
+    let row_us = f64::from(drafting.costs.verify_us(pass.n_sharing, 1)) / pass.n_sharing as f64;
     let mut watch = Stopwatch::start();
     run.stats.time_us.forward += pass.us;
     let Walked { scanner, failure } = walk(
@@ -319,7 +327,7 @@ fn end(
             processors: &mut run.processors,
         },
     );
-    watch.lap(&mut run.stats.time_us.walk);
+    let walk_us = watch.lap(&mut run.stats.time_us.walk);
 
     let changes = commit::Changes {
         tokens: &mut conversation.tokens,
@@ -328,7 +336,7 @@ fn end(
         events: &mut run.events,
     };
     commit(&mut run.scratch, scanner, &drafting.tree, &run.stats.sources, changes);
-    watch.lap(&mut run.stats.time_us.commit);
+    let commit_us = watch.lap(&mut run.stats.time_us.commit);
 
     if let Some(error) = failure {
         return Err(error);
@@ -361,6 +369,16 @@ fn end(
             stats: &mut run.stats,
         },
     );
-    watch.lap(&mut run.stats.time_us.observe);
+    let observe_us = watch.lap(&mut run.stats.time_us.observe);
+    drafting.account.observe(StepTime {
+        drafting_us: draft_us + observe_us,
+        other_us: pass.us + walk_us + commit_us,
+        row_us,
+        n_tokens: run.scratch.walk.tokens().len(),
+        has_draft: drafting.tree.len() > 1,
+        may_draft: decision.rows.is_ok(),
+        is_shared: pass.n_sharing > 1,
+    });
+    run.stats.saved_us = drafting.account.saved_us();
     Ok(())
 }

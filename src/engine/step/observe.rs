@@ -77,7 +77,7 @@ pub(super) fn observe(reads: &Reads<'_>, changes: Changes<'_>) {
 /// shared pass is not that of a batch of these rows, so it changes no costs of single generations.
 fn observe_costs(reads: &Reads<'_>, costs: &mut CostProfile) {
     let Reads { shared, drafted, pass, flows, tree, projection, .. } = reads;
-    if pass.is_shared {
+    if pass.n_sharing > 1 {
         return;
     }
     // Plain decoding chooses tokens at the same cost, so this time is not part of the batch.
@@ -126,7 +126,7 @@ fn count(reads: &Reads<'_>, policy: &mut Policy, stats: &mut Stats) {
     for source in (1..tree.len()).filter_map(|node| tree.source(NodeIdx(node as u32))) {
         stats.sources[source].drafted += 1;
     }
-    stats.shared_steps += usize::from(reads.pass.is_shared);
+    stats.shared_steps += usize::from(reads.pass.n_sharing > 1);
     stats.rows.valid += n_visited;
     stats.rows.wasted += tree.len() - n_visited;
     stats.rows.padded += n_rows - tree.len();

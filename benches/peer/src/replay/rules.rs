@@ -172,7 +172,7 @@ impl Pld {
 
 impl Drafter for Pld {
     fn draft(&mut self, committed: &[TokenId], out: &mut Vec<TokenId>) {
-        let limits = StepLimits { max_rows: self.n_rows_max, max_depth: self.n_rows_max };
+        let limits = StepLimits { max_rows: self.n_rows_max, max_depth: self.n_rows_max, ..StepLimits::NONE };
         self.builder.build(&mut self.sources, committed, limits, &self.costs, &mut self.tree);
         // The rule drafts a path.
         out.extend((1..self.tree.len()).map(|i| self.tree.token(NodeIdx(i as u32))));

@@ -368,6 +368,9 @@ pub(super) struct FloorArgs {
     /// Maximum rows of a verification batch.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(super) rows: usize,
+    /// Draft whatever promises a gain, also before drafts have saved the time that this may cost.
+    #[arg(long)]
+    pub(super) unpaid: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use crate::{
     AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
     Strategy, Tally, TokenRow, rows,
 };
-use refrain::drafting::PruningConfig;
+use refrain::drafting::{DraftPolicy, PruningConfig};
 use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
 use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
 
@@ -80,7 +80,9 @@ pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     };
     let set = RowSet::load(&args.rows_args)?;
     let (half, n_threads) = (args.rows_args.half.half(), n_threads(args.rows_args.threads));
-    let measured = crate::floor::measure(&set.rows, half, &machines, args.rows, set.vocab_size, n_threads);
+    let stake = if args.unpaid { None } else { DraftPolicy::default().stake };
+    let measured =
+        crate::floor::measure(&set.rows, half, &machines, (args.rows, stake), set.vocab_size, n_threads);
     let mut conditions = set.conditions(&args.rows_args);
     conditions.push(format!("at most {} rows a batch; drafting measured on {n_threads} threads", args.rows));
     write!(stdout(), "{}", crate::floor::write(&conditions, &measured))?;
@@ -297,6 +299,7 @@ pub(super) fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
         constants: Constants::default(),
         fresh: false,
+        stake: None,
         explain: false,
     };
     match args.profile {
@@ -375,6 +378,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
                 costs: costs.clone(),
                 constants: Constants::default(),
                 fresh: args.fresh,
+                stake: None,
                 explain: args.explain,
             }));
         }

@@ -86,6 +86,7 @@ fn settings(args: &TraceArgs) -> Result<Vec<Setting>, Failure> {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            stake: None,
             explain: false,
         })
     };

@@ -171,6 +171,7 @@ fn session_options(kv_type: KvType, world: &World, rng: &mut Rng) -> SessionOpti
         rows,
         floor: chance(rng, 20).then_some(floor),
         skip: SkipRules { tokens_min: pick(rng, &[0, 0, 4]), ..SkipRules::default() },
+        stake: pick(rng, &[None, Some(0.01), Some(0.3)]),
     };
     let echo = EchoConfig { rejected_rows: pick(rng, &[0, 1, 64]), lists_max: pick(rng, &[1, 50, 1 << 16]) };
     let reuse = ReuseConfig {

@@ -87,6 +87,7 @@ fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            stake: None,
             explain: false,
         };
         let mut lane = Lane::new(&setting, vocab_size);

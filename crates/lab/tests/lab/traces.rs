@@ -35,6 +35,7 @@ fn settings() -> Vec<Setting> {
         costs: Costs::free(),
         constants: Constants::default(),
         fresh: false,
+        stake: None,
         explain: false,
     };
     strategies.map(setting).to_vec()

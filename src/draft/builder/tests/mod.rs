@@ -53,7 +53,7 @@ fn replay(
     let (mut rows, mut said) = (Vec::new(), 0);
     let mut tree = DraftTree::default();
     while said < target.len() {
-        let limits = StepLimits { max_rows: 32, max_depth: target.len() - said - 1 };
+        let limits = StepLimits { max_rows: 32, max_depth: target.len() - said - 1, ..StepLimits::NONE };
         builder.build(sources, &committed, limits, costs, &mut tree);
         tree.check_integrity();
         let mut accepted = Vec::new();
@@ -297,7 +297,7 @@ proptest! {
         let mut builder = builder();
         let mut sources = any_sources(seed);
         let mut tree = DraftTree::default();
-        let limits = StepLimits { max_rows, max_depth };
+        let limits = StepLimits { max_rows, max_depth, ..StepLimits::NONE };
         for n in 1..20 {
             let committed = varied(n, seed as u32);
             sources.iter_mut().for_each(|source| source.prime(&committed));
@@ -348,7 +348,7 @@ proptest! {
             costs = with_dear_leaves(costs);
         }
         let mut tree = DraftTree::default();
-        let limits = StepLimits { max_rows: 8, max_depth: 4 };
+        let limits = StepLimits { max_rows: 8, max_depth: 4, ..StepLimits::NONE };
         builder.build(&mut source, &committed, limits, &costs, &mut tree);
 
         let nodes = all_nodes(&builder, source[0].as_mut(), &committed, 4);

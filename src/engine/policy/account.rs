@@ -1,0 +1,381 @@
+//! The account of a generation: the time that drafts have saved, and what they may spend.
+//!
+//! A step without a draft is a plain step. A step with a draft takes longer, and is repaid only if drafts are accepted. With
+//!
+//! - `u_i`: the time of step `i`, and `c_i ≥ 1`: the tokens that it commits;
+//! - `p_i`: the estimated time of a plain step at that place in the text;
+//! - `C`: the time of the prompt, whether it was computed or kept, and `T = Σ u_i`: the time of decoding so far,
+//!
+//! the balance is
+//!
+//! ```text
+//! balance = Σ (p_i · c_i − u_i) + stake · (C + T) − owed        (in a plain step only the time of drafting counts)
+//! ```
+//!
+//! A draft is bought only if its price, the expected time of its step beyond a plain one, is at most the balance.
+//!
+//! **Bound.** Let `e` be the largest amount by which a step exceeded its price. With `P = Σ p_i · c_i`, the estimated time of plain
+//! decoding, the answer takes at most
+//!
+//! ```text
+//! C + T ≤ (C + P + e) / (1 − stake)
+//! ```
+//!
+//! *Proof.* A step with a draft leaves a balance of at least `balance − price − (u_i − p_i − price) + p_i (c_i − 1) ≥ −e`, because
+//! `price ≤ balance` and `c_i ≥ 1`. While the balance is negative, no draft is bought, and it rises with `T`. So it is never below `−e`
+//! (errors of prices do not add up), and `owed ≥ 0`. ∎
+//!
+//! A balance below 0 at the end is owed by the next generation, so the bound holds for a conversation as a whole, too. What was saved is
+//! not carried over: it would let a later answer lose as much. Short answers draft from the stake of their prompt, which grows with the
+//! conversation.
+//!
+//! The bound is as good as `p_i`. It is learned from plain steps only, rises slowly and falls fast, and never exceeds what the common
+//! level of all steps implies: too low an estimate costs drafts, too high a one would cost time.
+
+/// Weight of a plain step in the estimate of plain steps, by whether it took longer or less long than the estimate.
+const RISE: f64 = 1.0 / 8.0;
+const FALL: f64 = 1.0 / 2.0;
+/// A plain step that takes more than e^0.7 ≈ 2 times as long as the estimate was interrupted, and counts as 2 times.
+const LOG_ERROR_MAX: f64 = 0.7;
+/// A step that takes longer than this many plain ones was interrupted, which is not the draft's fault: the rest does not count.
+const INTERRUPTED_STEPS: f64 = 64.0;
+/// Weight of a step in the mean time of drafting.
+const DRAFTING_RATE: f64 = 1.0 / 8.0;
+
+/// See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub struct Account {
+    /// Share of the time that drafts may lose; `None`: drafts need not be paid.
+    stake: Option<f64>,
+    /// What earlier generations owe.
+    owed_us: f64,
+    saved_us: f64,
+    elapsed_us: f64,
+    plain: Option<PlainStep>,
+    /// Mean time of drafting and of learning in a step that may draft, in µs.
+    drafting_us: f64,
+}
+
+/// The time of a plain step, as measured.
+#[derive(Debug, Clone, Copy)]
+struct PlainStep {
+    /// In µs, at the present length of the text.
+    us: f64,
+    /// `us` divided by the time that the costs expected.
+    ratio: f64,
+}
+
+/// A finished step.
+#[derive(Debug, Clone, Copy)]
+pub struct StepTime {
+    /// Time of drafting and of learning, in µs.
+    pub drafting_us: f64,
+    /// All other time, in µs: that of a plain step, if nothing was drafted.
+    pub other_us: f64,
+    /// Time of a plain pass by the costs, in µs.
+    pub row_us: f64,
+    /// Committed tokens.
+    pub n_tokens: usize,
+    /// Whether rows were drafted.
+    pub has_draft: bool,
+    /// Whether sources were asked.
+    pub may_draft: bool,
+    /// Whether other generations shared the pass. Its plain time is not learned.
+    pub is_shared: bool,
+}
+
+impl Account {
+    /// Begins a generation behind a prompt that takes `prompt_us`, and with what earlier ones owe. The estimate of a plain
+    /// step stays, and follows the costs.
+    pub fn begin(&mut self, stake: Option<f32>, (owed_us, prompt_us): (f64, f64), row_us: f64) {
+        self.stake = stake.map(f64::from);
+        (self.owed_us, self.saved_us, self.elapsed_us) = (owed_us, 0.0, time(prompt_us));
+        if let Some(plain) = &mut self.plain {
+            plain.us = plain.ratio * row_us;
+        }
+    }
+
+    /// Counts the time in which the sources read the prompt.
+    pub fn primed(&mut self, us: f64) {
+        self.elapsed_us += time(us);
+        self.saved_us -= time(us);
+    }
+
+    /// Moves the estimate of a plain step to a longer text.
+    pub fn scale(&mut self, factor: f64) {
+        if let Some(plain) = self.plain.as_mut().filter(|_| factor.is_finite() && factor > 0.0) {
+            plain.us *= factor;
+        }
+    }
+
+    /// What drafts may cost now, in µs; infinite without a bound. Negative: they have cost more than they were allowed to.
+    pub fn balance_us(&self) -> f64 {
+        let Some(stake) = self.stake else { return f64::INFINITY };
+        self.saved_us + stake * self.elapsed_us - self.owed_us
+    }
+
+    /// What the rows of a draft may cost now, in µs: the balance, less the time of drafting them.
+    pub fn extra_us(&self) -> f64 {
+        self.balance_us() - self.drafting_us
+    }
+
+    /// What drafts have saved in this generation, in µs; negative: lost.
+    pub fn saved_us(&self) -> f64 {
+        self.saved_us
+    }
+
+    /// Estimated time of a plain step, in µs, if the costs expect `row_us` for its pass.
+    pub fn plain_us(&self, row_us: f64) -> f64 {
+        self.plain.map_or(row_us, |plain| plain.us.min(plain.ratio * row_us))
+    }
+
+    /// Counts a finished step, and learns the time of plain ones.
+    pub fn observe(&mut self, step: StepTime) {
+        let (drafting_us, other_us) = (time(step.drafting_us), time(step.other_us));
+        self.elapsed_us += drafting_us + other_us;
+        if step.has_draft {
+            let plain_us = self.plain_us(step.row_us);
+            self.saved_us += (plain_us * step.n_tokens as f64 - other_us).max(-INTERRUPTED_STEPS * plain_us);
+        } else if other_us > 0.0 && step.row_us > 0.0 && !step.is_shared {
+            let ratio = other_us / step.row_us;
+            match &mut self.plain {
+                Some(plain) => {
+                    follow(&mut plain.us, other_us);
+                    follow(&mut plain.ratio, ratio);
+                }
+                None => self.plain = Some(PlainStep { us: other_us, ratio }),
+            }
+        }
+        self.saved_us -= drafting_us;
+        if step.may_draft {
+            self.drafting_us += DRAFTING_RATE * (drafting_us - self.drafting_us);
+        }
+    }
+
+    /// Ends the generation. Returns what it owes, in µs.
+    pub fn end(&mut self) -> f64 {
+        let balance_us = self.balance_us();
+        self.stake = None;
+        (-balance_us).max(0.0)
+    }
+}
+
+/// What ended generations owe, in µs. The next generation takes all of it at its start.
+#[derive(Debug, Default)]
+pub(crate) struct Owed(f64);
+
+impl Owed {
+    pub(crate) fn take(&mut self) -> f64 {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(crate) fn put(&mut self, us: f64) {
+        self.0 += us;
+    }
+}
+
+/// A time that was measured with a clock that may be wrong.
+fn time(us: f64) -> f64 {
+    if us.is_finite() { us.max(0.0) } else { 0.0 }
+}
+
+/// Moves a positive mean towards a sample.
+fn follow(mean: &mut f64, sample: f64) {
+    let error = (sample / *mean).ln().clamp(-LOG_ERROR_MAX, LOG_ERROR_MAX);
+    *mean *= (error * if error < 0.0 { FALL } else { RISE }).exp();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STAKE: Option<f32> = Some(0.01);
+
+    /// A device and a text that work against the account.
+    #[derive(Debug, Clone)]
+    struct Adversary {
+        /// Time of a plain step, by step: heat, neighbours that come and go.
+        plain_us: Vec<f64>,
+        /// Tokens that each step's draft commits.
+        accepted: Vec<usize>,
+        /// By how much a step exceeds its price, as a share of a plain step.
+        excess: Vec<f64>,
+        /// Time spent on drafting in each step, as a share of a plain step.
+        drafting: Vec<f64>,
+    }
+
+    fn adversary() -> impl Strategy<Value = Adversary> {
+        let n = 1..400usize;
+        n.prop_flat_map(|n| {
+            (
+                prop::collection::vec(prop_oneof![Just(1000.0), 500.0..4000.0f64], n),
+                prop::collection::vec(prop_oneof![8 => Just(1usize), 1 => 2..9usize], n),
+                prop::collection::vec(prop_oneof![4 => Just(0.0), 1 => 0.0..0.5f64], n),
+                prop::collection::vec(0.0..0.02f64, n),
+            )
+                .prop_map(|(plain_us, accepted, excess, drafting)| Adversary {
+                    plain_us,
+                    accepted,
+                    excess,
+                    drafting,
+                })
+        })
+    }
+
+    /// What a run took, what plain decoding was estimated to take, and the largest excess over a price.
+    struct Result {
+        took_us: f64,
+        plain_us: f64,
+        excess_us: f64,
+    }
+
+    /// Spends the whole balance on each draft.
+    fn run(adversary: &Adversary, account: &mut Account, is_known: bool) -> Result {
+        let (mut took_us, mut estimated_us, mut excess_us) = (0.0, 0.0, 0.0f64);
+        let steps = adversary.plain_us.iter().zip(&adversary.accepted);
+        for ((&plain_us, &accepted), (excess, drafting)) in
+            steps.zip(adversary.excess.iter().zip(&adversary.drafting))
+        {
+            let row_us = if is_known { plain_us } else { 1000.0 };
+            let estimate_us = if is_known { plain_us } else { account.plain_us(row_us) };
+            if is_known {
+                account.plain = Some(PlainStep { us: plain_us, ratio: 1.0 });
+            }
+            let drafting_us = drafting * plain_us;
+            let price_us = account.balance_us();
+            let has_draft = price_us > drafting_us;
+            let mut step = StepTime {
+                drafting_us: 0.0,
+                other_us: plain_us,
+                row_us,
+                n_tokens: 1,
+                has_draft,
+                may_draft: has_draft,
+                is_shared: false,
+            };
+            if has_draft {
+                let over_us = excess * plain_us;
+                excess_us = excess_us.max(over_us);
+                step.drafting_us = drafting_us;
+                step.other_us = estimate_us + price_us - drafting_us + over_us;
+                step.n_tokens = accepted;
+                estimated_us += estimate_us * accepted as f64;
+            } else {
+                estimated_us += plain_us;
+            }
+            took_us += step.drafting_us + step.other_us;
+            account.observe(step);
+        }
+        Result { took_us, plain_us: estimated_us, excess_us }
+    }
+
+    proptest! {
+        /// The bound, whatever the device and the text do.
+        #[test]
+        fn no_text_and_no_device_makes_drafts_lose_more_than_the_stake(
+            adversary in adversary(),
+            is_known: bool,
+            owed_us in 0.0..3000.0f64,
+            prefill_us in 0.0..50_000.0f64,
+        ) {
+            let mut account = Account::default();
+            account.begin(STAKE, (owed_us, prefill_us), 1000.0);
+            let Result { took_us, plain_us, excess_us } = run(&adversary, &mut account, is_known);
+            let bound_us = (plain_us + prefill_us + excess_us) / 0.99;
+            prop_assert!(took_us + prefill_us <= bound_us + 1e-6, "{} > {bound_us}", took_us + prefill_us);
+            prop_assert!(account.balance_us() >= -excess_us.max(owed_us) - 1e-6);
+        }
+
+        /// A conversation is bounded as a whole.
+        #[test]
+        fn what_is_owed_is_paid_back(answers in prop::collection::vec(adversary(), 1..6)) {
+            let (mut took_us, mut plain_us, mut excess_us) = (0.0, 0.0, 0.0f64);
+            let (mut account, mut owed_us) = (Account::default(), 0.0);
+            for adversary in &answers {
+                account.begin(STAKE, (owed_us, 0.0), 1000.0);
+                let result = run(adversary, &mut account, true);
+                (took_us, plain_us) = (took_us + result.took_us, plain_us + result.plain_us);
+                excess_us = excess_us.max(result.excess_us);
+                owed_us = account.end();
+            }
+            prop_assert!(took_us <= (plain_us + excess_us) / 0.99 + 1e-6);
+        }
+
+        /// Clocks that stop, run backwards or give nonsense end nothing.
+        #[test]
+        fn clocks_may_be_wrong(times in prop::collection::vec(any::<[f64; 3]>(), 1..50)) {
+            let mut account = Account::default();
+            account.begin(STAKE, (0.0, 0.0), 1000.0);
+            for (step, [drafting_us, other_us, row_us]) in times.into_iter().enumerate() {
+                let (has_draft, is_shared) = (step % 2 == 0, step % 5 == 0);
+                account.scale(row_us);
+                account.observe(StepTime { drafting_us, other_us, row_us, n_tokens: 1, has_draft, may_draft: has_draft, is_shared });
+            }
+            let _ = (account.balance_us(), account.end());
+        }
+    }
+
+    fn plain(us: f64) -> StepTime {
+        StepTime {
+            drafting_us: 0.0,
+            other_us: us,
+            row_us: 1000.0,
+            n_tokens: 1,
+            has_draft: false,
+            may_draft: false,
+            is_shared: false,
+        }
+    }
+
+    fn drafted(us: f64, n_tokens: usize) -> StepTime {
+        StepTime { n_tokens, has_draft: true, may_draft: true, ..plain(us) }
+    }
+
+    #[test]
+    fn a_draft_that_is_accepted_pays_for_many() {
+        let mut account = Account::default();
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
+        account.observe(plain(1000.0));
+        assert!((account.balance_us() - 10.0).abs() < 1e-9, "one percent of the time elapsed");
+        account.observe(drafted(1500.0, 3));
+        assert!(account.balance_us() > 1500.0);
+    }
+
+    #[test]
+    fn a_long_prompt_pays_for_the_first_draft() {
+        let mut account = Account::default();
+        account.begin(STAKE, (0.0, 200_000.0), 1000.0);
+        assert_eq!(account.balance_us(), 2000.0);
+    }
+
+    #[test]
+    fn an_interruption_teaches_little_and_a_faster_device_at_once() {
+        let mut account = Account::default();
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
+        account.observe(plain(1000.0));
+        account.observe(plain(60e6));
+        assert!(account.plain_us(1000.0) < 1100.0, "a plain step that takes a minute once");
+        (0..4).for_each(|_| account.observe(plain(700.0)));
+        assert!(account.plain_us(1000.0) < 740.0);
+        (0..40).for_each(|_| account.observe(plain(2000.0)));
+        assert!(account.plain_us(1000.0) > 1900.0);
+        assert!(account.plain_us(500.0) < 1000.0, "other steps have become faster");
+    }
+
+    #[test]
+    fn a_debt_is_paid_back_before_the_next_draft() {
+        let mut account = Account::default();
+        account.begin(STAKE, (0.0, 0.0), 1000.0);
+        account.observe(plain(1000.0));
+        account.observe(drafted(5000.0, 1));
+        assert!(account.balance_us() < -3900.0);
+        let owed_us = account.end();
+        account.begin(STAKE, (owed_us, 0.0), 1000.0);
+        let steps = (0..1000).take_while(|_| {
+            account.observe(plain(1000.0));
+            account.balance_us() < 0.0
+        });
+        assert_eq!(steps.count(), 393);
+    }
+}
