@@ -175,6 +175,16 @@ impl Sources {
         }
     }
 
+    /// Whether one of them computes.
+    pub(in crate::engine) fn compute(&mut self) -> bool {
+        self.list.iter_mut().any(|source| source.computing().is_some())
+    }
+
+    /// Number of committed tokens that the sources have observed.
+    pub(in crate::engine) fn n_observed(&self) -> usize {
+        self.primed
+    }
+
     /// The hidden states of the target that sources read: the final ones, and those before layers, of which there is one choice.
     pub(in crate::engine) fn reads_hidden(&mut self) -> [Option<HiddenStates>; 2] {
         let mut read = [None; 2];

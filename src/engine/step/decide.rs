@@ -3,6 +3,7 @@
 use crate::draft::CostProfile;
 use crate::draft::StepLimits;
 use crate::engine::policy::{Account, MemoryPressure, Policy, Skip, ThermalState};
+use crate::engine::session::Sources;
 
 /// The bounds of this step's draft.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +14,8 @@ pub(super) struct Decision {
     pub(super) max_depth: usize,
     /// Maximum time of the rows beyond that of a plain step, in µs: what drafts have saved.
     pub(super) extra_us: f32,
+    /// Whether nothing is attached to the step: it is that of a session without drafts, and the sources catch up later.
+    pub(super) is_off: bool,
 }
 
 impl Decision {
@@ -33,11 +36,14 @@ pub(super) fn decide(
     (thermal, pressure): (ThermalState, MemoryPressure),
     room: usize,
     (account, costs): (&Account, &CostProfile),
+    sources: &mut Sources,
     policy: &mut Policy,
 ) -> Decision {
     let extra_us = account.extra_us() as f32;
     let price_us = costs.verify_us(2, 1) - costs.verify_us(1, 1);
     let rows = policy.decide(thermal, pressure);
     let rows = rows.and_then(|rows| if price_us <= extra_us { Ok(rows) } else { Err(Skip::NotPaid) });
-    Decision { rows, max_depth: room.saturating_sub(1), extra_us }
+    // A source that computes needs each hidden state, which later steps no longer have.
+    let is_off = rows == Err(Skip::NotPaid) && !sources.compute();
+    Decision { rows, max_depth: room.saturating_sub(1), extra_us, is_off }
 }

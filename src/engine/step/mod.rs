@@ -34,13 +34,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
+use crate::cancel::CancelToken;
 use crate::draft::NodeSet;
 use crate::engine::error::GenerateError;
 use crate::engine::policy::StepTime;
 use crate::engine::run::Run;
-use crate::engine::session::{Session, Verified};
+use crate::engine::session::{Session, Sources, TargetState, Verified};
 use crate::engine::shared::Shared;
 use crate::engine::stats::Stopwatch;
+use crate::model::Model;
 use crate::model::transformer::{ForwardError, Part};
 use commit::commit;
 use decide::{Decision, decide};
@@ -49,6 +51,7 @@ pub use joint::SharedPasses;
 use observe::observe;
 use overlap::StepFlows;
 use refrain_stream::Flow;
+use refrain_trees::TokenId;
 use verify::{verify, verify_together};
 use walk::{Walked, walk};
 
@@ -240,9 +243,11 @@ impl<'a> Member<'a> {
             let Session { shared, conversation, target, drafting, pressure, .. } = session;
             let device = (shared.device.thermal(), pressure.level);
             let prices = (&drafting.account, &drafting.costs);
-            let decision = decide(device, run.output.remaining(), prices, &mut drafting.policy);
+            let sources = &mut drafting.sources;
+            let decision = decide(device, run.output.remaining(), prices, sources, &mut drafting.policy);
             let committed = &conversation.tokens[..];
             if decision.limits().is_some() {
+                catch_up(committed, target, sources, &shared.model, &run.cancel);
                 target.share_text(committed);
             }
             let drafted = draft(
@@ -296,6 +301,21 @@ impl<'a> Member<'a> {
     }
 }
 
+/// Passes the text of steps without drafts to the reader and the sources.
+fn catch_up(
+    committed: &[TokenId],
+    target: &mut TargetState,
+    sources: &mut Sources,
+    model: &Model,
+    cancel: &CancelToken,
+) {
+    let behind = committed.get(sources.n_observed()..).unwrap_or_default();
+    if let Some(reader) = target.reader.as_mut().filter(|_| !behind.is_empty()) {
+        reader.extend(model, behind);
+    }
+    sources.prime(committed, cancel);
+}
+
 fn end(
     session: &mut Session,
     run: &mut Run,
@@ -303,7 +323,7 @@ fn end(
     verified: Verified,
     pass: PassTime,
 ) -> Result<(), GenerateError> {
-    let is_dormant = session.is_dormant();
+    let is_dormant = session.is_dormant() || begun.decision.is_off;
     let Session { shared, conversation, target, drafting, .. } = session;
     let Begun { decision, drafted, draft_us, began, after_draft } = *begun;
     let row_us = f64::from(drafting.costs.verify_us(pass.n_sharing, 1)) / pass.n_sharing as f64;
@@ -322,7 +342,7 @@ fn end(
             walk: &mut run.scratch,
             projection: &mut run.projection,
             workspace: &mut target.workspace,
-            reader: target.reader.as_mut(),
+            reader: target.reader.as_mut().filter(|_| !decision.is_off),
             sampler: &mut run.sampler,
             processors: &mut run.processors,
         },
@@ -363,7 +383,7 @@ fn end(
             builder: &mut drafting.builder,
             costs: &mut drafting.costs,
             policy: &mut drafting.policy,
-            reader: target.reader.as_mut(),
+            reader: target.reader.as_mut().filter(|_| !decision.is_off),
             workspace: &mut target.workspace,
             rejections: &mut run.rejections,
             stats: &mut run.stats,

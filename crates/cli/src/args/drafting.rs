@@ -24,6 +24,7 @@ pub(crate) struct DraftingArgs {
     /// reuse-steps=N          reuse: steps for which a rejected draft is kept
     /// reuse-tokens=N         reuse: maximum kept tokens
     /// pruning-probability=P  with --pruning: minimum predicted probability of a kept node
+    /// stake=SHARE|off        share of the time of an answer that drafts may lose
     /// floor=RATE             pause while the acceptance rate is below RATE
     /// floor-window=N         floor: steps over which the rate is measured
     /// floor-pause=N          floor: plain steps before drafting resumes; longer after each failure
@@ -51,6 +52,7 @@ pub(crate) enum Setting {
     ReuseSteps(u32),
     ReuseTokens(u32),
     PruningProbability(f32),
+    Stake(Option<f32>),
     Floor(f32),
     FloorWindow(usize),
     FloorPause(usize),
@@ -96,6 +98,8 @@ fn parse(text: &str) -> Result<Setting, String> {
             "reuse-steps" => number(value).map(Setting::ReuseSteps),
             "reuse-tokens" => number(value).map(Setting::ReuseTokens),
             "pruning-probability" => number(value).map(Setting::PruningProbability),
+            "stake" if value == "off" => Ok(Setting::Stake(None)),
+            "stake" => number(value).map(|share| Setting::Stake(Some(share))),
             "floor" => number(value).map(Setting::Floor),
             "floor-window" => number(value).map(Setting::FloorWindow),
             "floor-pause" => number(value).map(Setting::FloorPause),
@@ -133,6 +137,7 @@ impl DraftingArgs {
                 Setting::ReuseSteps(n) => reuse.lifetime = n,
                 Setting::ReuseTokens(n) => reuse.tokens_max = n,
                 Setting::PruningProbability(p) => pruning.threshold = p,
+                Setting::Stake(share) => options.policy.stake = share,
                 Setting::Floor(rate) => (floor.rate_min, has_floor) = (rate, true),
                 Setting::FloorWindow(n) => floor.window = n,
                 Setting::FloorPause(n) => floor.pause = n,

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use serde_json::Value;
 use crate::support::{AT_ANY_COST, Ran, arg, command, refrain};
+use serde_json::Value;
 
 const REQUEST: &str = "Tell me about Ada.";
 
