@@ -149,7 +149,8 @@ fn serve(home: &Home, notes: &str, model: &str) {
     let (index, store, socket) =
         (home.path("data/served"), home.path("data/store"), home.path("data/socket"));
     let args = ["serve", "--threads", "1", "--model", model, "--index", arg(&index), "--store", arg(&store)];
-    let args = [&args[..], &["--listen", &format!("unix:{}", arg(&socket)), "--notes", notes]].concat();
+    let place = format!("unix:{}", arg(&socket));
+    let args = [&args[..], &["--listen", &place, "--notes", notes]].concat();
     let mut child = home
         .command(&args)
         .stdin(Stdio::null())

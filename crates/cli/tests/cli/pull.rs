@@ -565,7 +565,8 @@ fn names_that_climb_are_refused() {
         run(place.pull_named(&hub, name, &[])).refused(2);
         assert!(hub.requests().is_empty());
     }
-    let mut command = Place::new().command(&["model", "pull", REPO]);
+    let place = Place::new();
+    let mut command = place.command(&["model", "pull", REPO]);
     command.env("HF_ENDPOINT", "http://hub.example");
     let refused = run(command).refused(2);
     assert!(refused.contains("https"), "{refused}");
