@@ -20,7 +20,7 @@ use crate::rules::Seen;
 use crate::rules::logits::SharedRows;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{StepEnd, Tally};
-use crate::trace::Top;
+use crate::trace::answer::Top;
 
 /// The setting of a measurement: one column of a report.
 #[derive(Clone, Debug)]
@@ -173,7 +173,7 @@ impl<'a> Lane<'a> {
             }
             let tops = match (&mut wanted.target, &row.target) {
                 (Some(target), _) => target(committed.len(), &tree),
-                (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
+                (None, Some(rows)) => rows.tops(&row.response, committed.len() - 1, &tree),
                 (None, None) => Vec::new(),
             };
             let confidence = self.read_step(committed.len() - 1, &tree, &tops, &mut sources);
