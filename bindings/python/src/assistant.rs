@@ -110,11 +110,6 @@ fn sample(sampling: &mut Sampling, name: &str, value: &Bound<'_, PyAny>) -> PyRe
     Ok(())
 }
 
-/// A JSON object as the class of `refrain.assistant` with this name.
-pub(crate) fn object(py: Python<'_>, class: &str, value: &serde_json::Value) -> PyResult<Py<PyAny>> {
-    Ok(py.import("refrain._results")?.getattr("read")?.call1((class, value.to_string()))?.unbind())
-}
-
 /// The tasks of a notes or assistant app on an engine: answers from notes, summaries, replies, edits, commands for screens, conversations.
 ///
 /// It searches, fits prompts to the context, drafts from what it works on and from earlier answers, and says where its text comes from.
@@ -515,7 +510,7 @@ impl Assistant {
         let assistant = self.0.get()?;
         let forgotten =
             compute(py, || assistant.forget(what).map_err(|error| Failure::Forget(Box::new(error))))?;
-        object(py, "Forgotten", &results::forgotten(forgotten))
+        results::object(py, "Forgotten", &results::forgotten(forgotten))
     }
 
     /// The namespace.
@@ -663,7 +658,7 @@ impl Conversation {
     fn turns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let conversation = self.conversation.get()?;
         let turns = compute(py, || Ok(conversation.turns()))?;
-        let turns = turns.iter().map(|turn| object(py, "Turn", &results::turn(turn)));
+        let turns = turns.iter().map(|turn| results::object(py, "Turn", &results::turn(turn)));
         PyList::new(py, turns.collect::<PyResult<Vec<_>>>()?)
     }
 

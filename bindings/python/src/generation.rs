@@ -9,12 +9,12 @@ use refrain::{Event, OwnedGeneration, Stats, Summary};
 use crate::border::{compute, guarded};
 use crate::errors::Failure;
 use crate::held::Held;
+use crate::home::Home;
 use crate::resident::Resident;
 use crate::results::finish_name;
-use crate::session::Home;
 use crate::signals::Signals;
 use crate::steps::{Stepped, Steps, Taken};
-use crate::token::{event_object, segments_tuple};
+use crate::token::{Token, segments_tuple};
 
 /// A running generation: an iterator of :class:`Token` that ends with a :class:`Summary`.
 ///
@@ -287,6 +287,15 @@ impl Generation {
     }
 }
 
+/// An event as the Python object that stands for it.
+fn event_object(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
+    match event {
+        Event::Token(token) => Ok(Py::new(py, Token(token))?.into_any()),
+        Event::Done(summary) => summary_object(py, &summary),
+        _ => unreachable!("the engine has two kinds of events"),
+    }
+}
+
 /// A `refrain.Stats`.
 fn stats_object(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
     let json = serde_json::to_string(stats).expect("statistics are numbers and names");
@@ -294,7 +303,7 @@ fn stats_object(py: Python<'_>, stats: &Stats) -> PyResult<Py<PyAny>> {
 }
 
 /// A `refrain.Summary`.
-pub(crate) fn summary_object(py: Python<'_>, summary: &Summary) -> PyResult<Py<PyAny>> {
+fn summary_object(py: Python<'_>, summary: &Summary) -> PyResult<Py<PyAny>> {
     let fields = PyDict::new(py);
     fields.set_item("finish", finish_name(summary.finish))?;
     fields.set_item("text", &summary.text)?;

@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use refrain::{Origin, TextKind};
-use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::{JobEvent, TaskError};
 use serde_json::Value;
 
-use crate::assistant::object;
 use crate::border::{compute, guarded};
 use crate::errors::Failure;
 use crate::held::Held;
 use crate::resident::Resident;
-use crate::results;
+use crate::results::{change_in_characters, object};
 use crate::signals::Signals;
 use crate::steps::{Stepped, Steps, Taken};
 use crate::token::kind_name;
@@ -113,20 +111,6 @@ impl<T: Send + 'static> Task for Typed<T> {
     fn n_steps(&self) -> Option<usize> {
         self.job.stats().map(|stats| stats.steps)
     }
-}
-
-/// A change as JSON, with places in characters, as Python's strings have them.
-pub(crate) fn change_in_characters(change: &DiffEvent, old: &str, new: &str) -> Value {
-    let (kind, old, new) = match change {
-        DiffEvent::Keep { old: from, new: to } => {
-            ("keep", Some(results::place(old, from)), Some(results::place(new, to)))
-        }
-        DiffEvent::Insert { new: to, at } => {
-            ("insert", Some(results::place(old, &(*at..*at))), Some(results::place(new, to)))
-        }
-        DiffEvent::Delete { old: from } => ("delete", Some(results::place(old, from)), None),
-    };
-    serde_json::json!({ "kind": kind, "old": old, "new": new })
 }
 
 impl Job {

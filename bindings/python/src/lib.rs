@@ -16,7 +16,7 @@ mod errors;
 mod generation;
 mod held;
 mod helpers;
-mod history;
+mod home;
 mod job;
 mod notes;
 mod options;
@@ -44,11 +44,9 @@ mod _native {
     #[pymodule_export]
     use super::drafter::{Drafter, Proposal, Sequence};
     #[pymodule_export]
-    use super::engine::Engine;
+    use super::engine::{Engine, History};
     #[pymodule_export]
     use super::generation::Generation;
-    #[pymodule_export]
-    use super::history::History;
     #[pymodule_export]
     use super::job::Job;
     #[pymodule_export]

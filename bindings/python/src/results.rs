@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use pyo3::prelude::*;
 use refrain::FinishReason;
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::Support;
@@ -14,7 +15,10 @@ use refrain_assistant::{
 };
 use serde_json::{Value, json};
 
-use crate::job::change_in_characters;
+/// A JSON object as the class of `refrain.assistant` with this name.
+pub(crate) fn object(py: Python<'_>, class: &str, value: &Value) -> PyResult<Py<PyAny>> {
+    Ok(py.import("refrain._results")?.getattr("read")?.call1((class, value.to_string()))?.unbind())
+}
 
 /// A place in a text, in characters.
 pub(crate) fn place(text: &str, bytes: &Range<usize>) -> [usize; 2] {
@@ -96,6 +100,16 @@ fn report(report: &Report) -> Value {
         "finish": finish_name(*finish), "n_cut": n_cut, "seed": seed, "stats": stats,
         "left_out": missing.iter().map(left_out).collect::<Vec<_>>(), "not_kept": not_kept,
     })
+}
+
+/// A change as JSON, with places in characters, as Python's strings have them.
+pub(crate) fn change_in_characters(change: &DiffEvent, old: &str, new: &str) -> Value {
+    let (kind, old, new) = match change {
+        DiffEvent::Keep { old: from, new: to } => ("keep", Some(place(old, from)), Some(place(new, to))),
+        DiffEvent::Insert { new: to, at } => ("insert", Some(place(old, &(*at..*at))), Some(place(new, to))),
+        DiffEvent::Delete { old: from } => ("delete", Some(place(old, from)), None),
+    };
+    json!({ "kind": kind, "old": old, "new": new })
 }
 
 fn changes(changes: &[DiffEvent], old: &str, new: &str) -> Vec<Value> {

@@ -1,7 +1,7 @@
 //! A session: its engine's session, or the place of one that a generation has taken.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyTuple};
@@ -11,29 +11,10 @@ use crate::border::compute;
 use crate::cancel::CancelToken;
 use crate::errors::Failure;
 use crate::generation::Generation;
+use crate::home::{Home, Place};
 use crate::options;
 use crate::resident::Resident;
 use crate::signals::Signals;
-
-/// Where a session lives between generations.
-pub(crate) struct Home(Mutex<Place>);
-
-enum Place {
-    Here(Box<refrain::Session>),
-    /// A generation has it.
-    Away,
-}
-
-impl Home {
-    /// A panic (of a draft source or a processor) leaves the session usable, so a poisoned lock is taken all the same.
-    fn lock(&self) -> MutexGuard<'_, Place> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn put_back(&self, session: refrain::Session) {
-        *self.lock() = Place::Here(Box::new(session));
-    }
-}
 
 /// One conversation, or one plain text: its tokens, KV cache and draft sources.
 ///
@@ -47,8 +28,7 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(session: refrain::Session, engine: &refrain::Engine) -> Self {
-        let home = Home(Mutex::new(Place::Here(Box::new(session))));
-        Self { home: Resident::new(Arc::new(home)), engine: Resident::new(engine.clone()) }
+        Self { home: Resident::new(Arc::new(Home::new(session))), engine: Resident::new(engine.clone()) }
     }
 
     /// Calls `work` with the session, without the interpreter's lock.

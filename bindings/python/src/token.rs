@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use refrain::{Event, Origin, TextKind, TokenEvent};
+use refrain::{Origin, TextKind, TokenEvent};
 
 /// One token of an output. The target model chose every token; drafts change the speed only.
 #[pyclass(frozen, module = "refrain")]
@@ -66,14 +66,5 @@ impl Token {
             quoted(Some(self.text()))?,
             quoted(self.origin())?
         ))
-    }
-}
-
-/// An event as the Python object that stands for it.
-pub(crate) fn event_object(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
-    match event {
-        Event::Token(token) => Ok(Py::new(py, Token(token))?.into_any()),
-        Event::Done(summary) => crate::generation::summary_object(py, &summary),
-        _ => unreachable!("the engine has two kinds of events"),
     }
 }

@@ -24,7 +24,7 @@ use crate::rules::logits::SharedRows;
 use crate::rules::{Pid, PidConfig, Seen};
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{StepEnd, Tally};
-use crate::trace::Top;
+use crate::trace::answer::Top;
 
 /// The setting of a measurement: one column of a report.
 #[derive(Clone, Debug)]
@@ -208,7 +208,7 @@ impl<'a> Lane<'a> {
             }
             let tops = match (&mut wanted.target, &row.target) {
                 (Some(target), _) => target(committed.len(), &tree),
-                (None, Some(rows)) => rows.tops(row, committed.len() - 1, &tree),
+                (None, Some(rows)) => rows.tops(&row.response, committed.len() - 1, &tree),
                 (None, None) => Vec::new(),
             };
             tally.n_looked_up += tops.len();

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::threads;
-use crate::trace::Rows;
+use crate::trace::answer::Rows;
 
 /// Maximum length of a line, in bytes: four times the longest text for a tokenizer.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;

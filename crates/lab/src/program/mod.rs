@@ -10,10 +10,8 @@ mod trace;
 
 use std::process::ExitCode;
 
-use refrain_program::failure::Failure;
 use refrain_program::start;
 
-use crate::Strategy;
 use args::{Cli, Command};
 
 /// Runs the program with this process's arguments.
@@ -35,11 +33,6 @@ pub fn main() -> ExitCode {
             Command::Plot(args) => plot::plot(args),
         }
     })
-}
-
-/// The failure of a strategy without its draft model.
-fn needs_draft_model(strategy: Strategy) -> Failure {
-    Failure::usage(format!("{strategy} drafts with a model"), "name one with --draft")
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
 use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
 
 use super::args::{AblateArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs};
-use super::needs_draft_model;
 use refrain_program::failure::{Exit, Failure};
 use refrain_program::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
 use refrain_program::progress::Progress;
@@ -464,6 +463,11 @@ impl RowSet {
             None => vec![rows, format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size)],
         }
     }
+}
+
+/// The failure of a strategy without its draft model.
+pub(super) fn needs_draft_model(strategy: Strategy) -> Failure {
+    Failure::usage(format!("{strategy} drafts with a model"), "name one with --draft")
 }
 
 /// The failure of a trace's file.

@@ -9,7 +9,7 @@ use crate::sweep::{self, Sweep, SweepDraft, SweepError};
 use crate::{Strategy, rows};
 
 use super::args::{BenchPressureArgs, BenchStreamArgs};
-use super::needs_draft_model;
+use super::replay::needs_draft_model;
 use refrain_program::failure::{Exit, Failure};
 use refrain_program::load::{self, Drafts, check_vocabulary, n_threads, open_tokenizer};
 use refrain_program::progress::Progress;

@@ -21,7 +21,7 @@ use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Branch, NONE, Rows, TOP_LEN, Top, Trace};
+use super::answer::{Branch, NONE, Rows, TOP_LEN, Top};
 use crate::rows::TokenRow;
 
 const MAGIC: &[u8; 8] = b"rfntrace";
@@ -120,6 +120,17 @@ pub enum TraceError {
         /// Their number.
         bytes: u64,
     },
+}
+
+/// A model's answers to the rows of one task.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Trace {
+    /// The model's name.
+    pub model: String,
+    /// Number of tokens of its vocabulary.
+    pub vocab_size: usize,
+    /// The answers; each has [`TokenRow::target`].
+    pub rows: Vec<TokenRow>,
 }
 
 impl Trace {
@@ -328,7 +339,7 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::row;
+    use super::super::answer::tests::row;
     use super::*;
 
     fn trace() -> Trace {

@@ -15,7 +15,8 @@ use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::{Drafting, Engine, Role, SessionError, SessionOptions, SpecialTokens, TokenId};
 use thiserror::Error;
 
-use super::{Branch, Rows, TOP_LEN, Top, Trace};
+use super::answer::{Branch, Rows, TOP_LEN, Top};
+use super::file::Trace;
 use crate::replay::{Lane, Setting, Wanted};
 use crate::rows::{Row, TokenRow};
 use crate::tally::Tally;
@@ -198,9 +199,9 @@ impl Recorder {
         let mut result = Ok(());
         let mut complete = |n_committed: usize, tree: &DraftTree| {
             if result.is_ok() {
-                result = self.complete(&before, rows, &text[..n_committed], tree);
+                result = self.complete(&before.response, rows, &text[..n_committed], tree);
             }
-            rows.tops(&before, n_committed - 1, tree)
+            rows.tops(&before.response, n_committed - 1, tree)
         };
         let wanted = Wanted { target: Some(&mut complete), ..Wanted::default() };
         lane.replay(&before, &mut Tally::default(), wanted);
@@ -210,12 +211,12 @@ impl Recorder {
     /// Computes the rows of `tree` that are not in `rows`.
     fn complete(
         &mut self,
-        row: &TokenRow,
+        response: &[TokenId],
         rows: &mut Rows,
         committed: &[TokenId],
         tree: &DraftTree,
     ) -> Result<(), ForwardError> {
-        let mut places = rows.places(row, committed.len() - 1, tree);
+        let mut places = rows.places(response, committed.len() - 1, tree);
         // The missing rows, and those above them: a row is computed with its path.
         let mut is_needed: Vec<bool> = places.iter().map(Option::is_none).collect();
         for node in (1..tree.len()).rev() {

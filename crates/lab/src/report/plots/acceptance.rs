@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Area, Drawn, color};
+use super::drawing::{Area, Drawn, color};
 use crate::model::Timings;
 use crate::report::Report;
 use crate::strategy::Strategy;

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Area, Drawn, color, is_control};
+use super::drawing::{Area, Drawn, color, is_control};
 use crate::report::Report;
 use crate::strategy::{Sources, Strategy};
 

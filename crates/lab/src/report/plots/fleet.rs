@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Area, COLORS, Drawn};
+use super::drawing::{Area, COLORS, Drawn};
 use crate::fleet::{FleetCell, delay_text};
 
 pub(super) fn draw(

@@ -2,16 +2,16 @@
 
 mod acceptance;
 mod costs;
+mod drawing;
 mod fleet;
 mod stages;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::Report;
 use crate::fleet::FleetCell;
 use crate::model::Timings;
-use crate::strategy::Strategy;
+use drawing::{Area, Drawn, is_control};
 
 /// A plot: file name, caption and picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,34 +95,7 @@ pub fn draw_fleet(cells: &[FleetCell]) -> Vec<Plot> {
 
 const US_PER_STEP: &str = "µs per step";
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-
 const SIZE: (u32, u32) = (960, 420);
-
-/// Okabe and Ito's colours, suitable for all kinds of colour vision. Refrain's colour is the first.
-const COLORS: [RGBColor; 10] = [
-    RGBColor(213, 94, 0),
-    RGBColor(120, 120, 120),
-    RGBColor(86, 180, 233),
-    RGBColor(0, 158, 115),
-    RGBColor(150, 110, 60),
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(204, 121, 167),
-    RGBColor(0, 0, 0),
-    RGBColor(190, 190, 190),
-];
-
-fn color(strategy: Strategy) -> RGBColor {
-    let all = Strategy::traced();
-    COLORS[all.iter().position(|&other| other == strategy).unwrap_or(0) % COLORS.len()]
-}
-
-fn is_control(report: &Report<'_>, setting: usize) -> bool {
-    report.settings[setting].strategy.is_control()
-}
 
 /// Draws one picture. `None` if there is no data.
 fn plot(name: String, title: String, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<Plot> {

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Area, COLORS, Drawn};
+use super::drawing::{Area, COLORS, Drawn};
 use crate::model::Timings;
 use crate::report::Report;
 use crate::tally::{StepEnd, Tally};

@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
     use crate::rules::source::built;
-    use crate::trace::Top;
+    use crate::trace::answer::Top;
 
     fn tokens(ids: &[u32]) -> Vec<TokenId> {
         ids.iter().copied().map(TokenId).collect()

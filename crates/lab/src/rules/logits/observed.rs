@@ -7,7 +7,7 @@ use refrain::TokenId;
 use refrain::drafting::{DraftTree, NodeIdx, SuccessorLists};
 use refrain::internals::draft::ReuseConfig;
 
-use crate::trace::Top;
+use crate::trace::answer::Top;
 
 /// The target's rows as far as a rule may have kept them, from request to request.
 ///

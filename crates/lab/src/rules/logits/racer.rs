@@ -9,7 +9,7 @@ use refrain_trees::sam::{Match, SuffixAutomaton};
 use super::SharedRows;
 use crate::rules::corpus::Texts;
 use crate::rules::source::{Plan, Rule};
-use crate::trace::TOP_LEN;
+use crate::trace::answer::TOP_LEN;
 
 /// Length of the inserted n-grams.
 const NGRAM: usize = 10;
