@@ -200,6 +200,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
     /// Runs the next step, or ends the output if it is complete.
     fn advance(&mut self) {
+        // The app's processors and sources too compute in the default environment.
         let _env = FloatEnv::ieee();
         let result = match self.progress {
             Progress::Prompt => self.prefill(|_, _| {}),

@@ -54,6 +54,7 @@ use crate::kernels::FloatEnv;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn step_together<S: BorrowMut<Session>>(generations: &mut [&mut Generation<S>]) -> SharedPasses {
+    // The app's processors and sources too compute in the default environment.
     let _env = FloatEnv::ieee();
     for generation in
         generations.iter_mut().filter(|generation| matches!(generation.progress, Progress::Prompt))
