@@ -35,11 +35,11 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::draft::NodeSet;
-use crate::engine::error::GenerateError;
 use crate::engine::run::Run;
 use crate::engine::session::{Session, Verified};
 use crate::engine::shared::Shared;
 use crate::engine::stats::{LossyStats, Stopwatch};
+use crate::error::GenerateError;
 use crate::model::transformer::{ForwardError, Part};
 use commit::commit;
 use decide::{Decision, decide};

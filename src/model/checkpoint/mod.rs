@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::{BlockType, FloatEnv};
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
@@ -21,7 +22,8 @@ use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::packed::{PackedFile, PackedFileError};
 use refrain_containers::gguf::{GgufError, GgufFile, GgufValue};
 use refrain_containers::hf::{HfError, HfFolder, SafetensorsError};
-use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
+use refrain_files::{ErrorKind, Facts, Fault};
+use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError, TokenizerProblem};
 use refrain_trees::TokenId;
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.
@@ -63,10 +65,16 @@ impl TensorInfo {
     }
 }
 
-/// A model could not be loaded.
+/// A checkpoint could not be opened or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum CheckpointError {
+    /// The path does not exist.
+    #[error("{path}: no such file or folder")]
+    NoSuchFile {
+        /// The path given.
+        path: String,
+    },
     /// The path is not a model.
     #[error("{path}: {reason}")]
     NotAModel {
@@ -187,13 +195,42 @@ pub enum LoadError {
     },
 }
 
-impl From<GraphsError> for LoadError {
+impl Fault for CheckpointError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        match self {
+            Self::NoSuchFile { path } => Facts::new(ErrorKind::NotFound).file(path),
+            Self::NotAModel { path, .. } => unsupported.file(path),
+            Self::Gguf(error) => error.facts(),
+            Self::Hf(error) => error.facts(),
+            Self::Packed(error) => error.facts(),
+            Self::Graphs(error) => error.facts(),
+            Self::Config(error) => error.facts(),
+            Self::NoMtp { file } | Self::NoSuchWeight { file, .. } => {
+                Facts::new(ErrorKind::NotFound).file(file)
+            }
+            Self::DraftToken { file, token, vocab_size, .. } => {
+                damaged.file(file).field("d2t").over(*token, *vocab_size)
+            }
+            Self::MissingTensor { file, tensor }
+            | Self::UnexpectedTensor { file, tensor, .. }
+            | Self::WrongShape { file, tensor, .. }
+            | Self::PartialBlock { file, tensor, .. } => damaged.file(file).field(tensor),
+            Self::UnsupportedType { file, tensor, .. } | Self::PackedTensor { file, tensor } => {
+                unsupported.file(file).field(tensor)
+            }
+        }
+    }
+}
+
+impl From<GraphsError> for CheckpointError {
     fn from(error: GraphsError) -> Self {
         Self::Graphs(Box::new(error))
     }
 }
 
-impl From<SafetensorsError> for LoadError {
+impl From<SafetensorsError> for CheckpointError {
     fn from(error: SafetensorsError) -> Self {
         Self::Hf(error.into())
     }
@@ -240,7 +277,7 @@ impl Checkpoint {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let _env = FloatEnv::ieee();
-        open::open(path)
+        Ok(open::open(path)?)
     }
 
     /// Reads a GGUF model from memory (an embedded fixture); messages call it `name`.
@@ -249,7 +286,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        open::from_gguf(GgufFile::from_bytes(bytes, name)?)
+        Ok(open::from_gguf(GgufFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 
     /// Opens the head for multi-token prediction that a `.gguf` file or a Hugging Face folder has beside its model, or alone: a draft
@@ -260,10 +297,11 @@ impl Checkpoint {
     /// folders it is the tensors `mtp.*` of Qwen3.5. A file may leave embedding and output matrix out, which are those of the model.
     ///
     /// # Errors
-    /// [`LoadError::NoMtp`]; otherwise as [`Checkpoint::open`]. More than one such block is refused.
+    /// Kind [`NotFound`](crate::ErrorKind::NotFound): there is no such head; otherwise as [`Checkpoint::open`]. More than one such block is
+    /// refused.
     pub fn open_mtp(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        open::open_mtp(path.as_ref())
+        Ok(open::open_mtp(path.as_ref())?)
     }
 
     /// As [`Checkpoint::open_mtp`], of a GGUF file in memory; messages call it `name`.
@@ -272,7 +310,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open_mtp`].
     pub fn mtp_from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        open::mtp_from_gguf(GgufFile::from_bytes(bytes, name)?)
+        Ok(open::mtp_from_gguf(GgufFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 
     /// Reads a packed model from memory; messages call it `name`.
@@ -281,7 +319,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        open::from_packed(PackedFile::from_bytes(bytes, name)?)
+        Ok(open::from_packed(PackedFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 
     /// Names the pre-tokenizer of a GGUF file that names none (`tokenizer.ggml.pre`), as `llama-bpe` or `qwen2`; a file
@@ -363,10 +401,10 @@ impl Checkpoint {
         /// [change](TensorInfo::change).
         ///
         /// # Errors
-        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error
+        /// [`CheckpointError::NoSuchWeight`], [`CheckpointError::PackedTensor`] if the model is packed, or the read error
         /// of the container.
-        fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
-            let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+        fn read(&self, id: WeightId) -> Result<Vec<u8>, CheckpointError> {
+            let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
             if info.scales.is_some() {
                 let row_bytes = info.ty.row_bytes(info.n_cols as u64).unwrap_or(0) as usize;
@@ -387,7 +425,7 @@ impl Checkpoint {
                     }
                     Container::Packed(_) | Container::Graphs(_) => {
                         let (file, tensor) = (self.name.clone(), info.name().to_owned());
-                        return Err(LoadError::PackedTensor { file, tensor });
+                        return Err(CheckpointError::PackedTensor { file, tensor });
                     }
                 });
             }
@@ -420,8 +458,8 @@ impl Checkpoint {
         first: usize,
         row_bytes: usize,
         out: &mut [u8],
-    ) -> Result<(), LoadError> {
-        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+    ) -> Result<(), CheckpointError> {
+        let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
         let info = self.weights.get(&id).ok_or_else(no_such)?;
         let name = &info.names[tensor];
         let Some(scales) = &info.scales else {
@@ -437,8 +475,8 @@ impl Checkpoint {
     }
 
     /// Fills `out` with bytes of a stored tensor, from byte `start` on.
-    fn read_at(&self, id: WeightId, name: &str, start: u64, out: &mut [u8]) -> Result<(), LoadError> {
-        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+    fn read_at(&self, id: WeightId, name: &str, start: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
+        let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
         match &self.container {
             Container::Gguf(file) => Ok(file.read_at(file.tensor(name).ok_or_else(no_such)?, start, out)?),
             Container::Hf(folder) => {
@@ -446,7 +484,7 @@ impl Checkpoint {
                 Ok(shard.read_at(tensor, start, out)?)
             }
             Container::Packed(_) | Container::Graphs(_) => {
-                Err(LoadError::PackedTensor { file: self.name.clone(), tensor: name.to_owned() })
+                Err(CheckpointError::PackedTensor { file: self.name.clone(), tensor: name.to_owned() })
             }
         }
     }
@@ -457,7 +495,7 @@ impl Checkpoint {
     /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond
     /// [`ModelConfig::vocab_size`].
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
+        Ok(self.tokenizer_and_defaults()?.0)
     }
 
     /// The tokenizer and the recommended sampling options. One call returns both, because a packed file reads
@@ -476,11 +514,12 @@ impl Checkpoint {
             }
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
-            return Err(TokenizerError::VocabTooLarge {
+            let too_large = TokenizerProblem::VocabTooLarge {
                 file: self.name.clone(),
                 tokenizer: tokenizer.vocab_size(),
                 model: self.config.vocab_size,
-            });
+            };
+            return Err(too_large.into());
         }
         Ok((tokenizer, defaults))
     }
