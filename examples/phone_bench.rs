@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::IsaKind;
-use refrain::error::{BlockType, PackError};
+use refrain::internals::error::{BlockType, PackError};
 use refrain::internals::kernels::{Activations, Kernels, MatMul, PackedMatrix, Pool, matmul};
 use refrain::{
     Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, SessionOptions, Stats, Task,

@@ -12,6 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::error::LoadError;
+use refrain_files::{ErrorKind, Facts, Fault};
+
 /// A counter of energy, supplied by the app or by [`Powercap`].
 ///
 /// On Android an app can use `BatteryManager.BATTERY_PROPERTY_CHARGE_COUNTER` times the voltage, or the power rails of
@@ -93,6 +96,17 @@ pub enum PowercapError {
     },
 }
 
+impl Fault for PowercapError {
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Self::NoCounter { path } => Facts::new(ErrorKind::NotFound).file(path),
+            Self::Permission { path } => Facts::new(ErrorKind::Io).file(path),
+            Self::Io { path, source } => Facts::io(source.kind()).file(path),
+            Self::Malformed { path, .. } => Facts::new(ErrorKind::Damaged).file(path),
+        }
+    }
+}
+
 /// Maximum zones; a server has a package and a memory zone for each of its few sockets.
 const ZONES_MAX: usize = 256;
 /// Maximum bytes read of a file; a number or a name is far shorter.
@@ -102,8 +116,8 @@ impl Powercap {
     /// Opens the counters of this machine.
     ///
     /// # Errors
-    /// [`PowercapError`]: there are none, or this process may not read them.
-    pub fn open() -> Result<Self, PowercapError> {
+    /// Kind [`NotFound`](crate::ErrorKind::NotFound): there are none; [`Io`](crate::ErrorKind::Io): this process may not read them.
+    pub fn open() -> Result<Self, LoadError> {
         Self::open_at(Path::new("/sys/class/powercap"))
     }
 
@@ -111,7 +125,7 @@ impl Powercap {
     ///
     /// # Errors
     /// As [`Powercap::open`].
-    pub fn open_at(folder: &Path) -> Result<Self, PowercapError> {
+    pub fn open_at(folder: &Path) -> Result<Self, LoadError> {
         let none = || PowercapError::NoCounter { path: folder.to_owned() };
         let entries = fs::read_dir(folder).map_err(|_| none())?;
         let mut names: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.file_name()).collect();
@@ -132,9 +146,9 @@ impl Powercap {
             }
         }
         if zones.is_empty() {
-            return Err(none());
+            return Err(none().into());
         }
-        let last = zones.iter().map(|zone| number(&zone.counter)).collect::<Result<_, _>>()?;
+        let last = zones.iter().map(|zone| number(&zone.counter)).collect::<Result<_, PowercapError>>()?;
         Ok(Self { zones, state: Mutex::new((last, 0)) })
     }
 }
@@ -222,15 +236,17 @@ mod tests {
     #[test]
     fn a_system_without_counters_says_so() {
         let open = |root: &Path| Powercap::open_at(root).unwrap_err();
-        assert!(matches!(open(Path::new("/nowhere/at/all")), PowercapError::NoCounter { .. }));
-        assert!(matches!(open(folder(&[]).path()), PowercapError::NoCounter { .. }));
+        assert!(matches!(open(Path::new("/nowhere/at/all")).detail(), Some(PowercapError::NoCounter { .. })));
+        assert!(matches!(open(folder(&[]).path()).detail(), Some(PowercapError::NoCounter { .. })));
         let psys = folder(&[("intel-rapl:1", "psys", "1", "9")]);
-        assert!(matches!(open(psys.path()), PowercapError::NoCounter { .. }));
+        assert!(matches!(open(psys.path()).detail(), Some(PowercapError::NoCounter { .. })));
         let odd = folder(&[("intel-rapl:0", "package-0", "many", "9")]);
-        assert!(matches!(open(odd.path()), PowercapError::Malformed { text, .. } if text == "many\n"));
+        assert!(
+            matches!(open(odd.path()).detail(), Some(PowercapError::Malformed { text, .. }) if text == "many\n")
+        );
         let gone = folder(&[("intel-rapl:0", "package-0", "1", "9")]);
         fs::remove_file(gone.path().join("intel-rapl:0").join("energy_uj")).unwrap();
-        assert!(matches!(open(gone.path()), PowercapError::Io { .. }));
+        assert!(matches!(open(gone.path()).detail(), Some(PowercapError::Io { .. })));
     }
 
     #[cfg(unix)]
@@ -242,10 +258,8 @@ mod tests {
         fs::set_permissions(&counter, fs::Permissions::from_mode(0o000)).unwrap();
         // Root reads it anyway.
         if fs::File::open(&counter).is_err() {
-            assert!(matches!(
-                Powercap::open_at(root.path()),
-                Err(PowercapError::Permission { path }) if path == counter
-            ));
+            let error = Powercap::open_at(root.path()).unwrap_err();
+            assert!(matches!(error.detail(), Some(PowercapError::Permission { path }) if *path == counter));
         }
     }
 

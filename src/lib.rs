@@ -27,8 +27,8 @@
 //! depending on the draft model. The README has the table, with the cases that lose.
 //!
 //! The root exports the types that every app needs. Modules have the rest by task: [`drafting`], [`device`], [`streaming`],
-//! [`checkpoint`], [`state`], [`architecture`], and [`error`] with the details of errors. Modules behind
-//! the feature `internals` are outside semantic versioning.
+//! [`checkpoint`], [`state`] and [`architecture`]. Errors have an [`ErrorKind`] and name the file, field, offset, value and limit that
+//! they concern. Modules behind the feature `internals` are outside semantic versioning.
 // Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
 
@@ -37,6 +37,7 @@ mod draft;
 mod draft_model;
 mod energy;
 mod engine;
+mod error;
 mod face;
 mod model;
 mod profile;
@@ -57,42 +58,43 @@ pub use draft::HistoryStore;
 #[cfg(feature = "stream")]
 pub use engine::EventStream;
 pub use engine::{
-    CONTEXT_LEN_DEFAULT_MAX, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, Event,
-    FinishReason, GenerateError, GenerateOptions, Generation, Origin, OwnedGeneration, STOP_BYTES_MAX, Score,
-    Session, SessionError, SessionOptions, Stats, Summary, TokenEvent, step_together,
+    CONTEXT_LEN_DEFAULT_MAX, DraftModelOptions, Drafting, Engine, EngineOptions, Event, FinishReason,
+    GenerateOptions, Generation, Origin, OwnedGeneration, RefusedGeneration, STOP_BYTES_MAX, Score, Session,
+    SessionOptions, Stats, Summary, TokenEvent, step_together,
 };
+pub use error::{GenerateError, LoadError, SessionError};
 pub use kernels::KvType;
 pub use model::PREFILL_CHUNK_MAX;
-pub use model::checkpoint::LoadError;
 pub use model::weights::Quantize;
+pub use refrain_files::ErrorKind;
 pub use refrain_tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
 pub use refrain_trees::TokenId;
-pub use task::{PromptPassage, Task};
-pub use verify::{DryOptions, LogitsProcessor, Sampling};
+pub use task::{PromptPassage, Task, UnknownTask};
+pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling};
 
 /// Drafts: sources of an app's own, the rules of a session, and what is learnt and counted.
 pub mod drafting {
     pub use crate::draft::{
         Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource,
-        DraftTree, EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, Learned, LearnedError,
-        NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
+        DraftTree, EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, Learned, NodeIdx,
+        Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
         VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
         AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, PolicyStats, PruningStats,
         RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
     };
-    pub use crate::pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
+    pub use crate::pruning::{Predictor, PruningConfig, Safeguards};
 }
 
 /// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
 pub mod device {
-    pub use crate::energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
+    pub use crate::energy::{EnergyMeter, EnergyStats, Powercap};
     pub use crate::engine::{MemoryPressure, PowerState, ThermalState};
     pub use crate::kernels::{IsaKind, KernelsNotice};
-    pub use crate::profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
+    pub use crate::profile::{MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
 }
 
 /// Models larger than memory, and models computed in static graphs.
@@ -126,29 +128,6 @@ pub mod architecture {
     };
 }
 
-/// Errors inside the variants of those at the root, and of single calls.
-pub mod error {
-    pub use crate::draft_model::{SelfDraftError, VocabularyMismatch};
-    pub use crate::engine::RefusedGeneration;
-    pub use crate::kernels::{AllocError, BlockType, PackError};
-    pub use crate::model::checkpoint::{LayerWeight, WeightId};
-    pub use crate::model::config::ConfigError;
-    pub use crate::model::graphs::GraphsError;
-    pub use crate::model::kv_cache::KvCacheError;
-    pub use crate::model::layers::{LayersError, LayersProblem};
-    pub use crate::model::packed::PackedFileError;
-    pub use crate::model::streamed::StreamedError;
-    pub use crate::model::transformer::ForwardError;
-    pub use crate::model::weights::WeightsError;
-    pub use crate::pruning::PredictorField;
-    pub use crate::task::UnknownTask;
-    pub use crate::verify::{ProcessorError, SamplingError};
-    pub use refrain_containers::gguf::GgufError;
-    pub use refrain_containers::hf::{HfError, SafetensorsError};
-    pub use refrain_stream::StreamOptionError;
-    pub use refrain_tokenizer::{ReservedVariable, TemplateError};
-}
-
 /// Internal modules, for this project's own crates: the search index, the benchmarks, training and the
 /// program.
 ///
@@ -173,6 +152,31 @@ pub mod internals {
         tokenizer,
         verify
     );
+
+    /// The errors inside the public ones, which [`detail`](crate::LoadError::detail) gives.
+    pub mod error {
+        pub use crate::draft::LearnedError;
+        pub use crate::draft_model::{SelfDraftError, VocabularyMismatch};
+        pub use crate::energy::PowercapError;
+        pub use crate::engine::{EngineProblem, GenerateProblem, SessionProblem};
+        pub use crate::kernels::{AllocError, BlockType, PackError};
+        pub use crate::model::checkpoint::{CheckpointError, LayerWeight, WeightId};
+        pub use crate::model::config::ConfigError;
+        pub use crate::model::graphs::GraphsError;
+        pub use crate::model::kv_cache::KvCacheError;
+        pub use crate::model::layers::{LayersError, LayersProblem};
+        pub use crate::model::packed::PackedFileError;
+        pub use crate::model::streamed::StreamedError;
+        pub use crate::model::transformer::ForwardError;
+        pub use crate::model::weights::WeightsError;
+        pub use crate::profile::ProfileError;
+        pub use crate::pruning::{PredictorError, PredictorField};
+        pub use crate::verify::SamplingError;
+        pub use refrain_containers::gguf::GgufError;
+        pub use refrain_containers::hf::{HfError, SafetensorsError};
+        pub use refrain_files::Fault;
+        pub use refrain_tokenizer::{TemplateError, TokenizerProblem};
+    }
 }
 
 /// Compiles and runs the program in the README.

@@ -26,8 +26,8 @@ use super::draft_times::{DraftTimes, Mean};
 use super::name::SourceName;
 use super::reliability::{ReliabilityTable, StoredRecord};
 use crate::face::internals;
-use refrain_files::open_regular;
 use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::{ErrorKind, Facts, Fault, open_regular};
 
 /// The format version of this program.
 const VERSION: u32 = 1;
@@ -92,15 +92,8 @@ pub enum LearnedError {
         source: io::Error,
     },
     /// The new file could not be created, synced or renamed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
-    Replace {
-        /// The attempt.
-        action: &'static str,
-        /// Its file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
     /// The file is longer than any valid file.
     #[error("{}: {bytes} bytes exceed the {FILE_BYTES_MAX} of learnt values", path.display())]
     TooLarge {
@@ -161,6 +154,25 @@ pub enum LearnedError {
         /// The identity of the model here.
         here: String,
     },
+}
+
+impl Fault for LearnedError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        match self {
+            Self::Io { path, source } => Facts::io(source.kind()).file(path),
+            Self::Replace(error) => error.facts(),
+            Self::TooLarge { path, bytes } => {
+                Facts::new(ErrorKind::OverLimit).file(path).over(*bytes, FILE_BYTES_MAX)
+            }
+            Self::NotLearned { path } | Self::Checksum { path, .. } | Self::Json { path, .. } => {
+                damaged.file(path)
+            }
+            Self::Version { path, .. } => Facts::new(ErrorKind::Unsupported).file(path),
+            Self::Field { path, field, .. } => damaged.file(path).field(field),
+            Self::OtherModel { path, .. } => Facts::new(ErrorKind::Mismatch).file(path),
+        }
+    }
 }
 
 /// The JSON of a file.
@@ -344,12 +356,6 @@ const MAGIC: &str = "refrain-learned";
 
 /// Maximum bytes of the first line.
 const LINE_BYTES_MAX: usize = 128;
-
-impl From<ReplaceError> for LearnedError {
-    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
-        Self::Replace { action, path, source }
-    }
-}
 
 impl<T: Clone> Counted<T> {
     fn merge(&mut self, base: &Self, theirs: &Self, blend: impl Fn(&mut T, &T, f32)) {

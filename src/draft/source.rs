@@ -261,7 +261,7 @@ pub trait ComputingSource {
     /// the step, and [`observe`](DraftSource::observe) follows.
     ///
     /// Passes of the engine's own streamed model are not possible meanwhile: on this thread they are errors
-    /// ([`ForwardError::Reentered`](crate::error::ForwardError::Reentered)), and on another one they wait until the target's pass has ended, so this
+    /// (kind [`WrongState`](crate::ErrorKind::WrongState)), and on another one they wait until the target's pass has ended, so this
     /// function must not wait for them. Other engines are free.
     fn compute_ahead(&mut self, budget_us: f32) -> bool {
         let _ = budget_us;

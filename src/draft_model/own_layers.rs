@@ -20,11 +20,13 @@ use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use crate::draft::{CostProfile, DraftTree};
+use crate::error::of_pack;
 use crate::kernels::PackError;
 use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::{Compute, ForwardError, Part};
 use crate::model::{KeptRows, Model, ModelConfig, VariedTokens, Workspace};
 use crate::pruning::{ExitHead, Predictor, PredictorError, PredictorScratch};
+use refrain_files::{ErrorKind, Facts, Fault};
 use refrain_trees::TokenId;
 
 /// The target cannot draft with its own first layers.
@@ -63,6 +65,22 @@ pub enum SelfDraftError {
         /// The parts.
         parts: &'static str,
     },
+}
+
+impl Fault for SelfDraftError {
+    fn facts(&self) -> Facts<'_> {
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        match self {
+            Self::Predictor(error) => error.facts(),
+            Self::Pack(error) => of_pack(error),
+            Self::NotStreamed | Self::Unsupported { .. } => unsupported,
+            Self::NotPinned { n_layers, .. } => {
+                Facts::new(ErrorKind::InvalidArgument).field("pinned_first").limit(*n_layers)
+            }
+            Self::Forward(error) => error.facts(),
+            Self::KvCache(error) => error.facts(),
+        }
+    }
 }
 
 /// The name of the draft source.

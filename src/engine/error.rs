@@ -1,32 +1,18 @@
-//! Errors of loading an engine, of starting or changing a session, and of starting or continuing a
-//! generation.
+//! The engine's own reasons for errors of loading, of sessions and of generations. Errors of the layers below are boxed as they are.
 
 use thiserror::Error;
 
 use crate::draft::{SourceName, VERIFY_ROWS_MAX};
 use crate::draft_model::VocabularyMismatch;
+use crate::error::of_pack;
 use crate::kernels::{IsaKind, PackError};
-use crate::model::checkpoint::LoadError;
-use crate::model::graphs::GraphsError;
-use crate::model::kv_cache::KvCacheError;
-use crate::model::transformer::ForwardError;
-use crate::model::weights::WeightsError;
-use crate::verify::{ProcessorError, SamplingError};
-use refrain_tokenizer::TokenizerError;
+use crate::verify::ProcessorError;
+use refrain_files::{ErrorKind, Facts, Fault};
 
-/// An engine or its draft model could not be loaded.
+/// An engine or its draft model could not be set up.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum EngineError {
-    /// The checkpoint could not be opened.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The weights could not be read or packed.
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    /// The tokenizer could not be built.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+pub enum EngineProblem {
     /// The CPU does not support the requested instruction set.
     #[error("this CPU does not have the instruction set {isa:?}")]
     Isa {
@@ -55,15 +41,6 @@ pub enum EngineError {
         /// The memory that was asked for.
         bytes: usize,
     },
-    /// The times of static graphs could not be measured.
-    #[error(transparent)]
-    Graphs(#[from] GraphsError),
-    /// The memory for the cost measurement could not be allocated.
-    #[error(transparent)]
-    KvCache(#[from] KvCacheError),
-    /// Streamed weights could not be read for the cost measurement.
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
     /// The draft model's vocabulary differs from the target's.
     #[error("`{name}` cannot draft: {mismatch}")]
     DraftVocabulary {
@@ -118,7 +95,7 @@ pub enum EngineError {
 /// A session could not be started or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum SessionError {
+pub enum SessionProblem {
     /// An option is outside its range.
     #[error("{option} is {given}, outside {min}..={max}")]
     OutOfRange {
@@ -146,12 +123,9 @@ pub enum SessionError {
     /// The compiled batch lengths do not rise from 1.
     #[error("verify_lens must rise, with values in 1..={VERIFY_ROWS_MAX}, and reach verify_rows_max")]
     VerifyLens,
-    /// The memory for the KV cache could not be allocated.
-    #[error(transparent)]
-    KvCache(#[from] KvCacheError),
     /// The shortlist of calibration, echo and reuse could not be allocated.
     #[error(transparent)]
-    Shortlist(#[from] PackError),
+    Shortlist(PackError),
     /// The threshold of reuse is not a probability.
     #[error("the threshold of reuse is {given}, outside 0..=1")]
     ReuseThreshold {
@@ -169,9 +143,6 @@ pub enum SessionError {
     /// The session requires a draft model, but none is loaded.
     #[error("there is no draft model; load one before the session starts")]
     NoDraftModel,
-    /// The text could not be encoded.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
     /// The session holds a conversation and cannot take plain text or tokens, or it holds plain text and
     /// cannot take turns.
     #[error("a session holds either turns of a conversation or plain text; start another session")]
@@ -251,7 +222,7 @@ pub enum SessionError {
 /// A generation could not start or continue. The session keeps the committed tokens and stays usable.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum GenerateError {
+pub enum GenerateProblem {
     /// There is nothing to continue.
     #[error("the prompt is empty")]
     EmptyPrompt,
@@ -263,20 +234,72 @@ pub enum GenerateError {
         /// The limit.
         max: usize,
     },
-    /// The sampling options are invalid, or no token could be chosen.
-    #[error(transparent)]
-    Sampling(#[from] SamplingError),
     /// A logits processor failed; the error is the processor's own.
     #[error("a logits processor failed: {0}")]
     Processor(#[source] ProcessorError),
-    /// The turns could not be encoded or do not fit.
-    #[error(transparent)]
-    Session(#[from] SessionError),
     /// The generation has already yielded its last event.
     #[error("the generation has ended")]
     Ended,
-    /// The forward pass failed. (A cancelled generation ends with
-    /// [`FinishReason::Cancelled`](crate::FinishReason::Cancelled) instead.)
-    #[error(transparent)]
-    Forward(#[from] ForwardError),
+}
+
+impl Fault for EngineProblem {
+    fn facts(&self) -> Facts<'_> {
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        let mismatch = Facts::new(ErrorKind::Mismatch);
+        match self {
+            Self::Isa { .. } => unsupported.field("isa"),
+            Self::Threads { given, max } => {
+                Facts::new(ErrorKind::InvalidArgument).field("n_threads").over(*given, *max)
+            }
+            Self::Spawn { source, .. } => Facts::io(source.kind()),
+            Self::Memory { bytes } => Facts::new(ErrorKind::OutOfMemory).value(*bytes),
+            Self::DraftVocabulary { name, .. } | Self::HeadWidth { name, .. } => mismatch.file(name),
+            Self::HeadLayer { name, layer_idx, n_layers } => mismatch.file(name).over(*layer_idx, *n_layers),
+            Self::DraftGraphs { name } | Self::NoTaps { name, .. } => unsupported.file(name),
+        }
+    }
+}
+
+impl Fault for SessionProblem {
+    fn facts(&self) -> Facts<'_> {
+        let invalid = Facts::new(ErrorKind::InvalidArgument);
+        let number = |given: f32| Some(f64::from(given));
+        match self {
+            Self::OutOfRange { option, given, max, .. } => invalid.field(option).over(*given, *max),
+            Self::NumberOutOfRange { option, given, .. } | Self::PruningShare { option, given } => {
+                Facts { value: number(*given), ..invalid.field(option) }
+            }
+            Self::ReuseThreshold { given } => {
+                Facts { value: number(*given), ..invalid.field("reuse.threshold") }
+            }
+            Self::LossyDraftModel => invalid.field("acceptance"),
+            Self::VerifyLens => invalid.field("verify_lens"),
+            Self::Shortlist(error) => of_pack(error),
+            Self::NoDraftModel => Facts::new(ErrorKind::WrongState).field("draft_model"),
+            Self::Mixed => Facts::new(ErrorKind::WrongState),
+            Self::ContextOverflow { n_tokens, context_len } => {
+                Facts::new(ErrorKind::ContextFull).over(*n_tokens, *context_len)
+            }
+            Self::TooManySources { max } => Facts::new(ErrorKind::OverLimit).field("sources").limit(*max),
+            Self::DuplicateSource { .. } => invalid.field("sources"),
+            Self::TokenOutOfRange { token, vocab_size } => invalid.field("token").over(*token, *vocab_size),
+            Self::StateRange { n_cached, .. } => invalid.field("range").limit(*n_cached),
+            Self::StateEnd { end, .. } => invalid.field("range").value(*end),
+            Self::StateMemory { bytes } => Facts::new(ErrorKind::OutOfMemory).value(*bytes),
+            Self::BoundedWindows => Facts::new(ErrorKind::Unsupported).field("window_cache"),
+            Self::StateLength { given, .. } => Facts::new(ErrorKind::Mismatch).field("state").value(*given),
+        }
+    }
+}
+
+impl Fault for GenerateProblem {
+    fn facts(&self) -> Facts<'_> {
+        let invalid = Facts::new(ErrorKind::InvalidArgument);
+        match self {
+            Self::EmptyPrompt => invalid.field("prompt"),
+            Self::StopLength { given, max } => invalid.field("stop").over(*given, *max),
+            Self::Processor(_) => Facts::new(ErrorKind::Processor),
+            Self::Ended => Facts::new(ErrorKind::WrongState),
+        }
+    }
 }

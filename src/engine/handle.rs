@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
-use crate::draft_model::{DraftModel, SelfDraftError, vocabulary};
+use crate::draft_model::{DraftModel, vocabulary};
 use crate::energy::{EnergyMeter, Powercap};
 use crate::engine::cores::{self, THREADS_MAX};
-use crate::engine::error::{EngineError, SessionError};
+use crate::engine::error::EngineProblem;
 use crate::engine::measure::{
     MEASURE_TIME_DEFAULT, assumed_costs, graph_costs, measure_load, measure_projection, measure_streamed,
     set_times, times_label,
@@ -17,6 +17,7 @@ use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
 use crate::engine::policy::{Device, MemoryPressure, PowerState, ThermalState};
 use crate::engine::session::Session;
 use crate::engine::shared::Shared;
+use crate::error::{LoadError, SessionError};
 use crate::face::internals;
 use crate::kernels::{IsaKind, Kernels, KernelsNotice, Pool};
 use crate::kernels::{MEMORY_MARGIN, has_room};
@@ -27,10 +28,8 @@ use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::weights::LoadOptions;
 use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
-use crate::profile::{
-    self, MachineProfile, ProfileError, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name,
-};
-use crate::pruning::{Predictor, PredictorError};
+use crate::profile::{self, MachineProfile, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name};
+use crate::pruning::Predictor;
 use crate::schedule::SwitchTimes;
 use refrain_tokenizer::Tokenizer;
 use refrain_trees::TokenId;
@@ -55,7 +54,7 @@ impl fmt::Debug for Engine {
 impl Engine {
     /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of
     /// static graphs.
-    pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, EngineError> {
+    pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, LoadError> {
         Self::load(&Checkpoint::open(path)?, options, None)
     }
 
@@ -69,14 +68,14 @@ impl Engine {
         checkpoint: &Checkpoint,
         options: EngineOptions,
         progress: Option<&dyn Fn(u64, u64)>,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, LoadError> {
         let kernels = match options.isa {
             None => Kernels::detect(),
-            Some(isa) => Kernels::with_isa(isa).ok_or(EngineError::Isa { isa })?,
+            Some(isa) => Kernels::with_isa(isa).ok_or(EngineProblem::Isa { isa })?,
         };
         let n_threads = options.n_threads.unwrap_or_else(|| cores::n_performance_cores().min(THREADS_MAX));
         if n_threads == 0 || n_threads > THREADS_MAX {
-            return Err(EngineError::Threads { given: n_threads, max: THREADS_MAX });
+            return Err(EngineProblem::Threads { given: n_threads, max: THREADS_MAX }.into());
         }
         // Published heads have no tokenizer: what is missing is the model.
         Model::refuse_head(checkpoint)?;
@@ -92,7 +91,7 @@ impl Engine {
             n_threads: options.n_threads,
         };
         let model = Model::load(checkpoint, load)?;
-        let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
+        let pool = Pool::try_new(n_threads).map_err(|source| EngineProblem::Spawn { n_threads, source })?;
         let pool = Arc::new(pool);
         let compute = Compute { kernels, pool: &pool };
         if let Some(graphs) = model.graphs() {
@@ -134,7 +133,7 @@ impl Engine {
             }
         };
         if !has_room(0) {
-            return Err(EngineError::Memory { bytes: MEMORY_MARGIN });
+            return Err(EngineProblem::Memory { bytes: MEMORY_MARGIN }.into());
         }
         let shared = Shared {
             model: Arc::new(model),
@@ -187,35 +186,37 @@ impl Engine {
     /// It is one draft source among others: the builder runs it only if it pays. It never changes the output.
     ///
     /// # Errors
-    /// [`EngineError`], except for options of the engine itself; [`EngineError::HeadWidth`], [`EngineError::HeadLayer`]: the head is that
-    /// of another model; [`EngineError::NoTaps`]: this model has no layers that an EAGLE-3 head could read between. Existing sessions are unchanged.
+    /// As [`Engine::load`]. Kind [`Mismatch`](crate::ErrorKind::Mismatch): the vocabulary differs, or the head is that of another model.
+    /// Kind [`Unsupported`](crate::ErrorKind::Unsupported): this model has no layers that an EAGLE-3 head could read between. Existing
+    /// sessions are unchanged.
     pub fn set_draft_model(
         &self,
         checkpoint: &Checkpoint,
         options: DraftModelOptions,
         progress: Option<&dyn Fn(u64, u64)>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), LoadError> {
         let DraftModelOptions { quantize, packed_access, cost_profile } = options;
         let name = checkpoint.name();
         if checkpoint.graphs().is_some() {
-            return Err(EngineError::DraftGraphs { name: name.to_owned() });
+            return Err(EngineProblem::DraftGraphs { name: name.to_owned() }.into());
         }
         let [target, config] = [self.config(), checkpoint.config()];
         let hidden_dim = config.eagle3().map_or(config.hidden_dim, |eagle3| eagle3.target_hidden_dim);
         let is_head = config.draft_head.is_some();
         if is_head && (hidden_dim, config.vocab_size) != (target.hidden_dim, target.vocab_size) {
-            return Err(EngineError::HeadWidth {
+            let width = EngineProblem::HeadWidth {
                 name: name.to_owned(),
                 hidden_dim,
                 vocab_size: config.vocab_size,
                 target_hidden_dim: target.hidden_dim,
                 target_vocab_size: target.vocab_size,
-            });
+            };
+            return Err(width.into());
         }
         let taps = config.eagle3().map(|eagle3| self.check_taps(name, eagle3)).transpose()?;
         if taps.is_none() {
             vocabulary::check(self.tokenizer(), &checkpoint.tokenizer()?)
-                .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
+                .map_err(|mismatch| EngineProblem::DraftVocabulary { name: name.to_owned(), mismatch })?;
         }
         let n_threads = Some(self.shared.pool.n_threads());
         let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
@@ -238,7 +239,7 @@ impl Engine {
     }
 
     /// The layers of the model before which an EAGLE-3 head reads its residual stream.
-    fn check_taps(&self, name: &str, eagle3: &Eagle3) -> Result<[usize; 3], EngineError> {
+    fn check_taps(&self, name: &str, eagle3: &Eagle3) -> Result<[usize; 3], EngineProblem> {
         let (config, name) = (self.config(), name.to_owned());
         let undivided = match (self.shared.model.graphs(), &config.streams) {
             (Some(_), _) => Some("static graphs"),
@@ -246,11 +247,11 @@ impl Engine {
             (None, None) => None,
         };
         if let Some(target) = undivided {
-            return Err(EngineError::NoTaps { name, target });
+            return Err(EngineProblem::NoTaps { name, target });
         }
         let (n_layers, taps) = (config.n_layers(), eagle3.taps_of(config.n_layers()));
         match taps.into_iter().find(|&layer_idx| layer_idx > n_layers) {
-            Some(layer_idx) => Err(EngineError::HeadLayer { name, layer_idx, n_layers }),
+            Some(layer_idx) => Err(EngineProblem::HeadLayer { name, layer_idx, n_layers }),
             None => Ok(taps),
         }
     }
@@ -264,9 +265,9 @@ impl Engine {
     /// [`SessionOptions::self_draft_bytes`].
     ///
     /// # Errors
-    /// [`SelfDraftError`]: the model is not streamed, a layer is not pinned, the predictor is that of another model, the rows of this
+    /// The model is not streamed, a layer is not pinned, the predictor is that of another model, the rows of this
     /// model cannot be kept, or a measured pass failed. Existing sessions and the draft model are unchanged.
-    pub fn set_self_draft(&self, predictor: Predictor) -> Result<(), SelfDraftError> {
+    pub fn set_self_draft(&self, predictor: Predictor) -> Result<(), LoadError> {
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
         let model = DraftModel::of_target(&self.shared.model, predictor, kernels, pool)?;
         *self.shared.draft_model_slot() = Some(Arc::new(model));
@@ -284,9 +285,9 @@ impl Engine {
     /// replaces an earlier predictor. It never changes the output.
     ///
     /// # Errors
-    /// [`PredictorError`]: the predictor was trained for another model, or this model's layers are static
+    /// The predictor was trained for another model, or this model's layers are static
     /// graphs. Existing sessions are unchanged.
-    pub fn set_predictor(&self, predictor: Predictor) -> Result<(), PredictorError> {
+    pub fn set_predictor(&self, predictor: Predictor) -> Result<(), LoadError> {
         predictor.check_model(&self.shared.model)?;
         *self.shared.predictor_slot() = Some(Arc::new(predictor));
         Ok(())
@@ -333,9 +334,9 @@ impl Engine {
     /// Saves the learned drafting state to a file for [`load_learned`](Self::load_learned).
     ///
     /// # Errors
-    /// [`LearnedError`]: the file could not be written; an existing file is unchanged.
-    pub fn save_learned(&self, path: impl AsRef<Path>) -> Result<(), LearnedError> {
-        self.learned().save(path.as_ref(), &self.learned_key())
+    /// The file could not be written; an existing file is unchanged.
+    pub fn save_learned(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
+        Ok(self.learned().save(path.as_ref(), &self.learned_key())?)
     }
 
     /// Adds the learned drafting state since `base` to a file of learned values, which other processes may
@@ -344,9 +345,9 @@ impl Engine {
     /// other process is lost.
     ///
     /// # Errors
-    /// [`LearnedError`]: an existing file cannot be read, or the new file could not be written. The file is
+    /// An existing file cannot be read, or the new file could not be written. The file is
     /// unchanged.
-    pub fn merge_learned(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LearnedError> {
+    pub fn merge_learned(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LoadError> {
         let path = path.as_ref();
         let mut learned = self.learned();
         match Learned::load(path, &self.learned_key(), base) {
@@ -355,9 +356,9 @@ impl Engine {
                 learned.merge(base, &ours);
             }
             Err(LearnedError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
-        learned.save(path, &self.learned_key())
+        Ok(learned.save(path, &self.learned_key())?)
     }
 
     /// Continues with the learned drafting state of another run. Returns `false` if that run used another
@@ -365,9 +366,9 @@ impl Engine {
     /// measured here stay.
     ///
     /// # Errors
-    /// [`LearnedError`]: the file cannot be read, is damaged, or belongs to another model. Nothing is
+    /// The file cannot be read, is damaged, or belongs to another model. Nothing is
     /// changed.
-    pub fn load_learned(&self, path: impl AsRef<Path>) -> Result<bool, LearnedError> {
+    pub fn load_learned(&self, path: impl AsRef<Path>) -> Result<bool, LoadError> {
         let loaded = Learned::load(path.as_ref(), &self.learned_key(), &self.learned())?;
         self.set_learned(loaded.learned);
         Ok(!loaded.is_of_other_machine)
@@ -442,13 +443,13 @@ impl Engine {
     /// meanwhile. Afterwards the number of threads is as before.
     ///
     /// # Errors
-    /// [`ProfileError`], as for [`Engine::measure_profile`].
-    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, ProfileError> {
+    /// As [`Engine::measure_profile`].
+    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, LoadError> {
         let Some(meter) = self.shared.energy_meter() else { return Ok(None) };
         let measured = profile::measure_energy(&self.shared.model, self.shared.compute(), &*meter);
         // The measurement limits the pool.
         self.set_thermal_state(self.thermal_state());
-        measured
+        Ok(measured?)
     }
 
     /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
@@ -513,14 +514,13 @@ impl Engine {
     /// should run meanwhile.
     ///
     /// # Errors
-    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
-    /// [`ProfileError::NothingToMeasure`]: a list of the options has no usable entry.
+    /// There is no memory for a cache of the longest context, or a list of the options has no usable entry.
     pub fn measure_profile(
         &self,
         options: &ProfileOptions,
         progress: impl FnMut(usize, usize),
-    ) -> Result<MachineProfile, ProfileError> {
-        MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
+    ) -> Result<MachineProfile, LoadError> {
+        Ok(MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)?)
     }
 
     internals! {

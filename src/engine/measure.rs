@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use crate::draft::CostProfile;
-use crate::engine::error::EngineError;
 use crate::engine::layer_sample::{LayerKinds, Reach};
+use crate::error::LoadError;
 use crate::kernels::KvType;
 use crate::model::config::FeedForward;
 use crate::model::graphs::{GraphsError, StaticGraphs};
@@ -130,7 +130,7 @@ pub(super) fn measure_load(
     model: &Model,
     compute: Compute<'_>,
     time: Duration,
-) -> Result<LoadCosts, EngineError> {
+) -> Result<LoadCosts, LoadError> {
     if time.is_zero() {
         return Ok(LoadCosts {
             costs: assumed_costs(),
@@ -171,7 +171,7 @@ fn measure_attention(
     probe: &mut LayerProbe<'_>,
     empty: &[PassTimes],
     is_over: impl Fn() -> bool,
-) -> Result<Vec<(Reach, [f32; CONTEXT_ROWS.len()])>, EngineError> {
+) -> Result<Vec<(Reach, [f32; CONTEXT_ROWS.len()])>, LoadError> {
     let mut attention: Vec<(Reach, [f32; CONTEXT_ROWS.len()])> = Vec::new();
     for (i, (n_rows, empty)) in CONTEXT_ROWS.into_iter().zip(empty).enumerate() {
         let pass = probe.least(probe.context, n_rows, &is_over)?;
@@ -215,7 +215,7 @@ struct LayerProbe<'a> {
 }
 
 impl<'a> LayerProbe<'a> {
-    fn new(model: &'a Model, compute: Compute<'a>) -> Result<Self, EngineError> {
+    fn new(model: &'a Model, compute: Compute<'a>) -> Result<Self, LoadError> {
         let config = model.config();
         let rows_max = COST_ROWS.into_iter().max().unwrap_or(1);
         let context = CONTEXT.min(config.context_len.saturating_sub(rows_max));
@@ -235,7 +235,7 @@ impl<'a> LayerProbe<'a> {
     }
 
     /// Chooses the layers with which all passes together take about `time`. The passes that find it out are the warm-up.
-    fn choose_layers(&mut self, time: Duration) -> Result<(), EngineError> {
+    fn choose_layers(&mut self, time: Duration) -> Result<(), LoadError> {
         let order = self.kinds.order();
         let mut bytes = 0;
         let least = order.iter().take_while(|&&layer_idx| {
@@ -271,7 +271,7 @@ impl<'a> LayerProbe<'a> {
         context: usize,
         n_rows: usize,
         is_over: impl Fn() -> bool,
-    ) -> Result<PassTimes, EngineError> {
+    ) -> Result<PassTimes, LoadError> {
         let mut pass = self.pass(context, n_rows)?;
         if !is_over() {
             let again = self.pass(context, n_rows)?;
@@ -284,7 +284,7 @@ impl<'a> LayerProbe<'a> {
     }
 
     /// Runs rows of tokens that no pass had: weights of experts then come from memory, as in a whole pass.
-    fn pass(&mut self, context: usize, n_rows: usize) -> Result<PassTimes, EngineError> {
+    fn pass(&mut self, context: usize, n_rows: usize) -> Result<PassTimes, LoadError> {
         self.kv.assume_len(context);
         self.batch.set_chain(context, &self.tokens.draw(n_rows));
         let state_dim = self.model.config().target_state_dim();
@@ -302,7 +302,7 @@ impl<'a> LayerProbe<'a> {
 }
 
 /// Measures two batch lengths of a streamed model. Each pass has tokens of its own, whose experts are read.
-pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<CostProfile, EngineError> {
+pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<CostProfile, LoadError> {
     let has_experts = model.config().layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
     let lengths = if has_experts { COST_ROWS_STREAMED_EXPERTS } else { COST_ROWS_STREAMED };
     let mut kv = KvCache::new(model.config(), KvType::F16, lengths[1])?;
@@ -330,7 +330,7 @@ pub(super) fn measure_projection(
     model: &Model,
     compute: Compute<'_>,
     is_over: impl Fn() -> bool,
-) -> Result<CostProfile, EngineError> {
+) -> Result<CostProfile, LoadError> {
     let mut measured: Vec<(usize, f32)> = Vec::new();
     let mut workspace = Workspace::new(model.config());
     let mut logits = Vec::new();

@@ -28,7 +28,7 @@ mod shared;
 mod stats;
 mod step;
 
-pub use error::{EngineError, GenerateError, SessionError};
+pub use error::{EngineProblem, GenerateProblem, SessionProblem};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;

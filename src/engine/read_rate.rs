@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::engine::cores::{THREADS_MAX, n_performance_cores};
-use crate::engine::error::EngineError;
+use crate::engine::error::EngineProblem;
 use crate::kernels::{self, Activations, BlockType, IsaKind, Kernels, MatMul, PackError, PackedMatrix, Pool};
 
 /// Bytes of the matrix, more than the last-level cache of a laptop or a phone.
@@ -31,10 +31,10 @@ impl ReadRate {
     /// Measures the rate, in about a tenth of a second.
     ///
     /// # Errors
-    /// [`EngineError::Spawn`]: the threads could not be started. `Ok(None)`: there is no memory for the matrix.
-    pub fn measure() -> Result<Option<Self>, EngineError> {
+    /// [`EngineProblem::Spawn`]: the threads could not be started. `Ok(None)`: there is no memory for the matrix.
+    pub fn measure() -> Result<Option<Self>, EngineProblem> {
         let n_threads = n_performance_cores().min(THREADS_MAX);
-        let pool = Pool::try_new(n_threads).map_err(|source| EngineError::Spawn { n_threads, source })?;
+        let pool = Pool::try_new(n_threads).map_err(|source| EngineProblem::Spawn { n_threads, source })?;
         let kernels = Kernels::detect();
         Ok(Self::read(kernels, &pool).ok().map(|bytes_per_s| Self {
             bytes_per_s,

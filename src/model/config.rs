@@ -8,7 +8,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::face::internals;
 pub use crate::model::arch::family::Architecture;
+use refrain_files::{ErrorKind, Facts, Fault};
 
 /// Largest number of layers accepted. The deepest published dense models have about 130.
 pub const N_LAYERS_MAX: usize = 1024;
@@ -629,6 +631,22 @@ pub enum ConfigError {
     },
 }
 
+impl Fault for ConfigError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        match self {
+            Self::NotJson { file, .. } => damaged.file(file),
+            Self::Missing { file, field }
+            | Self::WrongType { file, field, .. }
+            | Self::OutOfRange { file, field, .. }
+            | Self::Inconsistent { file, left: field, .. } => damaged.file(file).field(field),
+            Self::UnknownArchitecture { file, .. } => unsupported.file(file),
+            Self::Unsupported { file, field, .. } => unsupported.file(file).field(field),
+        }
+    }
+}
+
 /// What the widths of all layers of a model have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Widths {
@@ -742,53 +760,55 @@ impl ModelConfig {
         self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
     }
 
-    /// Checks every limit and relation; `file` is used in messages.
-    ///
-    /// # Errors
-    /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.
-    pub fn validate(&self, file: &str) -> Result<(), ConfigError> {
-        let check = Check { file };
-        check.count("n_layers", self.layers.len(), N_LAYERS_MAX)?;
-        check.count("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX)?;
-        check.count("vocab_size", self.vocab_size, VOCAB_SIZE_MAX)?;
-        check.count("context_len", self.context_len, CONTEXT_LEN_MAX)?;
-        check.positive("norm_eps", f64::from(self.norm_eps))?;
-        check.positive("embedding_scale", f64::from(self.embedding_scale))?;
-        check.positive("logit_scale", f64::from(self.logit_scale))?;
-        check.cap("logit_softcap", self.logit_softcap)?;
-        if self.ropes.len() > ROPES_MAX {
-            return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
-        }
-        if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
-            check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
-            check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
-            check.activation(activation)?;
-            if matches!(activation, Activation::ClampedSwiglu { .. }) {
-                return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
+    internals! {
+        /// Checks every limit and relation; `file` is used in messages.
+        ///
+        /// # Errors
+        /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.
+        fn validate(&self, file: &str) -> Result<(), ConfigError> {
+            let check = Check { file };
+            check.count("n_layers", self.layers.len(), N_LAYERS_MAX)?;
+            check.count("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX)?;
+            check.count("vocab_size", self.vocab_size, VOCAB_SIZE_MAX)?;
+            check.count("context_len", self.context_len, CONTEXT_LEN_MAX)?;
+            check.positive("norm_eps", f64::from(self.norm_eps))?;
+            check.positive("embedding_scale", f64::from(self.embedding_scale))?;
+            check.positive("logit_scale", f64::from(self.logit_scale))?;
+            check.cap("logit_softcap", self.logit_softcap)?;
+            if self.ropes.len() > ROPES_MAX {
+                return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
             }
-        }
-        if let Some(Streams { n, active, .. }) = self.streams {
-            if !(2..=STREAMS_MAX).contains(&n) {
-                return Err(check.out_of_range("residual streams", n, format!("2 to {STREAMS_MAX}")));
+            if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
+                check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
+                check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
+                check.activation(activation)?;
+                if matches!(activation, Activation::ClampedSwiglu { .. }) {
+                    return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
+                }
             }
-            if active >= n {
-                return Err(check.out_of_range("active stream", active, format!("below {n}")));
+            if let Some(Streams { n, active, .. }) = self.streams {
+                if !(2..=STREAMS_MAX).contains(&n) {
+                    return Err(check.out_of_range("residual streams", n, format!("2 to {STREAMS_MAX}")));
+                }
+                if active >= n {
+                    return Err(check.out_of_range("active stream", active, format!("below {n}")));
+                }
+                if self.layers.iter().any(|layer| layer.output_scaled) {
+                    return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
+                }
             }
-            if self.layers.iter().any(|layer| layer.output_scaled) {
-                return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
+            if self.draft_head.is_some() && self.is_recurrent() {
+                return Err(check.inconsistent(("draft head", "a layer"), ("layers", "recurrent")));
             }
+            if let Some(eagle3) = self.eagle3() {
+                check.count("target hidden_dim", eagle3.target_hidden_dim, HIDDEN_DIM_MAX)?;
+                check.count("draft vocab_size", eagle3.draft_vocab_size, self.vocab_size)?;
+            }
+            self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
+            // Behind the layers: a rotation of no dimensions follows from heads without any.
+            self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
+            (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
         }
-        if self.draft_head.is_some() && self.is_recurrent() {
-            return Err(check.inconsistent(("draft head", "a layer"), ("layers", "recurrent")));
-        }
-        if let Some(eagle3) = self.eagle3() {
-            check.count("target hidden_dim", eagle3.target_hidden_dim, HIDDEN_DIM_MAX)?;
-            check.count("draft vocab_size", eagle3.draft_vocab_size, self.vocab_size)?;
-        }
-        self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
-        // Behind the layers: a rotation of no dimensions follows from heads without any.
-        self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
-        (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
     }
 
     /// Keys and values that a layer shares are those of an earlier layer, of its widths.

@@ -173,7 +173,7 @@ mod tests {
             });
             let defaults = GenerationDefaults::from_json(&config.to_string());
             let sampling = crate::verify::Sampling::default().with_model_defaults(&defaults);
-            prop_assert_eq!(sampling.check(10), Ok(()));
+            prop_assert_eq!(sampling.check_options(10), Ok(()));
         }
     }
 }

@@ -32,6 +32,7 @@ use crate::model::config::{Attention, KvSource, LayerPlan, Mixer, ModelConfig};
 use crate::model::state::{
     CheckpointPolicy, Purpose, RecurrentError, RecurrentLayer, RecurrentShape, TreeRows,
 };
+use refrain_files::{ErrorKind, Facts, Fault};
 
 /// The state of every layer: keys and values, `[n_kv_heads, n_slots, head_dim]`, or a [`RecurrentLayer`].
 ///
@@ -177,6 +178,15 @@ pub enum KvCacheError {
         /// Elements of a head.
         head_dim: usize,
     },
+}
+
+impl Fault for KvCacheError {
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Self::TooLarge { bytes, .. } => Facts::new(ErrorKind::OutOfMemory).value(*bytes),
+            Self::HeadDim { .. } => Facts::new(ErrorKind::Unsupported).field("kv_type"),
+        }
+    }
 }
 
 impl KvCache {

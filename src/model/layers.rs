@@ -11,6 +11,7 @@ use crate::model::checkpoint::WeightId;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{PackedSection, PackedTensor};
 use crate::model::resident::{Layer, TensorSource};
+use refrain_files::{ErrorKind, Facts, Fault};
 use refrain_stream::ReadFailure;
 
 /// Weights could not be read for a pass. The next pass reads again.
@@ -21,6 +22,21 @@ pub struct LayersError {
     pub file: String,
     /// The problem.
     pub problem: LayersProblem,
+}
+
+impl Fault for LayersError {
+    fn facts(&self) -> Facts<'_> {
+        let facts = match &self.problem {
+            LayersProblem::Read { offset, kind, .. } => Facts::io(*kind).at(*offset),
+            LayersProblem::Stalled { offset, limit_ms } => {
+                Facts::new(ErrorKind::Io).at(*offset).limit(*limit_ms)
+            }
+            LayersProblem::Checksum { section, offset, .. } => {
+                Facts::new(ErrorKind::Damaged).field(section).at(*offset)
+            }
+        };
+        facts.file(&self.file)
+    }
 }
 
 /// The cause of a failed read of weights.

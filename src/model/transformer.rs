@@ -66,6 +66,7 @@ use refrain_trees::TokenId;
 use experts::ExpertBuffers;
 pub use head::ProjectedPart;
 pub use parts::Part;
+use refrain_files::{ErrorKind, Facts, Fault};
 use streams::StreamBuffers;
 pub(crate) use timing::LayerTime;
 
@@ -140,6 +141,27 @@ pub enum ForwardError {
     /// wait for itself. Nothing was read or written.
     #[error("a draft source has begun a pass while its own thread runs one of the same streamed model")]
     Reentered,
+}
+
+impl Fault for ForwardError {
+    fn facts(&self) -> Facts<'_> {
+        let wrong_state = Facts::new(ErrorKind::WrongState);
+        match self {
+            Self::CacheFull { base, n_rows, n_slots } => {
+                Facts::new(ErrorKind::ContextFull).over(base.saturating_add(*n_rows), *n_slots)
+            }
+            Self::TokenOutOfRange { token, vocab_size } => {
+                Facts::new(ErrorKind::InvalidArgument).field("token").over(*token, *vocab_size)
+            }
+            Self::Layers(error) => error.facts(),
+            Self::TooManyRows { n_rows, n_rows_max } => {
+                Facts::new(ErrorKind::OverLimit).over(*n_rows, *n_rows_max)
+            }
+            Self::Undivided => Facts::new(ErrorKind::Unsupported),
+            Self::Cancelled => Facts::new(ErrorKind::Cancelled),
+            Self::NotNext { .. } | Self::Released { .. } | Self::Reentered => wrong_state,
+        }
+    }
 }
 
 /// Maximum number of rows projected at a time with default options: the rows of a prefill chunk that

@@ -5,6 +5,7 @@ use std::thread::available_parallelism;
 
 use thiserror::Error;
 
+use crate::error::of_pack;
 use crate::face::internals;
 use crate::kernels::Mapping;
 use crate::kernels::{
@@ -12,7 +13,7 @@ use crate::kernels::{
     PackingPart, convert, dequantize,
 };
 use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId, is_expert_matrix};
-use crate::model::checkpoint::{Checkpoint, LoadError, TensorInfo};
+use crate::model::checkpoint::{Checkpoint, CheckpointError, TensorInfo};
 use crate::model::config::{FeedForward, ModelConfig};
 use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::load_workers::LoadWorkers;
@@ -20,6 +21,7 @@ use crate::model::resident::{
     DraftHeadWeights, Layer, PerLayerWeights, StreamWeights, TensorSource, Weights,
 };
 use crate::model::streamed::StreamedError;
+use refrain_files::{ErrorKind, Facts, Fault};
 use refrain_stream::StreamOptions;
 
 /// The element types of matrices in memory. Norms and biases are always f32.
@@ -131,7 +133,7 @@ pub struct LoadOptions<'a> {
 pub enum WeightsError {
     /// The file could not be read.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] CheckpointError),
     /// A matrix could not be packed.
     #[error("tensor `{tensor}`: {source}")]
     Pack {
@@ -158,6 +160,19 @@ pub enum WeightsError {
     /// The streaming of the model could not be set up.
     #[error(transparent)]
     Streamed(#[from] StreamedError),
+}
+
+impl Fault for WeightsError {
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Self::Load(error) => error.facts(),
+            Self::Pack { tensor, source } => of_pack(source).field(tensor),
+            Self::Missing { .. } => Facts::new(ErrorKind::NotFound),
+            Self::NoTarget { name } => Facts::new(ErrorKind::Unsupported).file(name),
+            Self::Graphs(error) => error.facts(),
+            Self::Streamed(error) => error.facts(),
+        }
+    }
 }
 
 impl Weights {
@@ -216,7 +231,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Self, WeightsError> {
         let total_bytes = checkpoint.weights_bytes();
         let mapping = match (checkpoint.packed(), options.packed_access) {
-            (Some(file), PackedAccess::Map) => file.map().map_err(LoadError::from)?,
+            (Some(file), PackedAccess::Map) => file.map().map_err(CheckpointError::from)?,
             _ => None,
         };
         let n_threads = match mapping {
@@ -304,7 +319,7 @@ impl TensorSource for Loader<'_> {
                     })
                 }),
             };
-            let matrix = matrix.map_err(LoadError::from)?;
+            let matrix = matrix.map_err(CheckpointError::from)?;
             self.advance(matrix.size_bytes() as u64);
             return self.widened(matrix, info.name());
         }
@@ -326,7 +341,7 @@ impl TensorSource for Loader<'_> {
         let _env = FloatEnv::ieee();
         let info = self.info(id)?;
         if let Some(file) = self.checkpoint.packed() {
-            let values = file.vector(id).map_err(LoadError::from)?;
+            let values = file.vector(id).map_err(CheckpointError::from)?;
             self.advance(4 * values.len() as u64);
             return Ok(values);
         }

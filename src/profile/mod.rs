@@ -15,13 +15,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::draft::CostProfile;
+use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::KvType;
 use crate::model::config::{FeedForward, Widths};
 use crate::model::transformer::{Compute, ForwardError};
 use crate::model::{Model, ModelConfig, kv_cache::KvCacheError};
-use refrain_files::open_regular;
 use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::{ErrorKind, Facts, Fault, open_regular};
 
 pub use cpu::cpu_name;
 pub use energy::ThreadEnergy;
@@ -150,15 +151,8 @@ pub enum ProfileError {
         source: std::io::Error,
     },
     /// The new file could not be created, synced or renamed; an existing file is unchanged.
-    #[error("cannot {action} `{}`: {source}", path.display())]
-    Replace {
-        /// The failed action.
-        action: &'static str,
-        /// Its file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
     /// The file is longer than any valid profile.
     #[error("{path}: {bytes} bytes exceed the {FILE_BYTES_MAX} of a profile")]
     TooLarge {
@@ -207,9 +201,22 @@ pub enum ProfileError {
     Forward(#[from] ForwardError),
 }
 
-impl From<ReplaceError> for ProfileError {
-    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
-        Self::Replace { action, path, source }
+impl Fault for ProfileError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        match self {
+            Self::Io { path, source } => Facts::io(source.kind()).file(path),
+            Self::Replace(error) => error.facts(),
+            Self::TooLarge { path, bytes } => {
+                Facts::new(ErrorKind::OverLimit).file(path).over(*bytes, FILE_BYTES_MAX)
+            }
+            Self::Json { path, .. } => damaged.file(path),
+            Self::Version { path, .. } => Facts::new(ErrorKind::Unsupported).file(path),
+            Self::Field { path, field, .. } => damaged.file(path).field(field),
+            Self::NothingToMeasure { option } => Facts::new(ErrorKind::InvalidArgument).field(option),
+            Self::KvCache(error) => error.facts(),
+            Self::Forward(error) => error.facts(),
+        }
     }
 }
 
@@ -325,14 +332,14 @@ impl MachineProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// [`ProfileError`]: the file cannot be read, is too long, or is not a profile of this version.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
+    /// The file cannot be read, is too long, or is not a profile of this version.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let io = |source| ProfileError::Io { path: path.to_owned(), source };
         let file = open_regular(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         if bytes > FILE_BYTES_MAX {
-            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes });
+            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes }.into());
         }
         let mut text = Vec::new();
         file.take(FILE_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
@@ -342,10 +349,10 @@ impl MachineProfile {
     /// Parses a profile in memory; `path` is used in error messages.
     ///
     /// # Errors
-    /// [`ProfileError`]: the text is too long, or not a profile of this version.
-    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ProfileError> {
+    /// The text is too long, or not a profile of this version.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, LoadError> {
         if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 });
+            return Err(ProfileError::TooLarge { path: path.to_owned(), bytes: text.len() as u64 }.into());
         }
         let json = |source| ProfileError::Json { path: path.to_owned(), source };
         // Parsed as an object, because serde would also accept a list for a struct.
@@ -354,7 +361,7 @@ impl MachineProfile {
         let version = object.get("version").unwrap_or(&serde_json::Value::Null);
         let version = u32::deserialize(version).map_err(json)?;
         if version != VERSION {
-            return Err(ProfileError::Version { path: path.to_owned(), given: version });
+            return Err(ProfileError::Version { path: path.to_owned(), given: version }.into());
         }
         let profile: Self = serde_json::from_slice(text).map_err(json)?;
         let field = |field, reason| ProfileError::Field { path: path.to_owned(), field, reason };
@@ -367,7 +374,7 @@ impl MachineProfile {
         let mut contexts = profile.verify.chunk_by(|a, b| a.context == b.context).map(rows);
         let first = contexts.next();
         if contexts.any(|rows| Some(rows) != first) {
-            return Err(field("verify", "the contexts have different rows"));
+            return Err(field("verify", "the contexts have different rows").into());
         }
         Ok(profile)
     }
@@ -375,14 +382,14 @@ impl MachineProfile {
     /// Writes the profile atomically; an existing file is replaced.
     ///
     /// # Errors
-    /// [`ProfileError::Io`], [`ProfileError::Replace`]; the old file is unchanged.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
+    /// The file cannot be written; the old file is unchanged.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
         let path = path.as_ref();
-        replace_file(path, Manner::Shared, |file| {
+        Ok(replace_file(path, Manner::Shared, |file| {
             let written = serde_json::to_writer_pretty(&mut *file, self).map_err(std::io::Error::from);
             let written = written.and_then(|()| file.write_all(b"\n"));
             written.map_err(|source| ProfileError::Io { path: path.to_owned(), source })
-        })
+        })?)
     }
 }
 
@@ -458,8 +465,11 @@ mod tests {
         assert_eq!(MachineProfile::read(&path).unwrap(), profile());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
         let missing = folder.path().join("none").join("m.json");
-        assert!(matches!(profile().write(&missing), Err(ProfileError::Replace { .. })));
-        assert!(matches!(MachineProfile::read(&missing), Err(ProfileError::Io { .. })));
+        assert!(matches!(profile().write(&missing).unwrap_err().detail(), Some(ProfileError::Replace(_))));
+        assert!(matches!(
+            MachineProfile::read(&missing).unwrap_err().detail(),
+            Some(ProfileError::Io { .. })
+        ));
     }
 
     #[test]
@@ -483,13 +493,14 @@ mod tests {
         assert!(changed(&|p| p.prefill[0].rows = 0).contains("`prefill`: rows and times"));
         for text in ["", "{}", "[]", "{\"version\":2}", "{\"version\":2,\"key\":3}"] {
             let error = MachineProfile::parse(text.as_bytes(), Path::new("p.json"));
-            assert!(matches!(error, Err(ProfileError::Json { .. })), "{text}");
+            assert!(matches!(error.unwrap_err().detail(), Some(ProfileError::Json { .. })), "{text}");
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("long.json");
         fs::write(&path, vec![b' '; FILE_BYTES_MAX as usize + 1]).unwrap();
+        let error = MachineProfile::read(&path).unwrap_err();
         assert!(
-            matches!(MachineProfile::read(&path), Err(ProfileError::TooLarge { bytes, .. }) if bytes == FILE_BYTES_MAX + 1)
+            matches!(error.detail(), Some(ProfileError::TooLarge { bytes, .. }) if *bytes == FILE_BYTES_MAX + 1)
         );
     }
 

@@ -2,9 +2,11 @@
 
 use thiserror::Error;
 
+use crate::error::of_pack;
 use crate::kernels::PackError;
 use crate::model::packed::ModelIdentity;
 use refrain_files::replace::ReplaceError;
+use refrain_files::{ErrorKind, Facts, Fault};
 
 /// A predictor could not be read, written or used. An existing file is unchanged.
 #[derive(Debug, Error)]
@@ -19,15 +21,8 @@ pub enum PredictorError {
         source: std::io::Error,
     },
     /// The new file could not be created, synced or renamed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
-    Replace {
-        /// The failed action.
-        action: &'static str,
-        /// Its file.
-        path: std::path::PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
     /// The file is not a predictor file.
     #[error("{file}: not a predictor file (begins with {found:02x?})")]
     Magic {
@@ -149,6 +144,33 @@ pub enum PredictorError {
     StaticGraphs,
 }
 
+impl Fault for PredictorError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let mismatch = Facts::new(ErrorKind::Mismatch);
+        match self {
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::Replace(error) => error.facts(),
+            Self::Magic { file, .. } | Self::Length { file, .. } | Self::Checksum { file, .. } => {
+                damaged.file(file)
+            }
+            Self::Version { file, .. } => Facts::new(ErrorKind::Unsupported).file(file),
+            Self::OutOfRange { file, field, offset, value, max, .. } => {
+                damaged.file(file).field(field).at(*offset).over(*value, *max)
+            }
+            Self::NotFinite { file, field, offset, .. } => damaged.file(file).field(field).at(*offset),
+            Self::PoolOrder { file, offset, token, .. } => damaged.file(file).at(*offset).value(*token),
+            Self::Memory { file, source } => of_pack(source).file(file),
+            Self::Parts { field, given, .. } => {
+                Facts::new(ErrorKind::InvalidArgument).field(field).value(*given)
+            }
+            Self::OtherModel { .. } => mismatch,
+            Self::Shape { field, predictor, .. } => mismatch.field(field.name()).value(*predictor),
+            Self::StaticGraphs => Facts::new(ErrorKind::Unsupported),
+        }
+    }
+}
+
 /// A dimension that a predictor and its model share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PredictorField {
@@ -160,18 +182,18 @@ pub enum PredictorField {
     VocabSize,
 }
 
-impl std::fmt::Display for PredictorField {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl PredictorField {
+    fn name(self) -> &'static str {
+        match self {
             PredictorField::Layer => "layer",
             PredictorField::HiddenDim => "hidden width",
             PredictorField::VocabSize => "vocabulary",
-        })
+        }
     }
 }
 
-impl From<ReplaceError> for PredictorError {
-    fn from(ReplaceError { action, path, source }: ReplaceError) -> Self {
-        Self::Replace { action, path, source }
+impl std::fmt::Display for PredictorField {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }

@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::PredictorError;
 use super::predictor::{Predictor, PredictorParts, SHADOW_POOL_MAX};
+use crate::error::LoadError;
 use crate::model::packed::ModelIdentity;
 use refrain_files::open_regular;
 use refrain_files::replace::{Manner, replace_file};
@@ -46,8 +47,8 @@ impl Predictor {
     /// Reads a predictor file.
     ///
     /// # Errors
-    /// [`PredictorError`].
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, PredictorError> {
+    /// The file cannot be read, or is not a predictor.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
@@ -63,12 +64,12 @@ impl Predictor {
     /// Reads a predictor from memory; `name` is used in error messages.
     ///
     /// # Errors
-    /// [`PredictorError`].
-    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, PredictorError> {
+    /// The bytes are not a predictor.
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, LoadError> {
         let header = Header::parse(bytes, bytes.len() as u64, name)?;
         let (stated, computed) = (u64_at(bytes, CHECKSUM.start), checksum(bytes));
         if stated != computed {
-            return Err(PredictorError::Checksum { file: name.to_owned(), stated, computed });
+            return Err(PredictorError::Checksum { file: name.to_owned(), stated, computed }.into());
         }
         let Header { model, layer_idx, hidden_dim, rank, vocab_size, n_pool } = header;
         let (down, rest) = bytes[HEADER_LEN..].split_at(4 * rank * hidden_dim);
@@ -84,7 +85,7 @@ impl Predictor {
             up: up.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect(),
             shadow_pool: pool.as_chunks().0.iter().map(|bytes| TokenId(u32::from_le_bytes(*bytes))).collect(),
         };
-        Self::named(parts, name)
+        Ok(Self::named(parts, name)?)
     }
 
     /// The file's bytes.
@@ -109,11 +110,11 @@ impl Predictor {
     /// Writes the file atomically; an existing file is replaced.
     ///
     /// # Errors
-    /// [`PredictorError::Replace`], [`PredictorError::Io`]; an existing file is unchanged.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), PredictorError> {
+    /// The file cannot be written; an existing file is unchanged.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
         let path = path.as_ref();
         let io = |source| PredictorError::Io { file: path.display().to_string(), source };
-        replace_file(path, Manner::Shared, |file| file.write_all(&self.to_bytes()).map_err(io))
+        Ok(replace_file(path, Manner::Shared, |file| file.write_all(&self.to_bytes()).map_err(io))?)
     }
 }
 

@@ -12,6 +12,7 @@
 use half::f16;
 
 use super::error::{PredictorError, PredictorField};
+use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::{self, ActivationForm, Activations, BlockType, MatMul, PackError, PackedMatrix};
 use crate::model::Model;
@@ -77,8 +78,8 @@ impl Predictor {
         /// # Errors
         /// [`PredictorError::Parts`], [`PredictorError::OutOfRange`], [`PredictorError::NotFinite`],
         /// [`PredictorError::PoolOrder`]: the parts do not fit together; [`PredictorError::Memory`].
-        fn new(parts: PredictorParts) -> Result<Self, PredictorError> {
-            Self::named(parts, "predictor")
+        fn new(parts: PredictorParts) -> Result<Self, LoadError> {
+            Ok(Self::named(parts, "predictor")?)
         }
     }
 

@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 use refrain::checkpoint::Checkpoint;
 use refrain::device::IsaKind;
 use refrain::drafting::DraftSource;
-use refrain::error::{ForwardError, ProcessorError};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
-    CancelToken, Drafting, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions,
-    LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions, Stats, TokenId, step_together,
+    CancelToken, Drafting, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateOptions,
+    LogitsProcessor, Origin, ProcessorError, Quantize, Sampling, Session, SessionOptions, Stats, TokenId,
+    step_together,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -377,7 +377,7 @@ pub fn assert_turns_agree(
             session.append_tokens(&tokens).unwrap();
         }
         let cancelled = session.prefill(&cancelled_token(), |_, _| {});
-        assert!(matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled))));
+        assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled);
         let expected = run_in(reference, options(), usize::MAX);
         let mut fork = session.fork().unwrap();
         for (session, case) in [(&mut *session, "session"), (&mut fork, "fork")] {

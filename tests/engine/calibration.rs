@@ -10,13 +10,14 @@ use refrain::drafting::{
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::engine::{ECHO_STEP_US_MIN, TARGET_READ_STEP_US_MIN};
+use refrain::internals::error::SessionProblem;
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::transformer::{Compute, PassEnd};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling, Session, SessionError,
-    SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling, Session, SessionOptions,
+    TokenId,
 };
 
 use crate::common::{self, Tiny, assert_turns_agree, options, plain, prompt, run_in, samplings};
@@ -334,7 +335,10 @@ fn an_echo_out_of_range_is_refused() {
         EchoConfig { lists_max: EchoConfig::LISTS_MAX + 1, ..EchoConfig::default() },
     ] {
         let options = SessionOptions { echo: Some(echo), ..SessionOptions::default() };
-        assert!(matches!(engine.session(options), Err(SessionError::OutOfRange { .. })), "{echo:?}");
+        assert!(
+            matches!(engine.session(options).unwrap_err().detail(), Some(SessionProblem::OutOfRange { .. })),
+            "{echo:?}"
+        );
     }
 }
 

@@ -12,14 +12,15 @@ use refrain::drafting::{
 };
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::error::EngineProblem;
 use refrain::internals::kernels::{BlockType, IsaKind};
 use refrain::internals::model::config::CONTEXT_LEN_MAX;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, KvType,
-    Sampling, SessionOptions, SpecialTokens, TokenId,
+    CancelToken, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling,
+    SessionOptions, SpecialTokens, TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -340,7 +341,10 @@ fn what_is_no_head_is_refused() {
     let engine = Engine::load(&fixture, with_free_rows(on(1, isa())), None).unwrap();
     let error = engine.set_draft_model(&qwen_head, nearly_free(), None).unwrap_err();
     assert!(
-        matches!(error, EngineError::HeadWidth { hidden_dim: 48, target_hidden_dim: 256, .. }),
+        matches!(
+            error.detail(),
+            Some(EngineProblem::HeadWidth { hidden_dim: 48, target_hidden_dim: 256, .. })
+        ),
         "{error}"
     );
     assert!(engine.draft_model().is_none());

@@ -10,9 +10,9 @@ use std::time::Duration;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
 use refrain::drafting::DraftSource;
-use refrain::error::ForwardError;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
@@ -153,8 +153,8 @@ fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
         session.append_tokens(&prompt()).unwrap();
         left.store(n_reads, Ordering::SeqCst);
         let failed = session.generate(options()).unwrap().run(|_| std::ops::ControlFlow::Continue(()));
-        match failed {
-            Err(GenerateError::Forward(ForwardError::Layers(LayersError { problem, .. }))) => {
+        match failed.as_ref().map_err(GenerateError::detail) {
+            Err(Some(ForwardError::Layers(LayersError { problem, .. }))) => {
                 assert!(matches!(problem, LayersProblem::Read { .. }), "{problem}");
             }
             other => panic!("{n_reads} reads: {:?}", other.map(|_| "finished")),
@@ -175,8 +175,9 @@ fn a_slow_disk_stalls_or_is_cancelled() {
     let mut session = engine.session(plain()).unwrap();
     // The rows of one panel of the embedding.
     session.append_tokens(&[3, 4, 5, 6].map(TokenId)).unwrap();
-    match session.generate(options()).unwrap().run(|_| std::ops::ControlFlow::Continue(())) {
-        Err(GenerateError::Forward(ForwardError::Layers(LayersError { problem, .. }))) => {
+    let failed = session.generate(options()).unwrap().run(|_| std::ops::ControlFlow::Continue(()));
+    match failed.as_ref().map_err(GenerateError::detail) {
+        Err(Some(ForwardError::Layers(LayersError { problem, .. }))) => {
             assert!(matches!(problem, LayersProblem::Stalled { limit_ms: 40, .. }), "{problem}");
         }
         other => panic!("{:?}", other.map(|_| "finished")),

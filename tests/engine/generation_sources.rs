@@ -2,7 +2,8 @@
 
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
-use refrain::{Drafting, GenerateError, GenerateOptions, SessionError, SessionOptions, TokenId};
+use refrain::internals::error::SessionProblem;
+use refrain::{Drafting, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{Tiny, plain, prompt, run, run_in};
 
@@ -88,11 +89,8 @@ fn a_name_that_is_taken_is_refused_before_anything_starts() {
     session.append_tokens(&prompt).unwrap();
     let twice = [right(prompt.len(), &known), right(prompt.len(), &known)].into_iter().flatten().collect();
     for sources in [right(prompt.len(), &known), twice] {
-        let refused = session.generate(options(sources)).err();
-        assert!(
-            matches!(refused, Some(GenerateError::Session(SessionError::DuplicateSource { .. }))),
-            "{refused:?}"
-        );
+        let refused = session.generate(options(sources)).unwrap_err();
+        assert!(matches!(refused.detail(), Some(SessionProblem::DuplicateSource { .. })), "{refused:?}");
         assert_eq!(session.source_names(), ["always_right"]);
     }
     assert_eq!(run_in(&mut session, options(Vec::new()), usize::MAX).tokens, known);

@@ -9,11 +9,11 @@ use std::thread::{self, Thread};
 use futures_core::Stream;
 
 use refrain::drafting::{Anchor, Calibration, Candidates, Cursor, DraftSource, EvidenceClass, StepOutcome};
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::error::{GenerateProblem, SessionProblem};
 use refrain::{
     CancelToken, Drafting, Event, EventStream, FinishReason, GenerateError, GenerateOptions, LogitsProcessor,
-    OwnedGeneration, Role, SessionError, SessionOptions, TokenId,
+    OwnedGeneration, ProcessorError, Role, SessionOptions, TokenId,
 };
 
 use crate::common::{Tiny, drafted, known, options, plain, prompt, run_in};
@@ -99,7 +99,7 @@ fn a_refused_generation_gives_its_session_back() {
     let engine = Tiny::default().engine(1);
     let session = engine.session(plain()).unwrap();
     let refused = session.into_generation(options(1)).unwrap_err();
-    assert!(matches!(refused.error, GenerateError::EmptyPrompt));
+    assert!(matches!(refused.error.detail(), Some(GenerateProblem::EmptyPrompt)));
     let mut session = *refused.session;
     session.append_tokens(&prompt(1, 9)).unwrap();
     assert_eq!(run_in(&mut session, options(3), usize::MAX).tokens.len(), 3);
@@ -293,8 +293,8 @@ fn a_turn_that_does_not_fit_is_not_left_behind() {
     run_in(&mut session, options(4), usize::MAX);
     let turns = session.turns().len();
     session.append_turn(Role::User, "far too long ".repeat(20)).unwrap();
-    let error = session.generate(options(4)).err();
-    assert!(matches!(error, Some(GenerateError::Session(SessionError::ContextOverflow { .. }))), "{error:?}");
+    let error = session.generate(options(4)).unwrap_err();
+    assert!(matches!(error.detail(), Some(SessionProblem::ContextOverflow { .. })), "{error:?}");
     assert_eq!(session.turns().len(), turns);
     session.append_turn(Role::User, "short").unwrap();
     let found = run_in(&mut session, options(4), usize::MAX).tokens;

@@ -5,15 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use refrain::checkpoint::Checkpoint;
-use refrain::error::ForwardError;
+use refrain::internals::error::{CheckpointError, ForwardError};
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{GraphsError, LayersProblem, Switching, WorkKind, write_graphs};
 use refrain::internals::model::packed::{PackedFileError, WritePackedError, pack};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::schedule::{GraphKind, Load, Plan, Prefill, SwitchTimes, simulate};
 use refrain::{
-    CancelToken, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, LoadError, Quantize,
-    Sampling, SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, Quantize, Sampling, SessionOptions,
+    TokenId,
 };
 use tempfile::TempDir;
 
@@ -208,10 +208,7 @@ fn the_model_is_the_one_that_was_cut() {
     assert_eq!(engine.model_identity(), identity);
     assert_eq!(engine.tokenizer().fingerprint(), tiny.engine(1).tokenizer().fingerprint());
     let widened = Engine::load(&opened, EngineOptions { quantize: Quantize::F32, ..tiny.options() }, None);
-    assert!(matches!(
-        widened.err(),
-        Some(EngineError::Weights(WeightsError::Graphs(GraphsError::Widened { .. })))
-    ));
+    assert!(matches!(widened.unwrap_err().detail(), Some(WeightsError::Graphs(GraphsError::Widened { .. }))));
 }
 
 #[test]
@@ -226,14 +223,11 @@ fn memory_stays_within_its_limit() {
     // The memory of the model in memory, plus a page per block. Both graphs of each block would take twice the layers.
     let resident = tiny.engine(1).memory_usage() as u64;
     assert!((resident..resident + resident / 8).contains(&needed), "{needed} of {resident}");
-    match open(Some(needed - 1)).err() {
-        Some(EngineError::Weights(WeightsError::Graphs(error))) => {
-            assert!(
-                matches!(error, GraphsError::MemoryLimit { needed: n, limit } if n == needed && limit == n - 1)
-            );
-        }
-        other => panic!("{other:?}"),
-    }
+    let error = open(Some(needed - 1)).unwrap_err();
+    assert_eq!((error.kind(), error.limit()), (ErrorKind::OverLimit, Some(needed - 1)), "{error:?}");
+    assert!(
+        matches!(error.detail(), Some(WeightsError::Graphs(GraphsError::MemoryLimit { needed: n, .. })) if *n == needed)
+    );
     let engine = open(Some(needed)).unwrap();
     let graphs = engine.graphs().unwrap();
     for n_tokens in [40, 100, 5] {
@@ -292,11 +286,12 @@ fn a_place_that_is_taken_is_left_alone() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-fn open_error(path: &Path) -> GraphsError {
-    match Checkpoint::open(path) {
-        Err(LoadError::Graphs(error)) => *error,
-        other => panic!("{other:?}"),
-    }
+/// Checks that a folder is refused, and looks at the reason.
+#[track_caller]
+fn refused(path: &Path, look: impl FnOnce(&GraphsError)) {
+    let error = Checkpoint::open(path).unwrap_err();
+    let Some(CheckpointError::Graphs(error)) = error.detail() else { panic!("{error:?}") };
+    look(error);
 }
 
 #[test]
@@ -307,10 +302,10 @@ fn files_that_do_not_belong_together_are_refused() {
     let foreign = |from: &Path, name: &str, to: &str, field: &str| {
         let (_dir, path) = graphs(tiny, 2, 16, 4);
         fs::copy(from.join(name), path.join(to)).unwrap();
-        match open_error(&path) {
-            GraphsError::Foreign { field: found, .. } => assert_eq!(found, field, "{name} as {to}"),
+        refused(&path, |error| match error {
+            GraphsError::Foreign { field: found, .. } => assert_eq!(*found, field, "{name} as {to}"),
             other => panic!("{name} as {to}: {other:?}"),
-        }
+        });
     };
     let (_dir, same) = graphs(tiny, 2, 16, 4);
     foreign(&same, prefill, verify, "the content");
@@ -326,10 +321,10 @@ fn files_that_do_not_belong_together_are_refused() {
     foreign(packed.path(), "whole", verify, "the content");
 
     fs::remove_file(same.join(verify)).unwrap();
-    assert!(matches!(open_error(&same), GraphsError::Packed(PackedFileError::Io { .. })));
+    refused(&same, |error| assert!(matches!(error, GraphsError::Packed(PackedFileError::Io { .. }))));
     // A graph is not a model.
     let graph = Checkpoint::open(same.join(prefill));
-    assert!(matches!(graph, Err(LoadError::NotAModel { .. })), "{graph:?}");
+    assert!(matches!(graph.unwrap_err().detail(), Some(CheckpointError::NotAModel { .. })));
 }
 
 /// Every byte of a header is covered by its checksum.
@@ -353,10 +348,10 @@ fn damaged_headers_are_refused() {
         let mut bad = good.clone();
         bad[at] ^= 1 << rng.below(8);
         fs::write(&file, bad).unwrap();
-        assert!(matches!(open_error(&path), GraphsError::Packed(_)), "byte {at}");
+        refused(&path, |error| assert!(matches!(error, GraphsError::Packed(_)), "byte {at}"));
     }
     fs::write(&file, &good[..good.len() - 1]).unwrap();
-    assert!(matches!(open_error(&path), GraphsError::Packed(PackedFileError::Truncated { .. })));
+    refused(&path, |error| assert!(matches!(error, GraphsError::Packed(PackedFileError::Truncated { .. }))));
 }
 
 #[test]
@@ -379,7 +374,8 @@ fn weights_that_cannot_be_read_are_errors_and_the_session_goes_on() {
         let mut session = engine.session(plain()).unwrap();
         session.append_tokens(&prompt).unwrap();
         let failed = session.generate(options(&Sampling::default())).unwrap().find_map(Result::err);
-        let Some(GenerateError::Forward(ForwardError::Layers(error))) = failed else { panic!("{failed:?}") };
+        let failed = failed.expect("an error");
+        let Some(ForwardError::Layers(error)) = failed.detail() else { panic!("{failed:?}") };
         assert!(error.file.ends_with("block-001-verify.refrain"), "{error}");
         assert_eq!(matches!(error.problem, LayersProblem::Checksum { .. }), is_checksum, "{error}");
         assert_eq!(session.tokens(), prompt);
@@ -389,8 +385,8 @@ fn weights_that_cannot_be_read_are_errors_and_the_session_goes_on() {
     }
     // The first load finds damage that was present when the model was opened.
     fs::write(&file, &flipped).unwrap();
-    let opened = Engine::open(&path, tiny.options()).err();
-    assert!(matches!(opened, Some(EngineError::Graphs(GraphsError::Layers(_)))), "{opened:?}");
+    let refused = Engine::open(&path, tiny.options()).unwrap_err();
+    assert!(matches!(refused.detail(), Some(GraphsError::Layers(_))), "{refused:?}");
 }
 
 /// The fixture model gives the same text.

@@ -2,10 +2,8 @@
 //! for any thread count, prefill chunk, cached prefix and container. `tools/make-goldens` writes the data.
 
 use refrain::checkpoint::Checkpoint;
-use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateError, KvType, Quantize, SessionOptions, SpecialTokens,
-    TokenId,
-};
+use refrain::internals::error::GenerateProblem;
+use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId};
 use safetensors::SafeTensors;
 
 use crate::common::plain;
@@ -83,7 +81,10 @@ fn a_cached_prefix_and_a_continued_session_change_no_bit() {
     let engine = engine(&Checkpoint::open(golden("qwen3")).unwrap(), 2);
     let cancel = CancelToken::new();
     let mut session = engine.session(options(5)).unwrap();
-    assert!(matches!(session.last_hidden_state(&cancel), Err(GenerateError::EmptyPrompt)));
+    assert!(matches!(
+        session.last_hidden_state(&cancel).unwrap_err().detail(),
+        Some(GenerateProblem::EmptyPrompt)
+    ));
     let tokens = tokens(&engine, &texts()[3]);
     session.append_tokens(&tokens[..40]).unwrap();
     let before = session.last_hidden_state(&cancel).unwrap();

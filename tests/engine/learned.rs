@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use refrain::drafting::LearnedError;
 use refrain::internals::draft::CostProfile;
+use refrain::internals::error::LearnedError;
 use refrain::{Engine, EngineOptions, GenerateOptions, Session, SessionOptions};
 
 use crate::common::{Tiny, prompt};
@@ -78,10 +78,13 @@ fn another_run_goes_on_with_the_file() {
 
     let other_model = timed_engine(Tiny { seed: 9, ..Tiny::default() });
     let before = evidence(&other_model);
-    assert!(matches!(other_model.load_learned(&path), Err(LearnedError::OtherModel { .. })));
+    let refused = other_model.load_learned(&path).unwrap_err();
+    assert!(matches!(refused.detail(), Some(LearnedError::OtherModel { .. })));
     fs::write(&path, "{}").unwrap();
-    assert!(matches!(second.load_learned(&path), Err(LearnedError::NotLearned { .. })));
-    assert!(matches!(other.merge_learned(&path, &base), Err(LearnedError::NotLearned { .. })));
+    let refused = second.load_learned(&path).unwrap_err();
+    assert!(matches!(refused.detail(), Some(LearnedError::NotLearned { .. })));
+    let refused = other.merge_learned(&path, &base).unwrap_err();
+    assert!(matches!(refused.detail(), Some(LearnedError::NotLearned { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"{}", "a file that is not understood is left as it is");
     assert_eq!(evidence(&other_model), before);
 }

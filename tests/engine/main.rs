@@ -11,6 +11,7 @@ mod conversations;
 mod draft_heads;
 mod endings;
 mod energy;
+mod errors;
 mod experts;
 mod families;
 mod family_states;

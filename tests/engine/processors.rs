@@ -3,9 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
-use refrain::{Event, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId};
+use refrain::{ErrorKind, Event, GenerateOptions, LogitsProcessor, ProcessorError, SessionOptions, TokenId};
 
 use crate::common::{self, Tiny, known, options, plain, prompt};
 
@@ -54,7 +53,7 @@ fn a_processor_that_fails_ends_the_output_with_its_error() {
             }
             assert_eq!(tokens, known[..n_before]);
             let failure = failure.expect("an error");
-            assert!(matches!(failure, GenerateError::Processor(_)), "{failure:?}");
+            assert_eq!(failure.kind(), ErrorKind::Processor, "{failure:?}");
             let source = failure.source().and_then(|source| source.downcast_ref::<NoMask>());
             assert_eq!(source, Some(&NoMask { position }));
             assert_eq!(session.tokens().len(), position, "the session keeps the tokens before the failure");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
-use refrain::device::{MachineProfile, ProfileError, ProfileOptions};
+use refrain::device::{MachineProfile, ProfileOptions};
+use refrain::internals::error::ProfileError;
 use refrain::{Engine, EngineOptions, GenerateOptions, KvType, SessionOptions, TokenId};
 
 use crate::common::{self, Tiny, prompt};
@@ -126,7 +127,7 @@ fn measuring_nothing_is_refused() {
     let engine = engine(1, None);
     let nothing = ProfileOptions { rows: Vec::new(), ..quick() };
     let error = engine.measure_profile(&nothing, |_, _| {}).unwrap_err();
-    assert!(matches!(error, ProfileError::NothingToMeasure { option: "rows" }), "{error}");
+    assert!(matches!(error.detail(), Some(ProfileError::NothingToMeasure { option: "rows" })), "{error}");
     let everything = ProfileOptions { contexts: vec![usize::MAX], prefill: vec![usize::MAX], ..quick() };
     let profile = engine.measure_profile(&everything, |_, _| {}).unwrap();
     assert_eq!(profile.verify().last().map(|cost| cost.context), Some(512 - 64));

@@ -4,18 +4,18 @@
 use std::path::Path;
 
 use refrain::checkpoint::{Checkpoint, ModelIdentity};
-use refrain::drafting::{Calibration, DraftSource, Predictor, PredictorError, PruningConfig};
-use refrain::error::ForwardError;
+use refrain::drafting::{Calibration, DraftSource, Predictor, PruningConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
+use refrain::internals::error::{ForwardError, PredictorError, SessionProblem};
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, KvType,
-    PromptPassage, Quantize, Role, Sampling, SessionError, SessionOptions, Task, TokenId,
+    CancelToken, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, KvType, PromptPassage,
+    Quantize, Role, Sampling, SessionOptions, Task, TokenId,
 };
 
 use crate::common::{
@@ -271,13 +271,22 @@ fn options_outside_their_range_are_refused() {
     };
     for threshold in [-0.1, 1.5, f32::NAN] {
         let error = session(PruningConfig { threshold, ..PruningConfig::default() });
-        assert!(matches!(error, SessionError::PruningShare { option: "pruning.threshold", .. }), "{error}");
+        assert!(
+            matches!(error.detail(), Some(SessionProblem::PruningShare { option: "pruning.threshold", .. })),
+            "{error}"
+        );
     }
     let safeguards = Some(Safeguards { saved_min: 2.0, ..Safeguards::default() });
     let error = session(PruningConfig { safeguards, ..PruningConfig::default() });
-    assert!(matches!(error, SessionError::PruningShare { option: "pruning.saved_min", .. }), "{error}");
+    assert!(
+        matches!(error.detail(), Some(SessionProblem::PruningShare { option: "pruning.saved_min", .. })),
+        "{error}"
+    );
     let error = session(PruningConfig { shadow_tokens: usize::MAX, ..PruningConfig::default() });
-    assert!(matches!(error, SessionError::OutOfRange { option: "pruning.shadow_tokens", .. }), "{error}");
+    assert!(
+        matches!(error.detail(), Some(SessionProblem::OutOfRange { option: "pruning.shadow_tokens", .. })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -289,21 +298,30 @@ fn what_does_not_fit_the_model_is_refused() {
     let other = ModelIdentity::from_bits(7);
     let error = refused(PredictorParts { model: other, ..parts() });
     assert!(
-        matches!(error, PredictorError::OtherModel { trained_for, .. } if trained_for == other),
+        matches!(error.detail(), Some(PredictorError::OtherModel { trained_for, .. }) if *trained_for == other),
         "{error}"
     );
     let error = refused(PredictorParts { layer_idx: 3, ..parts() });
     assert!(
-        matches!(error, PredictorError::Shape { field: PredictorField::Layer, predictor: 3, model: 2 }),
+        matches!(
+            error.detail(),
+            Some(PredictorError::Shape { field: PredictorField::Layer, predictor: 3, model: 2 })
+        ),
         "{error}"
     );
     let narrow = PredictorParts { hidden_dim: 32, down: vec![0.0; 12 * 32], ..parts() };
     let error = refused(narrow);
-    assert!(matches!(error, PredictorError::Shape { field: PredictorField::HiddenDim, .. }), "{error}");
+    assert!(
+        matches!(error.detail(), Some(PredictorError::Shape { field: PredictorField::HiddenDim, .. })),
+        "{error}"
+    );
     let few =
         PredictorParts { vocab_size: 100, up: vec![f16::ZERO; 12 * 100], shadow_pool: Vec::new(), ..parts() };
     let error = refused(few);
-    assert!(matches!(error, PredictorError::Shape { field: PredictorField::VocabSize, .. }), "{error}");
+    assert!(
+        matches!(error.detail(), Some(PredictorError::Shape { field: PredictorField::VocabSize, .. })),
+        "{error}"
+    );
     assert!(engine.predictor().is_none());
 
     let folder = tempfile::tempdir().unwrap();
@@ -313,11 +331,12 @@ fn what_does_not_fit_the_model_is_refused() {
     write_graphs(&checkpoint, &path, 2, 8, 4, keep).unwrap();
     let graphs = Engine::open(&path, tiny.options()).unwrap();
     let predictor = Predictor::new(PredictorParts { model: graphs.model_identity(), ..parts() }).unwrap();
-    assert!(matches!(graphs.set_predictor(predictor), Err(PredictorError::StaticGraphs)));
+    let error = graphs.set_predictor(predictor).unwrap_err();
+    assert!(matches!(error.detail(), Some(PredictorError::StaticGraphs)), "{error}");
     let mut session = graphs.session(SessionOptions::default()).unwrap();
     session.append_tokens(&prompt(1, 9)).unwrap();
     let error = session.trace(&CancelToken::new(), [1; 3], &mut |_| {}).unwrap_err();
-    assert!(matches!(error, GenerateError::Forward(ForwardError::Undivided)), "{error}");
+    assert!(matches!(error.detail(), Some(ForwardError::Undivided)), "{error}");
 }
 
 #[test]
@@ -361,9 +380,7 @@ fn a_trace_has_the_logits_of_a_score_and_the_hidden_states_of_a_layer() {
         }
     }
     let error = session.trace(&CancelToken::new(), [0, 4, 1], &mut |_| {}).unwrap_err();
-    let GenerateError::Session(SessionError::OutOfRange { given: 4, max: 3, .. }) = error else {
-        panic!("{error}")
-    };
+    let Some(SessionProblem::OutOfRange { given: 4, max: 3, .. }) = error.detail() else { panic!("{error}") };
 }
 
 #[test]
@@ -388,11 +405,12 @@ fn a_file_comes_back_as_it_was() {
         );
         assert!(run.stats.pruning.is_some());
     }
-    assert!(matches!(Predictor::read(folder.path()), Err(PredictorError::Io { .. })));
-    assert!(matches!(Predictor::read(Path::new("no-such.predictor")), Err(PredictorError::Io { .. })));
+    for path in [folder.path(), Path::new("no-such.predictor")] {
+        assert!(matches!(Predictor::read(path).unwrap_err().detail(), Some(PredictorError::Io { .. })));
+    }
     let nowhere = folder.path().join("none/tiny.predictor");
     let predictor = Predictor::read(&path).unwrap();
-    assert!(matches!(predictor.write(&nowhere), Err(PredictorError::Replace { .. })));
+    assert!(matches!(predictor.write(&nowhere).unwrap_err().detail(), Some(PredictorError::Replace(_))));
 }
 
 /// Corrects the checksum of changed bytes, so that their contents are parsed.
@@ -429,30 +447,38 @@ fn every_damage_is_found() {
         assert!(error.to_string().starts_with("a.predictor: "), "{error}");
         error
     };
-    assert!(matches!(with(0, b"GGUF"), PredictorError::Magic { .. }));
-    assert!(matches!(with(8, &[2]), PredictorError::Version { version: 2, .. }));
+    assert!(matches!(with(0, b"GGUF").detail(), Some(PredictorError::Magic { .. })));
+    assert!(matches!(with(8, &[2]).detail(), Some(PredictorError::Version { version: 2, .. })));
     for (offset, value) in [(12, 0u32), (12, 1 << 20), (32, 0), (36, 65), (40, u32::MAX), (44, 300)] {
-        match with(offset, &value.to_le_bytes()) {
-            PredictorError::OutOfRange { offset: found, value: given, .. } => {
-                assert_eq!((found, given), (offset as u64, u64::from(value)));
-            }
-            other => panic!("{other}"),
-        }
+        let error = with(offset, &value.to_le_bytes());
+        let Some(PredictorError::OutOfRange { offset: found, value: given, .. }) = error.detail() else {
+            panic!("{error}")
+        };
+        assert_eq!((*found, *given), (offset as u64, u64::from(value)));
     }
-    assert!(matches!(with(40, &200u32.to_le_bytes()), PredictorError::Length { .. }));
+    assert!(matches!(with(40, &200u32.to_le_bytes()).detail(), Some(PredictorError::Length { .. })));
     let down = 56 + 4 * 5;
     assert!(matches!(
-        with(down, &f32::NAN.to_le_bytes()),
-        PredictorError::NotFinite { field: "down", offset: 76, .. }
+        with(down, &f32::NAN.to_le_bytes()).detail(),
+        Some(PredictorError::NotFinite { field: "down", offset: 76, .. })
     ));
     let up = 56 + 4 * 12 * 64;
-    assert!(matches!(with(up, &f16::INFINITY.to_le_bytes()), PredictorError::NotFinite { field: "up", .. }));
+    assert!(matches!(
+        with(up, &f16::INFINITY.to_le_bytes()).detail(),
+        Some(PredictorError::NotFinite { field: "up", .. })
+    ));
     let pool = bytes.len() - 4;
-    assert!(matches!(with(pool, &3u32.to_le_bytes()), PredictorError::PoolOrder { token: 3, before: 3, .. }));
-    assert!(matches!(with(pool, &257u32.to_le_bytes()), PredictorError::OutOfRange { value: 257, .. }));
+    assert!(matches!(
+        with(pool, &3u32.to_le_bytes()).detail(),
+        Some(PredictorError::PoolOrder { token: 3, before: 3, .. })
+    ));
+    assert!(matches!(
+        with(pool, &257u32.to_le_bytes()).detail(),
+        Some(PredictorError::OutOfRange { value: 257, .. })
+    ));
     let mut damaged = bytes.clone();
     damaged[200] ^= 1;
-    assert!(matches!(read(&damaged).unwrap_err(), PredictorError::Checksum { .. }));
+    assert!(matches!(read(&damaged).unwrap_err().detail(), Some(PredictorError::Checksum { .. })));
 }
 
 #[test]
@@ -460,7 +486,9 @@ fn parts_that_do_not_fit_together_are_refused() {
     let engine = Tiny::default().engine(1);
     let parts = uninformed(&engine, 1, 1.0);
     let short = PredictorParts { down: parts.down[1..].to_vec(), ..parts.clone() };
-    assert!(matches!(Predictor::new(short), Err(PredictorError::Parts { field: "down", .. })));
+    let error = Predictor::new(short).unwrap_err();
+    assert!(matches!(error.detail(), Some(PredictorError::Parts { field: "down", .. })));
     let short = PredictorParts { up: Vec::new(), ..parts };
-    assert!(matches!(Predictor::new(short), Err(PredictorError::Parts { field: "up", given: 0, .. })));
+    let error = Predictor::new(short).unwrap_err();
+    assert!(matches!(error.detail(), Some(PredictorError::Parts { field: "up", given: 0, .. })));
 }

@@ -3,9 +3,8 @@
 use proptest::prelude::*;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::testing::AlwaysRight;
-use refrain::{
-    CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionError, SessionOptions, TokenId,
-};
+use refrain::internals::error::SessionProblem;
+use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId};
 
 use crate::common::{self, options, plain, run_in, samplings};
 use crate::model_files::golden;
@@ -180,13 +179,22 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         prefill(&mut whole);
         let mut out = vec![7];
         for (range, at) in [(0..31, 31), (0..33, 33), (32..58, 58), (0..0, 0)] {
-            match whole.write_state(range, &mut out) {
-                Err(SessionError::StateEnd { end, known }) => assert_eq!((end, known), (at, vec![32, 59])),
-                other => panic!("{other:?}"),
+            let refused = whole.write_state(range, &mut out).unwrap_err();
+            match refused.detail() {
+                Some(SessionProblem::StateEnd { end, known }) => {
+                    assert_eq!((*end, known), (at, &vec![32, 59]));
+                }
+                _ => panic!("{refused:?}"),
             }
         }
         let refused = whole.write_state(0..60, &mut out);
-        assert!(matches!(refused, Err(SessionError::StateRange { n_cached: 59, .. })), "{refused:?}");
+        assert!(
+            matches!(
+                refused.as_ref().unwrap_err().detail(),
+                Some(SessionProblem::StateRange { n_cached: 59, .. })
+            ),
+            "{refused:?}"
+        );
         assert_eq!(out, [7]);
         let error = whole.write_state(0..40, &mut out).unwrap_err().to_string();
         assert!(error.contains("position 40") && error.contains("[32, 59]"), "{error}");
@@ -195,12 +203,18 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         let mut session = with(&engine, plain(), &text);
         for bytes in [&kept[..kept.len() - 1], &kept[1..], &[], &[&kept[..], &[0]].concat()] {
             let refused = session.restore_state(0, &text[..59], bytes);
-            assert!(matches!(refused, Err(SessionError::StateLength { .. })), "{refused:?}");
+            assert!(
+                matches!(refused.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
+                "{refused:?}"
+            );
         }
         // Keys and values alone are not a state.
         let part = keys_values(&whole, 0..59);
         let refused = session.restore_state(0, &text[..59], &part);
-        assert!(matches!(refused, Err(SessionError::StateLength { .. })), "{refused:?}");
+        assert!(
+            matches!(refused.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
+            "{refused:?}"
+        );
         // A state is that of all of its tokens, so none is restored if one differs, or if the newest is among them.
         let mut other = text.clone();
         other[58].0 ^= 1;
@@ -210,10 +224,19 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         let mut restoration = session.restoration();
         assert_eq!(restoration.add(0, &text[..32], &keys_values(&whole, 0..32)).unwrap(), 32);
         let gap = restoration.add(33, &text[33..59], &state(&whole, 33..59));
-        assert!(matches!(gap, Err(SessionError::StateRange { start: 33, n_cached: 32, .. })), "{gap:?}");
+        assert!(
+            matches!(
+                gap.as_ref().unwrap_err().detail(),
+                Some(SessionProblem::StateRange { start: 33, n_cached: 32, .. })
+            ),
+            "{gap:?}"
+        );
         let rest = state(&whole, 32..59);
         let short = restoration.add(32, &text[32..59], &rest[..rest.len() - 4]);
-        assert!(matches!(short, Err(SessionError::StateLength { .. })), "{short:?}");
+        assert!(
+            matches!(short.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
+            "{short:?}"
+        );
         assert_eq!(session.n_cached_tokens(), 0);
         prefill(&mut session);
         assert_eq!(state(&session, 0..59), kept, "{family}");

@@ -12,14 +12,14 @@ use refrain::drafting::{
     Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource,
     EvidenceClass, StepOutcome,
 };
-use refrain::error::{ForwardError, ProcessorError};
+use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, LogitsProcessor, Quantize,
-    SessionOptions, TokenId,
+    CancelToken, Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, LogitsProcessor,
+    ProcessorError, Quantize, SessionOptions, TokenId,
 };
 
 use crate::common::{Tiny, options, plain, prompt, run};
@@ -188,7 +188,8 @@ fn hooks_of_the_app_call_the_engine() {
             for (hook, answer) in app.answers.lock().unwrap().drain(..) {
                 match (hook, answer) {
                     // Within the target's own pass.
-                    ("compute_ahead", Err(GenerateError::Forward(ForwardError::Reentered))) => {}
+                    ("compute_ahead", Err(error))
+                        if matches!(error.detail(), Some(ForwardError::Reentered)) => {}
                     (_, Ok(tokens)) if hook != "compute_ahead" => assert_eq!(tokens, inner, "{hook}"),
                     (_, answer) => panic!("{hook}: {answer:?}"),
                 }

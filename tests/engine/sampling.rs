@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use refrain::error::{ProcessorError, SamplingError};
 use refrain::internals::draft::testing::AlwaysRight;
+use refrain::internals::error::SamplingError;
 use refrain::{
-    Drafting, Engine, Event, GenerateError, GenerateOptions, LogitsProcessor, Sampling, SessionOptions,
+    Drafting, Engine, Event, GenerateOptions, LogitsProcessor, ProcessorError, Sampling, SessionOptions,
     Summary, TokenId,
 };
 
@@ -88,8 +88,8 @@ fn an_infinite_logit_is_an_error_that_names_token_and_position() {
             let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(InfinityAt(prompt.len() + place))];
             let generation = session.generate(GenerateOptions { processors, ..options(&sampling) }).unwrap();
             let mut items: Vec<_> = generation.collect();
-            match items.pop() {
-                Some(Err(GenerateError::Sampling(SamplingError::InfiniteLogit { token: 77, position }))) => {
+            match items.pop().map(|item| item.map_err(|error| error.detail().cloned())) {
+                Some(Err(Some(SamplingError::InfiniteLogit { token: 77, position }))) => {
                     assert_eq!(position, prompt.len() + place);
                 }
                 other => panic!("{other:?}"),

@@ -10,10 +10,9 @@ use std::time::Duration;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
 use refrain::drafting::{DraftPolicy, DraftRows, DraftSource, Predictor, PruningConfig};
-use refrain::error::ForwardError;
-use refrain::error::SelfDraftError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft::{CostProfile, EvidenceClass};
+use refrain::internals::error::{ForwardError, SelfDraftError};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
@@ -306,12 +305,11 @@ fn self_draft_under_memory_pressure_is_refused_with_the_reason() {
     let (_dir, path) = packed_fixture();
     let engine = streamed(&path, pinned(4, 3));
     engine.set_memory_pressure(MemoryPressure::Critical);
-    match engine.set_self_draft(informed()).unwrap_err() {
-        SelfDraftError::Forward(error @ ForwardError::Released { n_layers: 3 }) => {
-            assert!(error.to_string().contains("memory pressure"), "{error}");
-        }
-        error => panic!("{error:?}"),
-    }
+    let error = engine.set_self_draft(informed()).unwrap_err();
+    let Some(SelfDraftError::Forward(ForwardError::Released { n_layers: 3 })) = error.detail() else {
+        panic!("{error:?}")
+    };
+    assert!(error.to_string().contains("memory pressure"), "{error}");
     assert!(engine.draft_model().is_none());
     engine.set_memory_pressure(MemoryPressure::Normal);
     run(&engine, plain(), Vec::new(), &random_prompt(1, 9), options(2));
@@ -420,20 +418,21 @@ fn a_cancelled_pass_leaves_the_state_right() {
 fn what_cannot_draft_is_refused() {
     let resident = Engine::open(fixtures().join("target.gguf"), EngineOptions::default()).unwrap();
     let error = resident.set_self_draft(informed()).unwrap_err();
-    assert!(matches!(error, SelfDraftError::NotStreamed), "{error:?}");
+    assert!(matches!(error.detail(), Some(SelfDraftError::NotStreamed)), "{error:?}");
     let (_dir, path) = packed_fixture();
     for (streaming, missing) in
         [(pinned(0, 3), 0), (pinned(2, 3), 2), (StreamOptions::new(Pinned::Layers(3)), 0)]
     {
-        match streamed(&path, streaming).set_self_draft(informed()).unwrap_err() {
-            SelfDraftError::NotPinned { layer_idx, n_layers: 3 } => assert_eq!(layer_idx, missing),
-            error => panic!("{error:?}"),
+        let error = streamed(&path, streaming).set_self_draft(informed()).unwrap_err();
+        match error.detail() {
+            Some(SelfDraftError::NotPinned { layer_idx, n_layers: 3 }) => assert_eq!(*layer_idx, missing),
+            _ => panic!("{error:?}"),
         }
     }
     let tiny = Checkpoint::from_gguf_bytes(Tiny::default().gguf().into(), "tiny").unwrap();
     let (_dir, path) = packed(&tiny);
     let error = streamed(&path, pinned(1, 1)).set_self_draft(informed()).unwrap_err();
-    assert!(matches!(error, SelfDraftError::Predictor(_)), "{error:?}");
+    assert!(matches!(error.detail(), Some(SelfDraftError::Predictor(_))), "{error:?}");
     for (name, expected) in [
         ("qwen3_5", "recurrent layers"),
         ("gemma3n", "residual streams"),
@@ -442,9 +441,10 @@ fn what_cannot_draft_is_refused() {
     ] {
         let (_dir, path) = packed(&Checkpoint::open(golden(name)).unwrap());
         let engine = streamed(&path, pinned(1, 1));
-        match engine.set_self_draft(unknowing(&engine, 1, 1.0)).unwrap_err() {
-            SelfDraftError::Unsupported { parts } => assert_eq!(parts, expected, "{name}"),
-            error => panic!("{name}: {error:?}"),
+        let error = engine.set_self_draft(unknowing(&engine, 1, 1.0)).unwrap_err();
+        match error.detail() {
+            Some(SelfDraftError::Unsupported { parts }) => assert_eq!(*parts, expected, "{name}"),
+            _ => panic!("{name}: {error:?}"),
         }
         assert!(engine.draft_model().is_none());
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{Calibration, Predictor, ReuseConfig, SharedPasses};
-use refrain::error::{ForwardError, ProcessorError};
 use refrain::internals::draft::testing::{AlwaysRight, Random};
+use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::{BlockType, Kernels, Pool};
 use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
@@ -17,8 +17,9 @@ use refrain::internals::model::{Batch, KvCache, Model, Workspace};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions, KvType,
-    LogitsProcessor, OwnedGeneration, Quantize, Session, SessionOptions, TokenId, step_together,
+    CancelToken, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateError, GenerateOptions,
+    KvType, LogitsProcessor, OwnedGeneration, ProcessorError, Quantize, Session, SessionOptions, TokenId,
+    step_together,
 };
 
 use crate::common::{self, LogitsRecorder, Run, Tiny, VOCAB_SIZE, options, plain, prompt, run, samplings};
@@ -379,7 +380,7 @@ fn a_generation_that_panics_fails_or_is_cancelled_disturbs_no_other() {
                     panicked = true;
                     case.finish = Some(FinishReason::Cancelled);
                 }
-                (1, Ok(Err(GenerateError::Processor(_)))) => {
+                (1, Ok(Err(error))) if error.kind() == ErrorKind::Processor => {
                     failed = true;
                     case.finish = Some(FinishReason::Cancelled);
                 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use refrain::LoadError;
 use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::internals::error::CheckpointError;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::checkpoint::{LayerWeight, RowOrder, WeightId};
@@ -482,7 +483,7 @@ fn gguf_tensors_that_do_not_fit() {
     assert_eq!((down.n_rows, down.n_cols, down.ty), (32, 64, BlockType::Q8_0));
     let q = checkpoint.tensor(WeightId::Layer(0, LayerWeight::Q)).unwrap();
     assert_eq!((q.order, down.order), (RowOrder::Interleaved { head_dim: 8 }, RowOrder::All));
-    assert!(matches!(checkpoint.read(WeightId::Head), Err(LoadError::NoSuchWeight { .. })));
+    assert!(matches!(checkpoint.read(WeightId::Head), Err(CheckpointError::NoSuchWeight { .. })));
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn indexes() {
 #[test]
 fn paths_that_are_no_model() {
     let dir = tempfile::tempdir().unwrap();
-    assert_variant(&Checkpoint::open("no/such/path").unwrap_err(), "NotAModel", &["no such file"]);
+    assert_variant(&Checkpoint::open("no/such/path").unwrap_err(), "NoSuchFile", &["no such file"]);
     let text = dir.path().join("notes.txt");
     std::fs::write(&text, "notes").unwrap();
     assert_variant(&Checkpoint::open(&text).unwrap_err(), "NotAModel", &["neither a GGUF file"]);

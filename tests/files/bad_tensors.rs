@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use refrain::LoadError;
 use refrain::checkpoint::Checkpoint;
+use refrain::internals::error::CheckpointError;
 use refrain::internals::model::config::{ConfigError, FeedForward};
 use refrain::internals::model::gguf::GgufValue;
 
@@ -26,6 +27,11 @@ fn open(gguf: &Gguf) -> Result<Checkpoint, LoadError> {
     Checkpoint::from_gguf_bytes(gguf.bytes().into(), "bad.gguf")
 }
 
+/// The reason of a refusal.
+fn reason(found: &Result<Checkpoint, LoadError>) -> Result<&Checkpoint, &CheckpointError> {
+    found.as_ref().map_err(|error| error.detail().expect("an error of the checkpoint"))
+}
+
 /// The role of a layer's tensor, or the whole name.
 fn role(name: &str) -> &str {
     name.strip_prefix("blk.").and_then(|rest| Some(rest.split_once('.')?.1)).unwrap_or(name)
@@ -33,9 +39,9 @@ fn role(name: &str) -> &str {
 
 /// Whether the error of a file without a tensor names it, with these exceptions.
 fn names_the_missing(family: &str, name: &str, found: &Result<Checkpoint, LoadError>) -> bool {
-    match found {
-        Err(LoadError::MissingTensor { file, tensor }) => file == "bad.gguf" && tensor == name,
-        Err(LoadError::Config(ConfigError::Missing { field, .. })) => match name {
+    match reason(found) {
+        Err(CheckpointError::MissingTensor { file, tensor }) => file == "bad.gguf" && tensor == name,
+        Err(CheckpointError::Config(ConfigError::Missing { field, .. })) => match name {
             // Its rows are the vocabulary, if no field states it.
             "token_embd.weight" => field.ends_with(".vocab_size"),
             // Its rows are the rank of all layers.
@@ -43,7 +49,7 @@ fn names_the_missing(family: &str, name: &str, found: &Result<Checkpoint, LoadEr
             _ => field == name && name.starts_with("rope_factors_"),
         },
         // No field states them: the first layer that could have one decides for all.
-        Err(LoadError::UnexpectedTensor { tensor, .. }) => match role(name) {
+        Err(CheckpointError::UnexpectedTensor { tensor, .. }) => match role(name) {
             "attn_q.bias" | "attn_output.bias" => role(tensor).starts_with("attn_"),
             "altup_correct_scale.weight" | "exp_probs_b.bias" | "ssm_conv1d.bias" => {
                 role(tensor) == role(name)
@@ -93,17 +99,17 @@ fn a_tensor_of_another_shape_is_named() {
             let n = dims[last];
             dims[last] += 1;
             data.extend(vec![0; n_bytes / n as usize]);
-            let is_named = match open(&longer) {
+            let is_named = match reason(&open(&longer)) {
                 // The rows of an embedding are its vocabulary, those of the first branch the rank.
-                Err(LoadError::WrongShape { tensor, .. }) if name == "token_embd.weight" => {
+                Err(CheckpointError::WrongShape { tensor, .. }) if name == "token_embd.weight" => {
                     tensor == "output.weight"
                 }
                 Ok(_) => ["token_embd.weight", "per_layer_token_embd.weight"].contains(&&*name),
-                Err(LoadError::WrongShape { tensor, .. }) if name == "blk.0.laurel_l.weight" => {
+                Err(CheckpointError::WrongShape { tensor, .. }) if name == "blk.0.laurel_l.weight" => {
                     tensor == "blk.0.laurel_r.weight"
                 }
-                Err(LoadError::WrongShape { tensor, .. }) => tensor == name,
-                Err(error @ LoadError::Config(_)) => {
+                Err(CheckpointError::WrongShape { tensor, .. }) => *tensor == name,
+                Err(error @ CheckpointError::Config(_)) => {
                     let word = if name == "token_embd.weight" { "vocab" } else { "factors" };
                     [
                         "token_embd.weight",
@@ -138,8 +144,8 @@ fn numbers_of_experts_that_the_tensors_do_not_have_name_one_of_them() {
         for wrong in [n_experts - 1, n_experts + 1] {
             let mut gguf = gguf.clone();
             gguf.set(&key, GgufValue::U32(wrong));
-            match open(&gguf) {
-                Err(LoadError::WrongShape { tensor, expected, found, .. }) => {
+            match reason(&open(&gguf)) {
+                Err(CheckpointError::WrongShape { tensor, expected, found, .. }) => {
                     assert!(tensor.starts_with("blk."), "{family}: {tensor}");
                     assert!(
                         expected.contains(&wrong.into()) && found.contains(&n_experts.into()),

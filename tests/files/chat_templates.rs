@@ -3,7 +3,7 @@
 use refrain::internals::tokenizer::{
     ChatTemplate, SpecialTexts, TEMPLATE_BYTES_MAX, TEMPLATE_FUEL, TemplateError,
 };
-use refrain::{ChatDate, ChatOptions, Message, Role};
+use refrain::{ChatDate, ChatOptions, ErrorKind, Message, Role};
 use serde_json::json;
 
 fn conversation() -> Vec<Message> {
@@ -344,7 +344,7 @@ fn thinking_tools_documents_and_variables_reach_the_template() {
     for name in ["messages", "tools", "bos_token", "add_generation_prompt", "strftime_now", "enable_thinking"]
     {
         let error = ChatOptions::default().with_variable(name, json!(1)).unwrap_err();
-        assert_eq!(error.name, name);
+        assert_eq!((error.kind(), error.field()), (ErrorKind::InvalidArgument, Some(name)));
         assert!(error.to_string().contains("reserved"));
     }
 }

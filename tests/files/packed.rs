@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use refrain::checkpoint::{Checkpoint, PackedAccess};
 use refrain::internals::draft::CostProfile;
+use refrain::internals::error::CheckpointError;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::packed::{
     FORMAT_VERSION, PAGE_BYTES, PackSummary, PackedFile, Part, WritePackedError, pack,
 };
 use refrain::internals::model::weights::LoadOptions;
 use refrain::{
-    CancelToken, ChatOptions, Engine, EngineOptions, KvType, LoadError, Message, Quantize, Role,
-    SessionOptions, SpecialTokens, TokenId,
+    CancelToken, ChatOptions, Engine, EngineOptions, KvType, Message, Quantize, Role, SessionOptions,
+    SpecialTokens, TokenId,
 };
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
@@ -318,7 +319,7 @@ fn sections_are_pages_in_order() {
     assert_eq!(summary.n_sections, 3);
     assert!(matches!(
         Checkpoint::open(&path).unwrap().read(refrain::internals::model::checkpoint::WeightId::Embedding),
-        Err(LoadError::PackedTensor { .. })
+        Err(CheckpointError::PackedTensor { .. })
     ));
 }
 
@@ -397,7 +398,7 @@ fn every_cut_is_refused() {
     // The same on a disk.
     let file = tempfile::Builder::new().suffix(".refrain").tempfile().unwrap();
     std::fs::write(file.path(), &bytes[..bytes.len() - 1]).unwrap();
-    assert!(matches!(Checkpoint::open(file.path()), Err(LoadError::Packed(_))));
+    assert!(matches!(Checkpoint::open(file.path()).unwrap_err().detail(), Some(CheckpointError::Packed(_))));
     std::fs::write(file.path(), b"").unwrap();
     assert_variant(&Checkpoint::open(file.path()).unwrap_err(), "Packed(Magic", &[]);
 }

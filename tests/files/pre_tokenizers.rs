@@ -5,7 +5,7 @@ use refrain::internals::model::gguf::GgufFile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::tokenizer::TokenizerParts as _;
-use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
+use refrain::{ErrorKind, SpecialTokens, TokenId, Tokenizer};
 
 use crate::model_files::{Gguf, assert_variant, spm_gguf};
 
@@ -114,12 +114,9 @@ fn a_prompt_that_begins_with_a_token_needs_its_name() {
         let mut gguf = with_pre(Some(pre));
         gguf.unset("tokenizer.ggml.bos_token_id");
         stated.map(|stated| gguf.set("tokenizer.ggml.add_bos_token", stated));
-        match from(&gguf) {
-            Err(TokenizerError::Missing { missing, .. }) => {
-                assert!(missing.contains("tokenizer.ggml.bos_token_id"), "{missing}")
-            }
-            other => panic!("{pre}: {other:?}"),
-        }
+        let error = from(&gguf).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{pre}: {error:?}");
+        assert!(error.field().unwrap().contains("tokenizer.ggml.bos_token_id"), "{pre}: {error:?}");
         gguf.set("tokenizer.ggml.add_bos_token", false);
         assert!(!from(&gguf).unwrap().adds_bos());
     }

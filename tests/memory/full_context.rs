@@ -8,7 +8,7 @@ use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Rand
 use refrain::internals::model::KvCache;
 use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::{
-    Engine, FinishReason, GenerateOptions, KvType, Session, SessionError, SessionOptions, TokenId,
+    Engine, ErrorKind, FinishReason, GenerateOptions, KvType, Session, SessionError, SessionOptions, TokenId,
 };
 
 use crate::common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
@@ -81,12 +81,10 @@ fn a_full_context_is_a_typed_error_and_no_loss() {
     let prompt = prompt(3, CONTEXT_LEN - 2);
     let mut session = session(&engine, SessionOptions::default(), &prompt);
     run_in(&mut session, endless(), usize::MAX);
-    match session.append_tokens(&prompt[..1]) {
-        Err(SessionError::ContextOverflow { n_tokens, context_len }) => {
-            assert_eq!((n_tokens, context_len), (CONTEXT_LEN + 1, CONTEXT_LEN));
-        }
-        other => panic!("{other:?}"),
-    }
+    let error = session.append_tokens(&prompt[..1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ContextFull, "{error:?}");
+    let numbers = (error.value(), error.limit());
+    assert_eq!(numbers, (Some((CONTEXT_LEN + 1) as f64), Some(CONTEXT_LEN as u64)));
     let full = run_in(&mut session, endless(), usize::MAX);
     assert_eq!((full.tokens.len(), full.finish), (0, FinishReason::ContextFull));
     // After truncation the session continues.
@@ -148,8 +146,8 @@ fn a_context_that_cannot_be_filled_is_a_typed_error() {
     let options = SessionOptions { context_len: Some(1 << 24), ..SessionOptions::default() };
     let stated = options.memory_bytes(engine.config());
     let allows_anything = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap().trim() == "1";
-    match engine.session(options) {
-        Err(SessionError::KvCache(KvCacheError::TooLarge { n_slots, bytes })) => {
+    match engine.session(options).as_ref().map_err(SessionError::detail) {
+        Err(Some(&KvCacheError::TooLarge { n_slots, bytes })) => {
             assert!(n_slots >= 1 << 24 && bytes > 1 << 40 && bytes < stated, "{bytes} of {stated} bytes");
         }
         Ok(_) if allows_anything => eprintln!("not tested: the system allocates anything"),

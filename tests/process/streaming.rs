@@ -19,7 +19,7 @@ use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions,
+    CancelToken, DraftModelOptions, Engine, EngineOptions, FinishReason, GenerateOptions, LoadError,
     Quantize, Sampling, SessionOptions, TokenId,
 };
 use tempfile::TempDir;
@@ -40,7 +40,7 @@ fn try_engine(
     tiny: Tiny,
     n_threads: usize,
     streaming: StreamOptions,
-) -> Result<Engine, EngineError> {
+) -> Result<Engine, LoadError> {
     let options = EngineOptions { n_threads: Some(n_threads), streaming: Some(streaming), ..tiny.options() };
     Engine::open(path, options)
 }
@@ -87,7 +87,7 @@ fn options_that_no_disk_has_are_refused() {
     ] {
         let error = try_engine(&path, tiny, 1, options).unwrap_err();
         assert!(
-            matches!(&error, EngineError::Weights(WeightsError::Streamed(StreamedError::Options(_)))),
+            matches!(error.detail(), Some(WeightsError::Streamed(StreamedError::Options(_)))),
             "{error:?}"
         );
         assert!(error.to_string().contains(part), "{error}");
@@ -590,11 +590,12 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
     }
 }
 
-fn refused(opened: Result<Engine, EngineError>) -> StreamedError {
-    match opened.err() {
-        Some(EngineError::Weights(WeightsError::Streamed(error))) => error,
-        other => panic!("{other:?}"),
-    }
+/// Checks that opening was refused, and looks at the reason.
+#[track_caller]
+fn refused<T>(opened: Result<Engine, LoadError>, look: impl FnOnce(&StreamedError) -> T) -> T {
+    let error = opened.unwrap_err();
+    let Some(WeightsError::Streamed(streamed)) = error.detail() else { panic!("{error:?}") };
+    look(streamed)
 }
 
 #[test]
@@ -605,16 +606,19 @@ fn what_cannot_be_streamed_is_refused() {
     let options = EngineOptions { streaming, ..tiny.options() };
 
     let gguf = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
-    let error = refused(Engine::load(&gguf, options.clone(), None));
-    assert!(matches!(error, StreamedError::NotPacked { .. }), "{error}");
+    refused(Engine::load(&gguf, options.clone(), None), |error| {
+        assert!(matches!(error, StreamedError::NotPacked { .. }), "{error}");
+    });
 
     let bytes = std::fs::read(&path).unwrap();
     let in_memory = Checkpoint::from_packed_bytes(bytes.into(), "bytes").unwrap();
-    let error = refused(Engine::load(&in_memory, options.clone(), None));
-    assert!(matches!(error, StreamedError::InMemory { .. }), "{error}");
+    refused(Engine::load(&in_memory, options.clone(), None), |error| {
+        assert!(matches!(error, StreamedError::InMemory { .. }), "{error}");
+    });
 
-    let error = refused(Engine::open(&path, EngineOptions { quantize: Quantize::F32, ..options }));
-    assert!(matches!(error, StreamedError::Widened { .. }), "{error}");
+    refused(Engine::open(&path, EngineOptions { quantize: Quantize::F32, ..options }), |error| {
+        assert!(matches!(error, StreamedError::Widened { .. }), "{error}");
+    });
 }
 
 /// Layers of 17 MB do not fit the ring that is allowed regardless of the budget.
@@ -626,12 +630,14 @@ fn a_budget_that_is_too_small_names_what_is_needed() {
         let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(limit)) };
         try_engine(&path, tiny, 1, streaming)
     };
-    let StreamedError::MemoryLimit { needed, limit, taken } = refused(open(5, 0)) else { panic!() };
+    let limits = |error: &StreamedError| match *error {
+        StreamedError::MemoryLimit { needed, limit, taken } => (needed, limit, taken),
+        ref other => panic!("{other}"),
+    };
+    let (needed, limit, taken) = refused(open(5, 0), limits);
     assert!((24 << 20..40 << 20).contains(&needed) && limit == 5, "{needed} of {limit}");
     let reserved = 1 << 40;
-    match refused(open(reserved, reserved)) {
-        StreamedError::MemoryLimit { taken: more, .. } => assert!(more >= reserved && more > taken),
-        other => panic!("{other}"),
-    }
+    let (_, _, more) = refused(open(reserved, reserved), limits);
+    assert!(more >= reserved && more > taken);
     assert!(open(1 << 40, 0).unwrap().streamed().unwrap().memory().head_pinned);
 }

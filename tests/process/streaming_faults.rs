@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
-use refrain::error::ForwardError;
 use refrain::internals::draft::CostProfile;
+use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::pack;
@@ -247,12 +247,14 @@ fn plant_all(n_faults: usize) -> usize {
             plan.plant(at, fault);
             match go_on(&mut session, expected.prompt.len(), &logits) {
                 Ok(()) => {}
-                Err(GenerateError::Forward(ForwardError::Layers(error))) => {
+                Err(error) => {
+                    let Some(ForwardError::Layers(error)) = error.detail() else {
+                        panic!("{case}: {error:?}")
+                    };
                     assert!(!fault.is_harmless(), "{case}: {error}");
-                    check_error(&error, &path, &case);
+                    check_error(error, &path, &case);
                     n_noticed += 1;
                 }
-                Err(error) => panic!("{case}: {error:?}"),
             }
             plan.clear();
             assert_eq!(session.tokens(), &expected.tokens[..session.tokens().len()], "{case}");
@@ -312,9 +314,8 @@ fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(section.offset).unwrap();
         // Blocks in the ring are still valid.
         let error = (0..2).find_map(|_| go_on(&mut session, expected.prompt.len(), &logits).err());
-        let Some(GenerateError::Forward(ForwardError::Layers(error))) = error else {
-            panic!("cut at {}: {error:?}", section.offset)
-        };
+        let error = error.as_ref().and_then(GenerateError::detail);
+        let Some(ForwardError::Layers(error)) = error else { panic!("cut at {}: {error:?}", section.offset) };
         let LayersProblem::Read { offset, kind: io::ErrorKind::UnexpectedEof, .. } = error.problem else {
             panic!("cut at {}: {error}", section.offset)
         };
@@ -361,12 +362,9 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     let logits = LogitsRecorder::default();
     hangs.store(true, Ordering::Relaxed);
     // The blocks in the ring suffice for one or two tokens.
-    match go_on(&mut session, expected.prompt.len(), &logits) {
-        Err(GenerateError::Forward(ForwardError::Layers(error))) => {
-            let LayersProblem::Stalled { limit_ms: 2000, .. } = error.problem else { panic!("{error}") };
-        }
-        other => panic!("{other:?}"),
-    }
+    let error = go_on(&mut session, expected.prompt.len(), &logits).unwrap_err();
+    let Some(ForwardError::Layers(layers)) = error.detail() else { panic!("{error:?}") };
+    let LayersProblem::Stalled { limit_ms: 2000, .. } = layers.problem else { panic!("{error}") };
     hangs.store(false, Ordering::Relaxed);
     go_on(&mut session, expected.prompt.len(), &logits).unwrap();
     assert_eq!((session.tokens(), &*logits.0.lock().unwrap()), (&expected.tokens[..], &expected.logits));

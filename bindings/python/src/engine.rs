@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PySequence;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{DraftPolicy, DraftRows};
-use refrain::{DraftModelOptions, EngineError, EngineOptions, SessionOptions, TokenId};
+use refrain::{DraftModelOptions, EngineOptions, SessionOptions, TokenId};
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 
 use crate::border::compute;
@@ -92,16 +92,16 @@ impl Engine {
             .with_measure_time(measure_time)
             .with_history_tokens_max(history_tokens_max);
         let engine = compute(py, || {
-            let engine = refrain::Engine::open(&path, options).map_err(Failure::Engine)?;
+            let engine = refrain::Engine::open(&path, options).map_err(Failure::Load)?;
             if let Some(draft_path) = draft_model {
                 let opened = match draft_path.as_os_str() == "mtp" {
                     true => Checkpoint::open_mtp(&path),
                     false => Checkpoint::open(&draft_path),
                 };
-                let draft_model = opened.map_err(|error| Failure::Engine(EngineError::Load(error)))?;
+                let draft_model = opened.map_err(Failure::Load)?;
                 engine
                     .set_draft_model(&draft_model, DraftModelOptions::default(), None)
-                    .map_err(Failure::Engine)?;
+                    .map_err(Failure::Load)?;
             }
             Ok(engine)
         })?;

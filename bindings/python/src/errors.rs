@@ -2,18 +2,29 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use refrain::error::KvCacheError;
-use refrain::error::{ForwardError, SamplingError};
-use refrain::{EngineError, GenerateError, SessionError, TokenizerError};
+use refrain::internals::error::SessionProblem;
+use refrain::{ErrorKind, GenerateError, LoadError, SessionError, TokenizerError};
 use refrain_assistant::{BuildError, ForgetError, TaskError, TemplateError};
 use refrain_index::notes::ModelEmbedderError;
 use refrain_index::{HistoryError, NotesError};
 
-use crate::place;
-
+/// The [`Facts`] of an error.
+macro_rules! facts {
+    ($error:expr) => {
+        Facts {
+            kind: $error.kind(),
+            field: $error.field(),
+            value: $error.value(),
+            limit: $error.limit(),
+            problem: $error.detail(),
+            text: $error.to_string(),
+        }
+    };
+}
 /// Why a method failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -84,7 +95,7 @@ pub(crate) enum Failure {
     Memory {
         bytes: u64,
     },
-    Engine(EngineError),
+    Load(LoadError),
     Session(SessionError),
     Generate(GenerateError),
     Tokenizer(TokenizerError),
@@ -198,31 +209,26 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
         Failure::JobEnded => ("AssistantError", "the result of the job was taken before".to_owned(), None),
         Failure::Panic { message } => ("InternalError", format!("a bug of Refrain: {message}"), None),
         Failure::Raised(raised) => return Ok(raised.clone_ref(py)),
-        Failure::Engine(error) => {
-            if let EngineError::Threads { given, max } = error {
+        Failure::Load(error) => {
+            if let (ErrorKind::InvalidArgument, Some("n_threads")) = (error.kind(), error.field()) {
                 details.set_item("option", "threads")?;
-                details.set_item("given", given)?;
-                details.set_item("max", max)?;
+                set_number(&details, "given", error.value())?;
+                details.set_item("max", error.limit())?;
                 ("OptionError", error.to_string(), None)
             } else {
-                let place = place::of(error);
-                details.set_item("file", place.file)?;
-                details.set_item("field", place.field)?;
-                details.set_item("offset", place.offset)?;
-                details.set_item("limit", place.limit)?;
+                details.set_item("file", error.file().map(Path::to_string_lossy))?;
+                details.set_item("field", error.field())?;
+                details.set_item("offset", error.offset())?;
+                details.set_item("limit", error.limit())?;
                 ("LoadError", error.to_string(), Some(error))
             }
         }
-        Failure::Session(error) | Failure::Generate(GenerateError::Session(error)) => {
-            let message = match error {
-                SessionError::OutOfRange { option, given, min, max } => {
-                    format!("{} is {given}, outside {min}..={max}", keyword(option))
-                }
-                _ => error.to_string(),
-            };
-            (session_class(error, &details)?, message, Some(error))
+        Failure::Session(error) => {
+            (facts!(error).class("SessionError", &details)?, facts!(error).message(), Some(error))
         }
-        Failure::Generate(error) => (generate_class(error, &details)?, error.to_string(), Some(error)),
+        Failure::Generate(error) => {
+            (facts!(error).class("GenerateError", &details)?, facts!(error).message(), Some(error))
+        }
         Failure::Tokenizer(error) => (tokenizer_class(error), error.to_string(), Some(error)),
     };
     let value = py.import("refrain.errors")?.getattr(class)?.call1((message,))?;
@@ -239,69 +245,75 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
     Ok(raised)
 }
 
+/// An error of a session or a generation, as far as its class and details depend on it.
+struct Facts<'a> {
+    kind: ErrorKind,
+    field: Option<&'a str>,
+    value: Option<f64>,
+    limit: Option<u64>,
+    problem: Option<&'a SessionProblem>,
+    text: String,
+}
+
+impl Facts<'_> {
+    /// The message, with the keyword of the option.
+    fn message(self) -> String {
+        match self.field {
+            Some(option) => self.text.replacen(option, keyword(option), 1),
+            None => self.text,
+        }
+    }
+
+    /// The class; `base` if there is none for this error.
+    fn class(self, base: &'static str, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+        Ok(match (self.kind, self.field) {
+            (ErrorKind::ContextFull, _) => {
+                set_number(details, "n_tokens", self.value)?;
+                details.set_item("context_len", self.limit)?;
+                "ContextOverflowError"
+            }
+            (_, Some("chat_template")) => "ChatTemplateError",
+            (ErrorKind::OverLimit, Some("text")) => "TokenizerError",
+            (ErrorKind::InvalidArgument, Some("prompt")) => "EmptyPromptError",
+            (ErrorKind::InvalidArgument, Some("token" | "logit_bias")) if self.limit.is_some() => {
+                set_number(details, "token", self.value)?;
+                details.set_item("vocab_size", self.limit)?;
+                "TokenOutOfRangeError"
+            }
+            (ErrorKind::InvalidArgument, Some(option)) => {
+                match (self.problem, self.value) {
+                    (Some(SessionProblem::DuplicateSource { name }), _) => {
+                        details.set_item("given", name.as_str())?;
+                    }
+                    (_, None) => return Ok(base),
+                    (_, given) => set_number(details, "given", given)?,
+                }
+                details.set_item("option", keyword(option))?;
+                details.set_item("max", self.limit)?;
+                "OptionError"
+            }
+            (ErrorKind::OutOfMemory, _) => {
+                set_number(details, "bytes", self.value)?;
+                "AllocationError"
+            }
+            (ErrorKind::WrongState, Some("draft_model")) => "NoDraftModelError",
+            (ErrorKind::WrongState, None) if base == "SessionError" => "MixedSessionError",
+            _ => base,
+        })
+    }
+}
+
 /// The keyword of an option of a session.
 fn keyword(option: &str) -> &str {
     if option == "policy.rows" { "draft_rows" } else { option }
 }
 
-fn session_class(error: &SessionError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
-    Ok(match error {
-        SessionError::OutOfRange { option, given, min, max } => {
-            details.set_item("option", keyword(option))?;
-            details.set_item("given", given)?;
-            details.set_item("min", min)?;
-            details.set_item("max", max)?;
-            "OptionError"
-        }
-        SessionError::ContextOverflow { n_tokens, context_len } => {
-            details.set_item("n_tokens", n_tokens)?;
-            details.set_item("context_len", context_len)?;
-            "ContextOverflowError"
-        }
-        SessionError::TokenOutOfRange { token, vocab_size } => {
-            details.set_item("token", token)?;
-            details.set_item("vocab_size", vocab_size)?;
-            "TokenOutOfRangeError"
-        }
-        SessionError::DuplicateSource { name } => {
-            details.set_item("option", "sources")?;
-            details.set_item("given", name.as_str())?;
-            "OptionError"
-        }
-        SessionError::Mixed => "MixedSessionError",
-        SessionError::NoDraftModel => "NoDraftModelError",
-        SessionError::KvCache(KvCacheError::TooLarge { bytes, .. }) => {
-            details.set_item("bytes", bytes)?;
-            "AllocationError"
-        }
-        SessionError::Tokenizer(error) => tokenizer_class(error),
-        _ => "SessionError",
-    })
-}
-
-fn generate_class(error: &GenerateError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
-    Ok(match error {
-        GenerateError::Session(error) => session_class(error, details)?,
-        GenerateError::EmptyPrompt => "EmptyPromptError",
-        GenerateError::StopLength { given, max } => {
-            details.set_item("option", "stop")?;
-            details.set_item("given", given)?;
-            details.set_item("max", max)?;
-            "OptionError"
-        }
-        GenerateError::Sampling(SamplingError::OutOfRange { option, given, .. }) => {
-            details.set_item("option", option)?;
-            details.set_item("given", given)?;
-            "OptionError"
-        }
-        GenerateError::Sampling(SamplingError::BiasOutOfVocabulary { token, vocab_size })
-        | GenerateError::Forward(ForwardError::TokenOutOfRange { token, vocab_size }) => {
-            details.set_item("token", token)?;
-            details.set_item("vocab_size", vocab_size)?;
-            "TokenOutOfRangeError"
-        }
-        _ => "GenerateError",
-    })
+/// Adds a number to the details; counts are integers.
+fn set_number(details: &Bound<'_, PyDict>, name: &str, number: Option<f64>) -> PyResult<()> {
+    match number {
+        Some(number) if number.fract() == 0.0 && number.abs() < 9e18 => details.set_item(name, number as i64),
+        number => details.set_item(name, number),
+    }
 }
 
 fn build_class(error: &BuildError, details: &Bound<'_, PyDict>) -> PyResult<&'static str> {
@@ -343,16 +355,16 @@ fn task_class(error: &TaskError, details: &Bound<'_, PyDict>) -> PyResult<&'stat
         TaskError::Busy => "SessionBusyError",
         TaskError::Notes(_) => "NotesError",
         TaskError::Store(_) | TaskError::History(_) => "StoreError",
-        TaskError::Session(error) => session_class(error, details)?,
-        TaskError::Generate(error) => generate_class(error, details)?,
+        TaskError::Session(error) => facts!(error).class("SessionError", details)?,
+        TaskError::Generate(error) => facts!(error).class("GenerateError", details)?,
         TaskError::Tokenizer(error) => tokenizer_class(error),
         _ => "AssistantError",
     })
 }
 
 fn tokenizer_class(error: &TokenizerError) -> &'static str {
-    match error {
-        TokenizerError::NoChatTemplate | TokenizerError::Template(_) => "ChatTemplateError",
+    match error.field() {
+        Some("chat_template") => "ChatTemplateError",
         _ => "TokenizerError",
     }
 }

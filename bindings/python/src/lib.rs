@@ -20,7 +20,6 @@ mod home;
 mod job;
 mod notes;
 mod options;
-mod place;
 mod python_source;
 mod resident;
 mod results;

@@ -14,7 +14,6 @@ use std::error::Error;
 use std::ops::ControlFlow;
 
 use refrain::drafting::{Calibration, CostProfile, DraftSource, DraftTree, ReuseConfig, StepOutcome};
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::draft::{
     BuilderConfig, ContextSource, NodeSet, PredictionsSource, ReliabilityTable, ResumeSource, StepLimits,
@@ -22,8 +21,8 @@ use refrain::internals::draft::{
 };
 use refrain::internals::verify::{Walk, walk};
 use refrain::{
-    Drafting, Engine, EngineOptions, GenerateOptions, LogitsProcessor, Role, SessionOptions, SpecialTokens,
-    Stats, TokenId,
+    Drafting, Engine, EngineOptions, GenerateOptions, LogitsProcessor, ProcessorError, Role, SessionOptions,
+    SpecialTokens, Stats, TokenId,
 };
 use refrain_assistant::edit::{DiffEvent, LiveDiff};
 

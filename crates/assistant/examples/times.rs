@@ -12,8 +12,9 @@
 use std::error::Error;
 use std::time::Instant;
 
-use refrain::error::ProcessorError;
-use refrain::{Drafting, Engine, EngineOptions, LogitsProcessor, SessionOptions, SpecialTokens, TokenId};
+use refrain::{
+    Drafting, Engine, EngineOptions, LogitsProcessor, ProcessorError, SessionOptions, SpecialTokens, TokenId,
+};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, EditRequest, Job, JobEvent, JobOptions, Passage,
     ReplyRequest, Screen, SummarizeRequest, TaskError, UiRequest,

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Instant;
 
-use refrain::error::ForwardError;
+use refrain::internals::error::GenerateProblem;
 use refrain::{
-    CancelToken, Event, FinishReason, GenerateError, GenerateOptions, Message, Origin, OwnedGeneration,
-    Session, SpecialTokens, Stats, Summary, TextKind, TokenId,
+    CancelToken, ErrorKind, Event, FinishReason, GenerateError, GenerateOptions, Message, Origin,
+    OwnedGeneration, Session, SpecialTokens, Stats, Summary, TextKind, TokenId,
 };
 
 use crate::assistant::Assistant;
@@ -283,7 +283,7 @@ impl<T> Job<T> {
             }
         }
         // The result was taken before, or a panic has ended the job.
-        Err(TaskError::Generate(GenerateError::Ended))
+        Err(TaskError::Generate(GenerateProblem::Ended.into()))
     }
 
     /// Makes one pass, or what is between two of them.
@@ -430,7 +430,7 @@ impl<T> Job<T> {
                 decoding.step.stopped(decoding.generation.into_session());
                 Err(failed(error))
             }
-            None => Err(TaskError::Generate(GenerateError::Ended)),
+            None => Err(TaskError::Generate(GenerateProblem::Ended.into())),
         }
     }
 
@@ -496,9 +496,9 @@ fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> 
 }
 
 fn failed(error: GenerateError) -> TaskError {
-    match error {
-        GenerateError::Forward(ForwardError::Cancelled) => TaskError::Cancelled,
-        error => TaskError::Generate(error),
+    match error.kind() {
+        ErrorKind::Cancelled => TaskError::Cancelled,
+        _ => TaskError::Generate(error),
     }
 }
 

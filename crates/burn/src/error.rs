@@ -54,15 +54,12 @@ pub enum Error {
     /// The engine's tokenizer cannot encode a text.
     #[error(transparent)]
     Encode(#[from] refrain::TokenizerError),
-    /// The target could not be loaded.
+    /// The target could not be loaded, or the predictor could not be made or written.
     #[error(transparent)]
-    Engine(#[from] refrain::EngineError),
+    Load(#[from] refrain::LoadError),
     /// The target could not be run.
     #[error(transparent)]
     Generate(#[from] refrain::GenerateError),
-    /// The predictor could not be made or written.
-    #[error(transparent)]
-    Predictor(#[from] refrain::drafting::PredictorError),
     /// There is too little text for training.
     #[error("the text has {given} positions to learn from, {needed} are needed")]
     TooFewPositions {

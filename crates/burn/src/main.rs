@@ -7,7 +7,6 @@ use std::str::FromStr;
 use std::{env, fs};
 
 use burn::tensor::Device;
-use refrain::EngineError;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Predictor;
 use refrain_burn::distill::predictor::{self, PredictorRecipe};
@@ -188,7 +187,7 @@ impl Args {
         let target: PathBuf = self
             .option("--target")?
             .ok_or_else(|| Error::Usage("of which model? give --target".to_owned()))?;
-        let recorder = Recorder::open(&Checkpoint::open(&target).map_err(EngineError::from)?, None)?;
+        let recorder = Recorder::open(&Checkpoint::open(&target)?, None)?;
         let mut passages = Vec::new();
         for row in world::rows::rows(PREDICTOR_SEED, 0..self.option("--count")?.unwrap_or(500)) {
             let tokenizer = recorder.engine().tokenizer();

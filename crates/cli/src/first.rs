@@ -107,7 +107,7 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
         unreachable!("that is the command")
     };
     let Some(pulled) = download_with_progress(args, interrupt)? else { return Ok(Exit::Interrupted) };
-    Checkpoint::open(&pulled.path).map_err(refrain::EngineError::from)?;
+    Checkpoint::open(&pulled.path)?;
     let file = config::remember_model(&pulled.name)?;
     out.line(&visible(&format!("{} is the default model from now on ({})", pulled.name, file.display())))?;
     out.line("`refrain chat` starts a conversation, `refrain --help` lists the commands")?;

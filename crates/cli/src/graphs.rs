@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use refrain::EngineError;
+use refrain::LoadError;
 use refrain::internals::model::graphs::{GraphsSummary, write_graphs};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::SwitchTimes;
@@ -26,7 +26,7 @@ pub(crate) fn graphs(args: &GraphsArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(&args.model))?;
     // Without a usable tokenizer, a split model could not be run. It is refused before the work.
     let tokenizer = checkpoint.tokenizer();
-    tokenizer.map_err(EngineError::from)?;
+    tokenizer.map_err(LoadError::from)?;
     let start = Instant::now();
     let summary = {
         let progress = Progress::bytes("writing");

@@ -2,13 +2,13 @@
 //! file that `run` and `chat` use.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 
-use refrain::EngineOptions;
-use refrain::device::{MachineProfile, Powercap, ProfileError, ProfileOptions, ThreadEnergy};
+use refrain::device::{MachineProfile, Powercap, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
+use refrain::internals::error::ProfileError;
 use refrain::internals::profile::PassCost;
+use refrain::{EngineOptions, ErrorKind};
 use refrain_program::profile::beside;
 
 use crate::args::ProfileArgs;
@@ -63,9 +63,10 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
 
 /// Refuses to replace any file except a profile: replacing another file is probably a mistake, such as the model's own name.
 fn refuse_to_replace(path: &Path) -> Result<(), Failure> {
-    match MachineProfile::read(path) {
-        Ok(_) | Err(ProfileError::Version { .. } | ProfileError::Field { .. }) => Ok(()),
-        Err(ProfileError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
+    let read = MachineProfile::read(path);
+    match read.as_ref().map_err(|error| (error.kind(), error.detail())) {
+        Ok(_) | Err((ErrorKind::NotFound, _)) => Ok(()),
+        Err((_, Some(ProfileError::Version { .. } | ProfileError::Field { .. }))) => Ok(()),
         Err(_) => {
             let problem = format!("`{}` exists and is not a profile", path.display());
             Err(Failure::usage(problem, "name another file with --out, or remove this one"))

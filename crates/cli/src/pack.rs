@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use refrain::EngineError;
+use refrain::LoadError;
 use refrain::internals::model::packed::{MAGIC, PackSummary, WritePackedError, pack as pack_checkpoint};
 use refrain::internals::model::weights::LoadOptions;
 use refrain_files::open_regular;
@@ -22,7 +22,7 @@ pub(crate) fn pack(args: &PackArgs) -> Result<Exit, Failure> {
     let checkpoint = load::checkpoint(Some(&args.model))?;
     // Without a usable tokenizer, a packed model could not be run. It is refused before the work.
     let tokenizer = checkpoint.tokenizer();
-    tokenizer.map_err(EngineError::from)?;
+    tokenizer.map_err(LoadError::from)?;
     let source_bytes = checkpoint.weights_bytes();
     let start = Instant::now();
     let summary = {

@@ -10,6 +10,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::error::{Facts, Fault};
+
 /// A failed operation, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`: {source}", path.display())]
@@ -20,6 +22,12 @@ pub struct ReplaceError {
     pub path: PathBuf,
     /// The system's error.
     pub source: io::Error,
+}
+
+impl Fault for ReplaceError {
+    fn facts(&self) -> Facts<'_> {
+        Facts::io(self.source.kind()).file(&self.path)
+    }
 }
 
 /// How a file is replaced.

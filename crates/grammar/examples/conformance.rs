@@ -131,7 +131,7 @@ impl Counts {
         vocabulary: &Vocabulary,
         grammar: &Grammar,
         text: &str,
-    ) -> Result<bool, refrain::error::ProcessorError> {
+    ) -> Result<bool, refrain::ProcessorError> {
         let tokenizer = vocabulary.tokenizer();
         let mut mask = grammar.mask();
         let (mut tokens, mut rest) = (Vec::<TokenId>::new(), text.as_bytes());

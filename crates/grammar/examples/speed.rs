@@ -183,7 +183,7 @@ impl LogitsProcessor for TimedMask {
         &mut self,
         tokens: &[refrain::TokenId],
         logits: &mut [f32],
-    ) -> Result<(), refrain::error::ProcessorError> {
+    ) -> Result<(), refrain::ProcessorError> {
         let (result, time) = timed(|| self.mask.process(tokens, logits));
         self.times.lock().expect("no panic").push(time.as_secs_f64() * 1e6);
         result

@@ -46,7 +46,7 @@ impl fmt::Display for GrammarKind {
 
 /// A grammar was refused, or its mask could not be computed.
 ///
-/// Masks report it as the source of [`refrain::GenerateError::Processor`].
+/// Masks report it as the source of a [`refrain::GenerateError`] of the kind [`Processor`](refrain::ErrorKind::Processor).
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrammarError {

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::toktrie::SimpleVob;
-use refrain::error::ProcessorError;
-use refrain::{LogitsProcessor, TokenId};
+use refrain::{LogitsProcessor, ProcessorError, TokenId};
 
 use crate::compiled::{Compiled, OutputStart};
 use crate::error::GrammarError;
@@ -17,8 +16,8 @@ use crate::follower::{Allowed, Follower};
 /// The output begins with the first token that the mask is asked for. The mask is a function of the output alone. The parser
 /// sees the same calls with drafts as without: one per committed token.
 ///
-/// If the mask cannot be computed, the generation ends with
-/// [`GenerateError::Processor`](refrain::GenerateError::Processor) and a [`GrammarError`] as its source.
+/// If the mask cannot be computed, the generation ends with an error of the kind [`Processor`](refrain::ErrorKind::Processor) and a
+/// [`GrammarError`] as its source.
 pub struct GrammarMask {
     follower: Arc<Mutex<Follower>>,
     start: Arc<OutputStart>,

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use refrain::drafting::{Calibration, EchoConfig, PruningConfig, PruningStats, Rejections, RowStats};
 use refrain::internals::draft::ReliabilityTable;
 use refrain::{
-    Drafting, Engine, GenerateError, GenerateOptions, Role, Session, SessionError, SessionOptions,
+    Drafting, Engine, ErrorKind, GenerateError, GenerateOptions, Role, Session, SessionOptions,
     SpecialTokens, Stats, TokenId,
 };
 use thiserror::Error;
@@ -468,7 +468,7 @@ fn answer(
     };
     let options = GenerateOptions { max_tokens, ..GenerateOptions::default() };
     let generation = match appended.map_err(GenerateError::from).and_then(|()| session.generate(options)) {
-        Err(GenerateError::Session(SessionError::ContextOverflow { .. })) => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::ContextFull => return Ok(None),
         generation => generation?,
     };
     let mut tokens = Vec::new();

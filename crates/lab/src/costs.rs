@@ -4,8 +4,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use refrain::LoadError;
 use refrain::SessionOptions;
-use refrain::device::{MachineProfile, ProfileError};
+use refrain::device::MachineProfile;
 use refrain::internals::draft::CostProfile;
 use refrain_files::open_regular;
 use thiserror::Error;
@@ -56,7 +57,7 @@ pub enum CostsError {
     },
     /// The file is neither a list nor a profile.
     #[error(transparent)]
-    Profile(#[from] ProfileError),
+    Profile(#[from] LoadError),
 }
 
 impl Costs {

@@ -7,11 +7,11 @@
 //! strategy that weighs its claims has a reliability table of its own.
 
 use refrain::drafting::{Calibration, DraftSource, StageTimes, VERIFY_ROWS_MAX};
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{CostProfile, PassagesSource, ReliabilityTable};
 use refrain::{
-    Engine, GenerateError, GenerateOptions, LogitsProcessor, Session, SessionOptions, Stats, TokenId,
+    Engine, GenerateError, GenerateOptions, LogitsProcessor, ProcessorError, Session, SessionOptions, Stats,
+    TokenId,
 };
 
 use crate::rows::TokenRow;

@@ -18,8 +18,8 @@ use refrain::drafting::Calibration;
 use refrain::internals::model::streamed::StreamMemory;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Session, SessionError,
-    SessionOptions, TokenId,
+    Engine, EngineOptions, GenerateError, GenerateOptions, LoadError, Session, SessionError, SessionOptions,
+    TokenId,
 };
 use serde::Serialize;
 use thiserror::Error;
@@ -77,7 +77,7 @@ pub struct PressureReport {
 pub enum PressureBenchError {
     /// The model could not be loaded.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] LoadError),
     /// The session could not be started.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -124,7 +124,7 @@ pub fn measure(
     bench: &PressureBench,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<PressureReport, PressureBenchError> {
-    let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
+    let checkpoint = Checkpoint::open(path)?;
     let options = session_options(bench);
     let engine = load(&checkpoint, bench, &options)?;
     let Some(streamed) = engine.streamed().filter(|streamed| streamed.pass_bytes() > 0) else {

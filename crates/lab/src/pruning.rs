@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use refrain::architecture::ModelConfig;
 use refrain::checkpoint::{Checkpoint, ModelIdentity};
-use refrain::drafting::{Predictor, PredictorError};
-use refrain::error::ForwardError;
+use refrain::drafting::Predictor;
+use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::kv_cache::KvCacheError;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};
 use refrain::internals::pruning::{PredictorParts, PredictorScratch, f16};
-use refrain::{KvType, TokenId};
+use refrain::{KvType, LoadError, TokenId};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -68,7 +68,7 @@ pub enum PruningBenchError {
     Weights(#[from] WeightsError),
     /// The predictor could not be built.
     #[error(transparent)]
-    Predictor(#[from] PredictorError),
+    Predictor(#[from] LoadError),
     /// The memory for the KV cache could not be allocated.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use refrain::drafting::VERIFY_ROWS_MAX;
+use refrain::internals::error::SessionProblem;
 use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
 use thiserror::Error;
 
@@ -130,7 +131,7 @@ impl Strategy {
         session.add_source(match self {
             Strategy::Baseline(baseline) => baseline.source(max_rows, &[]),
             Strategy::ModelRule(rule) => {
-                let model = engine.draft_model().ok_or(SessionError::NoDraftModel)?;
+                let model = engine.draft_model().ok_or(SessionProblem::NoDraftModel)?;
                 rule.source(&model, session.context_len(), max_rows)?
             }
             _ => return Ok(()),

@@ -19,7 +19,7 @@ use refrain::internals::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
 use refrain::internals::stream::{Flow, sequential_read};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    Drafting, Engine, EngineError, EngineOptions, GenerateError, GenerateOptions, Session, SessionError,
+    Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, LoadError, Session, SessionError,
     SessionOptions, TokenId,
 };
 use serde::Serialize;
@@ -97,7 +97,7 @@ pub struct Round {
 pub enum StreamBenchError {
     /// The model could not be loaded.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] LoadError),
     /// The session could not be started.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -140,7 +140,7 @@ pub fn measure(
     bench: &StreamBench,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<StreamReport, StreamBenchError> {
-    let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
+    let checkpoint = Checkpoint::open(path)?;
     let n_layers = checkpoint.config().n_layers();
     let mut report = StreamReport {
         model: checkpoint.name().to_owned(),

@@ -11,9 +11,8 @@ use std::path::Path;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Predictor;
-use refrain::error::SelfDraftError;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{DraftModelOptions, Engine, EngineError, EngineOptions, GenerateError, SessionOptions};
+use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateError, LoadError, SessionOptions};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -83,15 +82,12 @@ impl SweepDraft<'_> {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SweepError {
-    /// A model could not be loaded.
+    /// A model could not be loaded, or cannot draft with its own layers at a share.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] LoadError),
     /// The replay failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// The model cannot draft with its own layers at a share.
-    #[error(transparent)]
-    SelfDraft(#[from] SelfDraftError),
     /// A strategy drafts with a model, but there is no draft model.
     #[error("{0} requires a draft model")]
     NoDraftModel(Strategy),
@@ -112,7 +108,7 @@ pub fn measure(
     if let Some(&strategy) = needs {
         return Err(SweepError::NoDraftModel(strategy));
     }
-    let checkpoint = Checkpoint::open(path).map_err(EngineError::from)?;
+    let checkpoint = Checkpoint::open(path)?;
     let n_cells = sweep.pinned.len() * sweep.lengths.len();
     let session = SessionOptions { verify_rows_max: sweep.verify_rows_max, ..SessionOptions::default() };
     let mut cells = Vec::new();
@@ -163,7 +159,7 @@ fn load(
             engine.set_draft_model(draft, DraftModelOptions::default(), None)?
         }
         Some(SweepDraft::OwnLayers(predictor)) => {
-            let copy = Predictor::new(predictor.parts().clone()).map_err(SelfDraftError::from)?;
+            let copy = Predictor::new(predictor.parts().clone())?;
             engine.set_self_draft(copy)?;
         }
     }

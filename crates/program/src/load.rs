@@ -63,7 +63,7 @@ pub fn located(path: &Path) -> Cow<'_, Path> {
 /// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
 pub fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => open(&locate(path)?).map_err(|error| refrain::EngineError::from(error).into()),
+        Some(path) => Ok(open(&locate(path)?)?),
         None => embedded(),
     }
 }
@@ -117,10 +117,7 @@ impl Drafts {
             DraftModelArg::Fixture => Self::Model(Box::new(embedded_draft_model()?)),
             DraftModelArg::Path(path) => Self::Model(Box::new(checkpoint(Some(path))?)),
             DraftModelArg::Mtp(path) => match path.as_deref().or(target) {
-                Some(path) => {
-                    let opened = Checkpoint::open_mtp(&locate(path)?);
-                    Self::Model(Box::new(opened.map_err(refrain::EngineError::from)?))
-                }
+                Some(path) => Self::Model(Box::new(Checkpoint::open_mtp(&locate(path)?)?)),
                 None => {
                     let problem = "the model inside this program has no head for multi-token prediction";
                     return Err(Failure::usage(problem, "name a file with --draft mtp:PATH"));
@@ -193,8 +190,7 @@ fn embedded_draft_model() -> Result<Checkpoint, Failure> {
 
 #[cfg(feature = "embedded-model")]
 fn embedded_checkpoint(bytes: &'static [u8], name: &str) -> Result<Checkpoint, Failure> {
-    Checkpoint::from_gguf_bytes(std::borrow::Cow::Borrowed(bytes), name)
-        .map_err(|error| refrain::EngineError::from(error).into())
+    Ok(Checkpoint::from_gguf_bytes(std::borrow::Cow::Borrowed(bytes), name)?)
 }
 
 #[cfg(not(feature = "embedded-model"))]
@@ -220,7 +216,7 @@ pub fn open_tokenizer(path: Option<&Path>) -> Result<(Tokenizer, String), Failur
         return Ok((tokenizer, name));
     }
     let checkpoint = checkpoint(path)?;
-    let tokenizer = checkpoint.tokenizer().map_err(refrain::EngineError::from)?;
+    let tokenizer = checkpoint.tokenizer().map_err(LoadError::from)?;
     Ok((tokenizer, checkpoint.name().to_owned()))
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Messages name fields, limits and numbers. They never repeat text of a request.
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use refrain::{GenerateError, SessionError, TokenizerError};
+use refrain::{ErrorKind as Kind, GenerateError};
 use refrain_grammar::GrammarError;
 use serde_json::json;
 use thiserror::Error;
@@ -268,55 +269,35 @@ impl ApiError {
         json!({ "error": { "message": message, "type": kind.name(), "param": param, "code": code } })
     }
 
-    /// An error of tokens and templates. Its own message might repeat text of the prompt.
-    pub(crate) fn of_tokenizer(error: &TokenizerError, param: &str) -> Self {
-        match error {
-            TokenizerError::TextTooLong { len, limit } => {
-                Self::field(param, format!("{len} bytes of text exceed the limit of {limit}"))
+    /// An error of the engine, for the field of the request that has the text. Messages of tokenizers and templates might repeat text of
+    /// the prompt.
+    pub(crate) fn of_engine(error: impl Into<GenerateError>, param: &str) -> Self {
+        let error = error.into();
+        let (value, limit) = (error.value().unwrap_or_default(), error.limit().unwrap_or_default());
+        match (error.kind(), error.field()) {
+            (Kind::ContextFull, _) => Self::context_overflow(value as usize, limit as usize, param),
+            (Kind::OverLimit, Some("text")) => {
+                Self::field(param, format!("{value} bytes of text exceed the limit of {limit}"))
                     .with_code("context_length_exceeded")
             }
-            TokenizerError::NoChatTemplate => {
+            (Kind::NotFound, Some("chat_template")) => {
                 Self::field(param, "the model has no chat template; `/v1/completions` continues plain text")
             }
-            TokenizerError::Template(_) => {
+            (_, Some("chat_template")) => {
                 Self::field(param, "the chat template of the model does not accept these messages")
             }
-            _ => Self::field(param, "the tokenizer of the model does not accept this text"),
-        }
-    }
-
-    pub(crate) fn of_session(error: &SessionError, param: &str) -> Self {
-        match error {
-            SessionError::Tokenizer(error) => Self::of_tokenizer(error, param),
-            SessionError::ContextOverflow { n_tokens, context_len } => {
-                Self::context_overflow(*n_tokens, *context_len, param)
+            (Kind::InvalidArgument, Some("token")) => {
+                Self::field(param, format!("token {value} is outside the vocabulary of {limit} tokens"))
             }
-            SessionError::TokenOutOfRange { token, vocab_size } => {
-                Self::field(param, format!("token {token} is outside the vocabulary of {vocab_size} tokens"))
+            (Kind::InvalidArgument, Some("prompt")) => Self::field(param, "the prompt has no token"),
+            (Kind::InvalidArgument, Some("stop")) => {
+                Self::field("stop", format!("a string has {value} bytes, outside 1..={limit}"))
             }
-            SessionError::KvCache(_) => Self::server("there is no memory for another session"),
             // Numbers of options, which the server sets.
-            error => Self::server(error.to_string()),
-        }
-    }
-
-    pub(crate) fn context_overflow(n_tokens: usize, context_len: usize, param: &str) -> Self {
-        let message = format!(
-            "the prompt has {n_tokens} tokens, and the context of the model {context_len}, output included"
-        );
-        Self::field(param, message).with_code("context_length_exceeded")
-    }
-
-    pub(crate) fn of_generate(error: &GenerateError, param: &str) -> Self {
-        match error {
-            GenerateError::Session(error) => Self::of_session(error, param),
-            GenerateError::EmptyPrompt => Self::field(param, "the prompt has no token"),
-            GenerateError::StopLength { given, max } => {
-                Self::field("stop", format!("a string has {given} bytes, outside 1..={max}"))
-            }
-            // Names of options and numbers.
-            GenerateError::Sampling(error) => Self::bad_request(error.to_string()),
-            GenerateError::Processor(error) => match error.downcast_ref::<GrammarError>() {
+            (Kind::InvalidArgument, _) => Self::server(error.to_string()),
+            (Kind::OutOfMemory, _) => Self::server("there is no memory for another session"),
+            (Kind::NoToken, _) => Self::bad_request(error.to_string()),
+            (Kind::Processor, _) => match error.source().and_then(|source| source.downcast_ref()) {
                 // The grammar is the client's, and so is its limit.
                 Some(GrammarError::TooComplex { position, reason }) => {
                     let message =
@@ -331,8 +312,18 @@ impl ApiError {
                 Some(_) => Self::server("the parser of the grammar failed").finally(),
                 None => Self::server("a processor of logits failed"),
             },
+            (Kind::Unsupported | Kind::OverLimit, _) if error.file().is_some() => {
+                Self::field(param, "the tokenizer of the model does not accept this text")
+            }
             _ => Self::server("a pass of the model failed"),
         }
+    }
+
+    pub(crate) fn context_overflow(n_tokens: usize, context_len: usize, param: &str) -> Self {
+        let message = format!(
+            "the prompt has {n_tokens} tokens, and the context of the model {context_len}, output included"
+        );
+        Self::field(param, message).with_code("context_length_exceeded")
     }
 
     /// A schema or another grammar is refused. The reason names keywords of the schema, which are no text of a prompt.

@@ -11,11 +11,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use thiserror::Error;
 
 use super::date::ChatDate;
 use super::pipeline::Piece;
-use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError};
+use super::{TEXT_BYTES_MAX, Tokenizer, TokenizerError, TokenizerProblem};
 use refrain_trees::TokenId;
 
 /// The author of a message.
@@ -137,14 +136,6 @@ pub struct ChatOptions {
     date: Option<ChatDate>,
 }
 
-/// A name that [`ChatOptions::with_variable`] refuses.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("the template variable `{name}` is reserved")]
-pub struct ReservedVariable {
-    /// The name.
-    pub name: String,
-}
-
 /// Names with a fixed meaning in templates.
 const RESERVED: [&str; 16] = [
     "messages",
@@ -188,11 +179,11 @@ impl ChatOptions {
     /// A further variable of the template. `date_string` is accepted too and replaces the date's default form.
     ///
     /// # Errors
-    /// [`ReservedVariable`]: the name has a fixed meaning in templates. The options are dropped.
-    pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Result<Self, ReservedVariable> {
+    /// The name has a fixed meaning in templates. The options are dropped.
+    pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Result<Self, TokenizerError> {
         let name = name.into();
         if RESERVED.contains(&name.as_str()) {
-            return Err(ReservedVariable { name });
+            return Err(TokenizerProblem::ReservedVariable { name }.into());
         }
         self.variables.insert(name, value);
         Ok(self)
@@ -281,10 +272,8 @@ impl Tokenizer {
     /// alone. The texts of control tokens inside a message or an option are encoded as letters.
     ///
     /// # Errors
-    /// - [`TokenizerError::NoChatTemplate`]
-    /// - [`TokenizerError::Template`]: the template could not be parsed
-    ///   ([`TemplateError::Syntax`](super::TemplateError::Syntax)), or it failed.
-    /// - [`TokenizerError::TextTooLong`], and the errors of [`Tokenizer::encode`].
+    /// The model has no template, or the template cannot be parsed or does not accept the conversation; then the
+    /// [field](TokenizerError::field) is `chat_template`. Otherwise as [`Tokenizer::encode`].
     pub fn encode_chat(
         &self,
         messages: &[Message],
@@ -292,7 +281,7 @@ impl Tokenizer {
         add_generation_prompt: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let template = match &self.template {
-            None => return Err(TokenizerError::NoChatTemplate),
+            None => return Err(TokenizerProblem::NoChatTemplate.into()),
             Some(Err(e)) => return Err(e.clone().into()),
             Some(Ok(template)) => template,
         };
@@ -306,11 +295,11 @@ impl Tokenizer {
         messages.iter().for_each(|message| message.each_text(&mut see));
         options.each_text(&mut see);
         if total > TEXT_BYTES_MAX {
-            return Err(TokenizerError::TextTooLong { len: total, limit: TEXT_BYTES_MAX });
+            return Err(TokenizerProblem::TextTooLong { len: total, limit: TEXT_BYTES_MAX }.into());
         }
         let Some(mark) = MARKS.zip(used).find_map(|(mark, is_used)| (!is_used).then_some(mark)) else {
             let reason = "a message uses every Unicode noncharacter from U+FDD0 to U+FDEF".to_owned();
-            return Err(TokenizerError::Library { file: self.pipeline.file().to_owned(), reason });
+            return Err(TokenizerProblem::Library { file: self.pipeline.file().to_owned(), reason }.into());
         };
         let break_controls = |text: &str| self.break_control_tokens(text, mark);
         let marked: Vec<Message> =
@@ -318,7 +307,7 @@ impl Tokenizer {
         let options = options.map_texts(&break_controls);
         let text = template.render(&marked, &options, add_generation_prompt, &self.special_texts)?;
         if text.len() > TEXT_BYTES_MAX {
-            return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
+            return Err(TokenizerProblem::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX }.into());
         }
         let mut ids = Vec::new();
         for piece in self.pipeline.split_at_controls(&text)? {

@@ -1,15 +1,48 @@
 //! The errors of loading a tokenizer and of encoding.
 
+use refrain_files::{ErrorKind, Facts, Fault, opaque_error};
 use thiserror::Error;
 
 use super::TemplateError;
 use refrain_containers::gguf::GgufError;
 use refrain_containers::hf::HfError;
 
-/// A tokenizer could not be built, or a text could not be encoded.
+opaque_error! {
+    /// A tokenizer could not be built, or a text could not be encoded.
+    TokenizerError(TokenizerProblem)
+}
+
+impl<E: Into<TokenizerProblem>> From<E> for TokenizerError {
+    fn from(problem: E) -> Self {
+        Self(Box::new(problem.into()))
+    }
+}
+
+impl Fault for TokenizerError {
+    fn facts(&self) -> Facts<'_> {
+        self.0.facts()
+    }
+
+    fn hidden(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+opaque_error! {
+    /// An error of a container that this crate does not know.
+    ContainerError(dyn Fault)
+}
+
+impl<E: Fault> From<E> for ContainerError {
+    fn from(fault: E) -> Self {
+        Self(Box::new(fault))
+    }
+}
+
+/// The reason of a [`TokenizerError`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum TokenizerError {
+pub enum TokenizerProblem {
     /// The model has no tokenizer.
     #[error("{file}: no tokenizer: {missing} is missing")]
     Missing {
@@ -23,7 +56,7 @@ pub enum TokenizerError {
     File(#[from] HfError),
     /// The container of the tokenizer's files could not be read: for a packed file, a `PackedFileError`.
     #[error(transparent)]
-    Container(Box<dyn std::error::Error + Send + Sync>),
+    Container(ContainerError),
     /// The GGUF metadata inside a packed file is invalid.
     #[error("tokenizer of {source}")]
     PackedGguf {
@@ -175,6 +208,12 @@ pub enum TokenizerError {
     /// A chat cannot be rendered because the model has no chat template.
     #[error("the model has no chat template; pass plain text")]
     NoChatTemplate,
+    /// [`ChatOptions::with_variable`](super::ChatOptions::with_variable) refuses a name with a fixed meaning in templates.
+    #[error("the template variable `{name}` is reserved")]
+    ReservedVariable {
+        /// The name.
+        name: String,
+    },
     /// The chat template failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -213,4 +252,47 @@ pub enum TokenizerError {
         /// The panic's message.
         reason: String,
     },
+}
+
+impl Fault for TokenizerProblem {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        let over_limit = Facts::new(ErrorKind::OverLimit);
+        match self {
+            Self::Missing { file, missing } => Facts::new(ErrorKind::NotFound).file(file).field(missing),
+            Self::File(error) => error.facts(),
+            Self::Container(error) => error.0.facts(),
+            Self::PackedGguf { source } => source.facts(),
+            Self::Json { file, .. } => damaged.file(file),
+            Self::Unsupported { file, field, .. } => unsupported.file(file).field(field),
+            Self::NoPreTokenizer { file, .. } => {
+                Facts::new(ErrorKind::NotFound).file(file).field(super::PRE_TOKENIZER)
+            }
+            Self::WrongType { file, field, .. } => damaged.file(file).field(field),
+            Self::OverLimit { file, field, value, limit } => {
+                over_limit.file(file).field(field).over(*value, *limit)
+            }
+            Self::DuplicateToken { file, id, .. } | Self::EmptyToken { file, id } => {
+                damaged.file(file).value(*id)
+            }
+            Self::Merge { file, index, .. } => damaged.file(file).field("merges").value(*index),
+            Self::MergesTooLarge { file, bytes, limit } => over_limit.file(file).over(*bytes, *limit),
+            Self::MissingByte { file, byte } => damaged.file(file).value(*byte),
+            Self::IdOutOfRange { file, field, id, vocab_size } => {
+                damaged.file(file).field(field).over(*id, *vocab_size)
+            }
+            Self::WrongCount { file, field, found, .. } => damaged.file(file).field(field).value(*found),
+            Self::VocabTooLarge { file, tokenizer, model } => {
+                Facts::new(ErrorKind::Mismatch).file(file).over(*tokenizer, *model)
+            }
+            Self::TextTooLong { len, limit } => over_limit.field("text").over(*len, *limit),
+            Self::NoChatTemplate => Facts::new(ErrorKind::NotFound).field(super::template::NAME),
+            Self::ReservedVariable { name } => Facts::new(ErrorKind::InvalidArgument).field(name),
+            Self::Template(error) => error.facts(),
+            Self::Library { file, .. } | Self::Panicked { file, .. } => unsupported.file(file),
+            Self::Memory { file, bytes } => Facts::new(ErrorKind::OutOfMemory).file(file).value(*bytes),
+            Self::TooManySteps { file, len } => over_limit.file(file).value(*len),
+        }
+    }
 }

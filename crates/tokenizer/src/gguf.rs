@@ -7,7 +7,7 @@ use super::VOCAB_SIZE_MAX;
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
-use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerError, json, pre, spm};
+use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerProblem, json, pre, spm};
 use refrain_containers::gguf::{GgufArray, GgufFile, GgufValue};
 use refrain_trees::TokenId;
 
@@ -20,7 +20,7 @@ const UNUSED: u64 = 5;
 /// The name of the pre-tokenizer of a byte-level vocabulary.
 pub const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
 
-pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
+pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerProblem> {
     let keys = Keys { gguf };
     let model = keys.required("model", "a string", GgufValue::as_str)?;
     let texts = keys.required("tokens", "a list of strings", |v| v.as_array()?.as_strings())?;
@@ -49,7 +49,7 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerError> {
     let bos = keys.id("bos_token_id", tokens.len())?.or(default(1));
     if adds_bos && bos.is_none() {
         let missing = "tokenizer.ggml.bos_token_id (each prompt begins with this token)".to_owned();
-        return Err(TokenizerError::Missing { file: keys.file(), missing });
+        return Err(TokenizerProblem::Missing { file: keys.file(), missing });
     }
     let mut eos: Vec<TokenId> = eos.collect::<Result<_, _>>()?;
     if keys.gguf.get("tokenizer.ggml.eos_token_id").is_none() {
@@ -90,21 +90,26 @@ fn tokens(texts: &[String], types: &[u64]) -> Tokens {
     texts.iter().zip(kinds).enumerate().map(|(id, (text, kind))| (id as u32, text.clone(), kind)).collect()
 }
 
-fn token_types(keys: &Keys<'_>, n_tokens: usize) -> Result<Vec<u64>, TokenizerError> {
+fn token_types(keys: &Keys<'_>, n_tokens: usize) -> Result<Vec<u64>, TokenizerProblem> {
     let types = keys.get("token_type", "a list of whole numbers", |v| v.as_array()?.to_u64s())?;
     let Some(types) = types else { return Ok(vec![1; n_tokens]) };
     if types.len() != n_tokens {
         let (found, expected) = (types.len(), n_tokens);
         let file = keys.file();
-        return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.token_type", found, expected });
+        return Err(TokenizerProblem::WrongCount {
+            file,
+            field: "tokenizer.ggml.token_type",
+            found,
+            expected,
+        });
     }
     Ok(types)
 }
 
-fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<Encoder, TokenizerError> {
+fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<Encoder, TokenizerProblem> {
     let file = keys.file();
     let Some(name) = keys.get("pre", "a string", GgufValue::as_str)? else {
-        return Err(TokenizerError::NoPreTokenizer { file, known: pre::names() });
+        return Err(TokenizerProblem::NoPreTokenizer { file, known: pre::names() });
     };
     let family = pre::family(&file, name)?;
     let options = BpeOptions { ignore_merges: family.ignore_merges, ..BpeOptions::default() };
@@ -120,19 +125,19 @@ fn byte_level(keys: &Keys<'_>, tokens: &Tokens) -> Result<Encoder, TokenizerErro
 }
 
 /// Sentence pieces with scores.
-fn scored(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerError> {
+fn scored(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerProblem> {
     let file = keys.file();
     let scores = keys.required("scores", "a list of floats", |v| v.as_array()?.as_f32s())?;
     if scores.len() != tokens.len() {
         let (found, expected) = (scores.len(), tokens.len());
-        return Err(TokenizerError::WrongCount { file, field: "tokenizer.ggml.scores", found, expected });
+        return Err(TokenizerProblem::WrongCount { file, field: "tokenizer.ggml.scores", found, expected });
     }
     let ordinary = ordinary(tokens);
     let pieces: Vec<(&str, f32)> = ordinary
         .iter()
         .map(|(text, id)| (text.as_str(), scores.get(*id as usize).copied().unwrap_or(0.0)))
         .collect();
-    let merges = spm::merges(&pieces).map_err(|e| TokenizerError::MergesTooLarge {
+    let merges = spm::merges(&pieces).map_err(|e| TokenizerProblem::MergesTooLarge {
         file: keys.file(),
         bytes: e.bytes,
         limit: e.limit,
@@ -149,7 +154,7 @@ fn scored(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, To
 }
 
 /// Sentence pieces with merges: Gemma 4.
-fn merged(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerError> {
+fn merged(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, TokenizerProblem> {
     // A merge may make a token that is also matched literally: a run of spaces or of line feeds.
     let spelled = |kind: &TokenKind| matches!(kind, TokenKind::Normal | TokenKind::UserDefined);
     let ordinary = tokens.iter().filter(|(_, _, kind)| spelled(kind));
@@ -171,7 +176,7 @@ fn sentence_piece(
     tokens: &Tokens,
     types: &[u64],
     pieces: SentencePieces,
-) -> Result<Encoder, TokenizerError> {
+) -> Result<Encoder, TokenizerProblem> {
     let SentencePieces { mut ordinary, merges, inserts_space, added } = pieces;
     // If there is a piece for every byte, the encoder never produces the unknown token. The library still requires it
     // in its table.
@@ -179,7 +184,8 @@ fn sentence_piece(
     if let Some((id, text, _)) = unk {
         ordinary.push((text.clone(), *id));
     }
-    let library = |e: tokenizers::Error| TokenizerError::Library { file: keys.file(), reason: e.to_string() };
+    let library =
+        |e: tokenizers::Error| TokenizerProblem::Library { file: keys.file(), reason: e.to_string() };
     let mut normalizer = Vec::with_capacity(2);
     if inserts_space {
         normalizer.push(NormalizerStep::Library(Prepend::new("\u{2581}".to_owned()).into()));
@@ -208,7 +214,7 @@ fn ordinary(tokens: &Tokens) -> Vec<(String, u32)> {
 }
 
 /// Tokens that are matched literally. With `trims`, all but a few take the white space that follows them.
-fn added(keys: &Keys<'_>, tokens: &Tokens, trims: bool) -> Result<Vec<AddedToken>, TokenizerError> {
+fn added(keys: &Keys<'_>, tokens: &Tokens, trims: bool) -> Result<Vec<AddedToken>, TokenizerProblem> {
     const UNTRIMMED: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
     let literal = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
     let added = tokens.iter().filter(|(_, _, kind)| literal(kind));
@@ -240,12 +246,12 @@ impl<'a> Keys<'a> {
         key: &str,
         expected: &'static str,
         read: impl Fn(&'a GgufValue) -> Option<T>,
-    ) -> Result<Option<T>, TokenizerError> {
+    ) -> Result<Option<T>, TokenizerProblem> {
         let field = format!("tokenizer.ggml.{key}");
         let Some(value) = self.gguf.get(&field) else { return Ok(None) };
         match read(value) {
             Some(typed) => Ok(Some(typed)),
-            None => Err(TokenizerError::WrongType { file: self.file(), field, expected }),
+            None => Err(TokenizerProblem::WrongType { file: self.file(), field, expected }),
         }
     }
 
@@ -254,14 +260,14 @@ impl<'a> Keys<'a> {
         key: &str,
         expected: &'static str,
         read: impl Fn(&'a GgufValue) -> Option<T>,
-    ) -> Result<T, TokenizerError> {
-        self.get(key, expected, read)?.ok_or_else(|| TokenizerError::Missing {
+    ) -> Result<T, TokenizerProblem> {
+        self.get(key, expected, read)?.ok_or_else(|| TokenizerProblem::Missing {
             file: self.file(),
             missing: format!("tokenizer.ggml.{key}"),
         })
     }
 
-    fn merges(&self) -> Result<Vec<(String, String)>, TokenizerError> {
+    fn merges(&self) -> Result<Vec<(String, String)>, TokenizerProblem> {
         let merges = self.required("merges", "a list of strings", |v| v.as_array()?.as_strings())?;
         if merges.len() > MERGES_MAX {
             return Err(self.over_limit("merges", merges.len(), MERGES_MAX));
@@ -270,16 +276,16 @@ impl<'a> Keys<'a> {
         merges.iter().enumerate().map(|(i, text)| json::split_merge(&file, i, text.clone())).collect()
     }
 
-    fn id(&self, key: &'static str, vocab_size: usize) -> Result<Option<TokenId>, TokenizerError> {
+    fn id(&self, key: &'static str, vocab_size: usize) -> Result<Option<TokenId>, TokenizerProblem> {
         let Some(id) = self.get(key, "a token id", GgufValue::as_u64)? else { return Ok(None) };
         match u32::try_from(id) {
             Ok(small) if (small as usize) < vocab_size => Ok(Some(TokenId(small))),
-            _ => Err(TokenizerError::IdOutOfRange { file: self.file(), field: key, id, vocab_size }),
+            _ => Err(TokenizerProblem::IdOutOfRange { file: self.file(), field: key, id, vocab_size }),
         }
     }
 
     /// The default template: `tokenizer.chat_template`, a text. (Other templates have keys of their own.)
-    fn template(&self) -> Result<Option<String>, TokenizerError> {
+    fn template(&self) -> Result<Option<String>, TokenizerProblem> {
         let field = "tokenizer.chat_template";
         match self.gguf.get(field) {
             None => Ok(None),
@@ -287,16 +293,16 @@ impl<'a> Keys<'a> {
             Some(GgufValue::Array(GgufArray::String(texts))) if texts.is_empty() => Ok(None),
             Some(_) => {
                 let (file, field) = (self.file(), field.to_owned());
-                Err(TokenizerError::WrongType { file, field, expected: "a string" })
+                Err(TokenizerProblem::WrongType { file, field, expected: "a string" })
             }
         }
     }
 
-    fn unsupported(&self, field: &'static str, name: &str) -> TokenizerError {
-        TokenizerError::Unsupported { file: self.file(), field, name: name.to_owned() }
+    fn unsupported(&self, field: &'static str, name: &str) -> TokenizerProblem {
+        TokenizerProblem::Unsupported { file: self.file(), field, name: name.to_owned() }
     }
 
-    fn over_limit(&self, field: &'static str, value: usize, limit: usize) -> TokenizerError {
-        TokenizerError::OverLimit { file: self.file(), field, value, limit }
+    fn over_limit(&self, field: &'static str, value: usize, limit: usize) -> TokenizerProblem {
+        TokenizerProblem::OverLimit { file: self.file(), field, value, limit }
     }
 }

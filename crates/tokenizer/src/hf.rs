@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::json::{self, ParsedJson};
-use super::{Spec, Tokenizer, TokenizerError, ids_of};
+use super::{Spec, Tokenizer, TokenizerError, TokenizerProblem, ids_of};
 use refrain_containers::hf::HfFolder;
 use refrain_trees::TokenId;
 
@@ -39,7 +39,7 @@ pub(super) fn from_files(
 ) -> Result<Tokenizer, TokenizerError> {
     let Some(text) = text_of("tokenizer.json")? else {
         let (file, missing) = (place.to_owned(), "tokenizer.json".to_owned());
-        return Err(TokenizerError::Missing { file, missing });
+        return Err(TokenizerProblem::Missing { file, missing }.into());
     };
     let name = |file: &str| Path::new(place).join(file).display().to_string();
     let mut extras = Extras::default();
@@ -55,10 +55,10 @@ pub(super) fn from_files(
     if let Some(template) = text_of("chat_template.jinja")? {
         extras.template = Some(template);
     }
-    from_json(&text, &name("tokenizer.json"), &extras)
+    Ok(from_json(&text, &name("tokenizer.json"), &extras)?)
 }
 
-pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Tokenizer, TokenizerError> {
+pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Tokenizer, TokenizerProblem> {
     let ParsedJson { scheme, tokens, parts, first_token, inserts_space } = json::parse(text, file)?;
     let ids = ids_of(&tokens);
     let id_of = |text: &Option<String>| text.as_ref().and_then(|t| ids.get(t.as_str())).copied().map(TokenId);
@@ -70,7 +70,7 @@ pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Token
             Ok(id) => eos.push(TokenId(id)),
             Err(_) => {
                 let (file, vocab_size) = (file.to_owned(), tokens.len());
-                return Err(TokenizerError::IdOutOfRange { file, field: "eos_token_id", id, vocab_size });
+                return Err(TokenizerProblem::IdOutOfRange { file, field: "eos_token_id", id, vocab_size });
             }
         }
     }
@@ -87,9 +87,9 @@ pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Token
 }
 
 impl Extras {
-    fn read_tokenizer_config(&mut self, text: &str, file: &str) -> Result<(), TokenizerError> {
+    fn read_tokenizer_config(&mut self, text: &str, file: &str) -> Result<(), TokenizerProblem> {
         let config = parse_object(text, file)?;
-        let wrong = |field: &str, expected| TokenizerError::WrongType {
+        let wrong = |field: &str, expected| TokenizerProblem::WrongType {
             file: file.to_owned(),
             field: field.to_owned(),
             expected,
@@ -122,9 +122,9 @@ impl Extras {
         Ok(())
     }
 
-    fn read_eos_ids(&mut self, text: &str, file: &str) -> Result<(), TokenizerError> {
+    fn read_eos_ids(&mut self, text: &str, file: &str) -> Result<(), TokenizerProblem> {
         let config = parse_object(text, file)?;
-        let wrong = || TokenizerError::WrongType {
+        let wrong = || TokenizerProblem::WrongType {
             file: file.to_owned(),
             field: "eos_token_id".to_owned(),
             expected: "a token id or a list of them",
@@ -144,9 +144,9 @@ impl Extras {
     }
 }
 
-fn parse_object(text: &str, file: &str) -> Result<serde_json::Map<String, Value>, TokenizerError> {
+fn parse_object(text: &str, file: &str) -> Result<serde_json::Map<String, Value>, TokenizerProblem> {
     serde_json::from_str(text)
-        .map_err(|e| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() })
+        .map_err(|e| TokenizerProblem::Json { file: file.to_owned(), reason: e.to_string() })
 }
 
 fn default_template(templates: &[Value]) -> Option<String> {

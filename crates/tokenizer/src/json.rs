@@ -18,7 +18,7 @@ use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded
 use super::steps;
 use super::unigram::UnigramParts;
 use super::vocab::{Scheme, TokenKind};
-use super::{ADDED_TOKENS_MAX, TokenizerError};
+use super::{ADDED_TOKENS_MAX, TokenizerProblem};
 
 /// The checked content of a `tokenizer.json`.
 pub(super) struct ParsedJson {
@@ -31,9 +31,9 @@ pub(super) struct ParsedJson {
     pub(super) inserts_space: bool,
 }
 
-pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError> {
+pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerProblem> {
     let json_error =
-        |e: serde_json::Error| TokenizerError::Json { file: file.to_owned(), reason: e.to_string() };
+        |e: serde_json::Error| TokenizerProblem::Json { file: file.to_owned(), reason: e.to_string() };
     // Checks the type first: other types have other fields, and "unsupported" is more helpful than "invalid".
     let probe: Probe = serde_json::from_str(text).map_err(json_error)?;
     match probe.model.kind.as_deref() {
@@ -47,7 +47,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerError
         }
         Some(other) => {
             let (file, name) = (file.to_owned(), other.to_owned());
-            Err(TokenizerError::Unsupported { file, field: "tokenizer model", name })
+            Err(TokenizerProblem::Unsupported { file, field: "tokenizer model", name })
         }
     }
 }
@@ -64,11 +64,16 @@ struct ParsedModel {
 fn parse_with<M>(
     file: &str,
     json: Root<M>,
-    parse_model: impl FnOnce(&str, M, &[AddedJson], &Steps) -> Result<ParsedModel, TokenizerError>,
-) -> Result<ParsedJson, TokenizerError> {
+    parse_model: impl FnOnce(&str, M, &[AddedJson], &Steps) -> Result<ParsedModel, TokenizerProblem>,
+) -> Result<ParsedJson, TokenizerProblem> {
     if json.added_tokens.len() > ADDED_TOKENS_MAX {
         let (value, limit) = (json.added_tokens.len(), ADDED_TOKENS_MAX);
-        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "added tokens", value, limit });
+        return Err(TokenizerProblem::OverLimit {
+            file: file.to_owned(),
+            field: "added tokens",
+            value,
+            limit,
+        });
     }
     let mut checked = Steps::default();
     checked.check_normalizer(file, json.normalizer.as_ref())?;
@@ -80,7 +85,7 @@ fn parse_with<M>(
         let inside = inside.map(|inside| steps::pre_tokenizer(Some(inside))).transpose()?;
         Ok((steps::normalizer(json.normalizer)?, steps::pre_tokenizer(json.pre_tokenizer)?, inside))
     })?
-    .map_err(|reason| TokenizerError::Json { file: file.to_owned(), reason })?;
+    .map_err(|reason| TokenizerProblem::Json { file: file.to_owned(), reason })?;
     let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
     let inserts_space = scheme == Scheme::SentencePiece && checked.inserts_space;
     let parts = PipelineParts {
@@ -99,8 +104,8 @@ fn bpe(
     model: BpeJson,
     added: &[AddedJson],
     steps: &Steps,
-) -> Result<ParsedModel, TokenizerError> {
-    let unsupported = |field, name: &str| TokenizerError::Unsupported {
+) -> Result<ParsedModel, TokenizerProblem> {
+    let unsupported = |field, name: &str| TokenizerProblem::Unsupported {
         file: file.to_owned(),
         field,
         name: name.to_owned(),
@@ -119,7 +124,7 @@ fn bpe(
     }
     if model.merges.len() > MERGES_MAX {
         let (value, limit) = (model.merges.len(), MERGES_MAX);
-        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "merges", value, limit });
+        return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field: "merges", value, limit });
     }
     let byte_fallback = model.byte_fallback.unwrap_or(false);
     let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
@@ -145,24 +150,24 @@ fn unigram(
     model: UnigramJson,
     added: &[AddedJson],
     steps: &Steps,
-) -> Result<ParsedModel, TokenizerError> {
+) -> Result<ParsedModel, TokenizerProblem> {
     if steps.byte_level {
         let (field, name) = ("pre-tokenizer", "ByteLevel before Unigram".to_owned());
-        return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name });
+        return Err(TokenizerProblem::Unsupported { file: file.to_owned(), field, name });
     }
     let vocab_size = model.vocab.len();
     if vocab_size > VOCAB_SIZE_MAX {
         let (value, limit) = (vocab_size, VOCAB_SIZE_MAX);
-        return Err(TokenizerError::OverLimit { file: file.to_owned(), field: "tokens", value, limit });
+        return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field: "tokens", value, limit });
     }
     // Any text may have a character without a piece.
     let Some(unknown) = model.unk_id else {
         let (file, missing) = (file.to_owned(), "the unknown token (`model.unk_id`)".to_owned());
-        return Err(TokenizerError::Missing { file, missing });
+        return Err(TokenizerProblem::Missing { file, missing });
     };
     let Some(unknown) = u32::try_from(unknown).ok().filter(|&id| (id as usize) < vocab_size) else {
         let (file, field) = (file.to_owned(), "unk_id");
-        return Err(TokenizerError::IdOutOfRange { file, field, id: unknown, vocab_size });
+        return Err(TokenizerProblem::IdOutOfRange { file, field, id: unknown, vocab_size });
     };
     let mut added_ids = added_ids(file, added)?;
     let (mut tokens, mut pieces) = (Vec::with_capacity(vocab_size + added.len()), Vec::new());
@@ -171,7 +176,7 @@ fn unigram(
     for (id, (text, score)) in (0u32..).zip(model.vocab) {
         if !score.is_finite() {
             let reason = format!("the score of token {text:?} with id {id} is {score}");
-            return Err(TokenizerError::Json { file: file.to_owned(), reason });
+            return Err(TokenizerProblem::Json { file: file.to_owned(), reason });
         }
         min_score = min_score.min(score);
         let kind = match added_ids.remove(text.as_str()) {
@@ -196,7 +201,7 @@ fn unigram(
 fn added_ids<'a>(
     file: &str,
     added: &'a [AddedJson],
-) -> Result<HashMap<&'a str, (u32, TokenKind)>, TokenizerError> {
+) -> Result<HashMap<&'a str, (u32, TokenKind)>, TokenizerProblem> {
     let mut ids = HashMap::new();
     for token in added {
         if ids.insert(token.content.as_str(), (token.id, token.kind())).is_some() {
@@ -206,11 +211,11 @@ fn added_ids<'a>(
     Ok(ids)
 }
 
-fn duplicate(file: &str, token: &str, id: u32) -> TokenizerError {
-    TokenizerError::DuplicateToken { file: file.to_owned(), token: token.to_owned(), id }
+fn duplicate(file: &str, token: &str, id: u32) -> TokenizerProblem {
+    TokenizerProblem::DuplicateToken { file: file.to_owned(), token: token.to_owned(), id }
 }
 
-fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, String)>, TokenizerError> {
+fn parse_merges(file: &str, merges: Vec<MergeJson>) -> Result<Vec<(String, String)>, TokenizerProblem> {
     let mut out = Vec::with_capacity(merges.len());
     for (index, merge) in merges.into_iter().enumerate() {
         match merge {
@@ -226,12 +231,12 @@ pub(super) fn split_merge(
     file: &str,
     index: usize,
     text: String,
-) -> Result<(String, String), TokenizerError> {
+) -> Result<(String, String), TokenizerProblem> {
     match text.split_once(' ') {
         Some((left, right)) if !left.is_empty() && !right.is_empty() && !right.contains(' ') => {
             Ok((left.to_owned(), right.to_owned()))
         }
-        _ => Err(TokenizerError::Merge { file: file.to_owned(), index, merge: text }),
+        _ => Err(TokenizerProblem::Merge { file: file.to_owned(), index, merge: text }),
     }
 }
 
@@ -249,7 +254,7 @@ fn join_tokens(
     added: &[AddedJson],
     merges: &[(String, String)],
     unk_token: Option<&str>,
-) -> Result<Joined, TokenizerError> {
+) -> Result<Joined, TokenizerProblem> {
     let added_ids = added_ids(file, added)?;
     // Control tokens are left out of the encoder's table, so that text cannot spell them. A control token built by
     // merges was an ordinary token first and must stay. Published vocabularies have none.

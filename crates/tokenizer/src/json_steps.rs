@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::TokenizerError;
+use super::TokenizerProblem;
 use super::charsmap::{CHARSMAP_BYTES_MAX, Charsmap};
 
 /// Maximum nesting of step sequences.
@@ -54,7 +54,7 @@ impl Steps {
         &mut self,
         file: &str,
         step: Option<&Value>,
-    ) -> Result<(), TokenizerError> {
+    ) -> Result<(), TokenizerProblem> {
         self.check(file, "normalizer", step, &NORMALIZERS, 0)
     }
 
@@ -62,7 +62,7 @@ impl Steps {
         &mut self,
         file: &str,
         step: Option<&Value>,
-    ) -> Result<(), TokenizerError> {
+    ) -> Result<(), TokenizerProblem> {
         self.check(file, "pre-tokenizer", step, &PRE_TOKENIZERS, 0)
     }
 
@@ -74,10 +74,10 @@ impl Steps {
         step: Option<&Value>,
         known: &[&str],
         depth: usize,
-    ) -> Result<(), TokenizerError> {
+    ) -> Result<(), TokenizerProblem> {
         let Some(step) = step else { return Ok(()) };
         let over_limit =
-            |field, value, limit| TokenizerError::OverLimit { file: file.to_owned(), field, value, limit };
+            |field, value, limit| TokenizerProblem::OverLimit { file: file.to_owned(), field, value, limit };
         self.count += 1;
         if self.count > STEPS_MAX {
             return Err(over_limit("steps of the tokenizer", self.count, STEPS_MAX));
@@ -87,10 +87,14 @@ impl Steps {
         }
         let Some(kind) = step.get("type").and_then(Value::as_str) else {
             let field = format!("{field}.type");
-            return Err(TokenizerError::WrongType { file: file.to_owned(), field, expected: "a string" });
+            return Err(TokenizerProblem::WrongType { file: file.to_owned(), field, expected: "a string" });
         };
         if !known.contains(&kind) {
-            return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name: kind.to_owned() });
+            return Err(TokenizerProblem::Unsupported {
+                file: file.to_owned(),
+                field,
+                name: kind.to_owned(),
+            });
         }
         let text_of = |value: &Value| value.as_str().map_or(0, str::len);
         let pattern = step.get("pattern").map_or(0, |p| match p {
@@ -161,7 +165,7 @@ impl Steps {
     }
 }
 
-fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerError> {
+fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerProblem> {
     let len_of = |key: &str| step.get(key).and_then(Value::as_str).map_or(0, str::len);
     let kind = step.get("type").and_then(Value::as_str);
     let pattern = step.get("pattern").and_then(|pattern| pattern.get("String")?.as_str());
@@ -171,13 +175,13 @@ fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerError> {
             let field = "precompiled_charsmap";
             let Some(table) = step.get(field).and_then(Value::as_str) else {
                 let (file, field) = (file.to_owned(), field.to_owned());
-                return Err(TokenizerError::WrongType { file, field, expected: "a base64 text" });
+                return Err(TokenizerProblem::WrongType { file, field, expected: "a base64 text" });
             };
             if table.len() > CHARSMAP_BYTES_MAX {
                 let (file, value, limit) = (file.to_owned(), table.len(), CHARSMAP_BYTES_MAX);
-                return Err(TokenizerError::OverLimit { file, field: "bytes of a charsmap", value, limit });
+                return Err(TokenizerProblem::OverLimit { file, field: "bytes of a charsmap", value, limit });
             }
-            Charsmap::check(table).map(Growth::Charsmap).map_err(|reason| TokenizerError::Json {
+            Charsmap::check(table).map(Growth::Charsmap).map_err(|reason| TokenizerProblem::Json {
                 file: file.to_owned(),
                 reason: format!("`{field}`: {reason}"),
             })

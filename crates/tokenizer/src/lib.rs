@@ -31,9 +31,9 @@ use refrain_kernels::has_room;
 use refrain_trees::TokenId;
 use vocab::{Scheme, TokenKind, Vocab};
 
-pub use chat::{ChatOptions, Message, ReservedVariable, Role};
+pub use chat::{ChatOptions, Message, Role};
 pub use date::ChatDate;
-pub use error::TokenizerError;
+pub use error::{ContainerError, TokenizerError, TokenizerProblem};
 pub use gguf::PRE_TOKENIZER;
 pub use hf::FOLDER_FILES;
 pub use json_steps::GROWTH_MAX;
@@ -132,31 +132,36 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`].
     pub fn from_json(text: &str, file: &str) -> Result<Self, TokenizerError> {
-        hf::from_json(text, file, &hf::Extras::default())
+        Ok(hf::from_json(text, file, &hf::Extras::default())?)
     }
 
-    fn build(spec: Spec) -> Result<Self, TokenizerError> {
+    fn build(spec: Spec) -> Result<Self, TokenizerProblem> {
         let file = spec.parts.file.clone();
         if let Some(token) = spec.parts.added.iter().find(|token| token.content.len() > ADDED_TOKEN_BYTES_MAX)
         {
             let (value, limit) = (token.content.len(), ADDED_TOKEN_BYTES_MAX);
-            return Err(TokenizerError::OverLimit { file, field: "bytes of an added token", value, limit });
+            return Err(TokenizerProblem::OverLimit { file, field: "bytes of an added token", value, limit });
         }
         let added_bytes: usize = spec.parts.added.iter().map(|token| token.content.len()).sum();
         if added_bytes > ADDED_TOKENS_BYTES_MAX {
             let (value, limit) = (added_bytes, ADDED_TOKENS_BYTES_MAX);
-            return Err(TokenizerError::OverLimit { file, field: "bytes of all added tokens", value, limit });
+            return Err(TokenizerProblem::OverLimit {
+                file,
+                field: "bytes of all added tokens",
+                value,
+                limit,
+            });
         }
         let texts: usize = spec.tokens.iter().map(|(_, text, _)| text.len() + TOKEN_MEMORY).sum();
         if !has_room(texts) {
-            return Err(TokenizerError::Memory { file, bytes: texts });
+            return Err(TokenizerProblem::Memory { file, bytes: texts });
         }
         let vocab = Vocab::new(&file, spec.scheme, spec.tokens)?;
         let missing_bytes = spec
             .parts
             .model
             .missing_bytes(spec.scheme)
-            .map_err(|byte| TokenizerError::MissingByte { file: file.clone(), byte })?;
+            .map_err(|byte| TokenizerProblem::MissingByte { file: file.clone(), byte })?;
         let controls = spec.parts.added.iter().filter(|token| token.special);
         let controls: Vec<String> = controls.map(|token| token.content.clone()).collect();
         let pipeline = Pipeline::new(spec.parts, spec.scheme, &vocab)?;
@@ -171,7 +176,7 @@ impl Tokenizer {
         }
         if let Some(&id) = eos.iter().chain(&spec.bos).find(|id| id.index() >= vocab.len()) {
             let (id, vocab_size) = (id.0.into(), vocab.len());
-            return Err(TokenizerError::IdOutOfRange { file, field: "BOS or EOS id", id, vocab_size });
+            return Err(TokenizerProblem::IdOutOfRange { file, field: "BOS or EOS id", id, vocab_size });
         }
         let text_of = |id: Option<TokenId>| {
             let bytes = id.and_then(|id| vocab.bytes(id)).unwrap_or_default();
@@ -206,16 +211,17 @@ impl Tokenizer {
     /// Encodes a text. No BOS is inserted: see [`Tokenizer::adds_bos`].
     ///
     /// # Errors
-    /// - [`TokenizerError::TextTooLong`]: the text is longer than [`TEXT_BYTES_MAX`].
-    /// - [`TokenizerError::Library`], [`TokenizerError::Panicked`]: the library failed on this text.
+    /// - Kind [`OverLimit`](refrain_files::ErrorKind::OverLimit): the text is longer than [`TEXT_BYTES_MAX`], or its patterns take too
+    ///   many steps.
+    /// - Kind [`Unsupported`](refrain_files::ErrorKind::Unsupported): the library failed on this text.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<TokenId>, TokenizerError> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(TokenizerError::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX });
+            return Err(TokenizerProblem::TextTooLong { len: text.len(), limit: TEXT_BYTES_MAX }.into());
         }
-        match special {
-            SpecialTokens::Parse => self.pipeline.encode_parsed(text),
-            SpecialTokens::AsText => self.pipeline.encode_as_text(text),
-        }
+        Ok(match special {
+            SpecialTokens::Parse => self.pipeline.encode_parsed(text)?,
+            SpecialTokens::AsText => self.pipeline.encode_as_text(text)?,
+        })
     }
 
     /// The largest token id plus one. The model's own vocabulary may be padded beyond it.
@@ -297,8 +303,8 @@ impl Tokenizer {
 
     /// The parse error of the model's chat template, with the line. `None` if the template is valid or does not
     /// exist. Despite this error the tokenizer encodes plain text; [`Tokenizer::encode_chat`] returns the error.
-    pub fn chat_template_error(&self) -> Option<&TemplateError> {
-        self.template.as_ref()?.as_ref().err()
+    pub fn chat_template_error(&self) -> Option<TokenizerError> {
+        Some(self.template.as_ref()?.as_ref().err()?.clone().into())
     }
 
     /// A hash of the vocabulary (ids, bytes, control tokens). It does not depend on the container format. Tokenizers
@@ -362,7 +368,7 @@ impl TokenizerParts for Tokenizer {
     }
 
     fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
-        gguf::from_gguf(file)
+        Ok(gguf::from_gguf(file)?)
     }
 
     fn special_texts(&self) -> &SpecialTexts {

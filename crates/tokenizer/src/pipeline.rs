@@ -14,7 +14,7 @@ use tokenizers::{
     Token,
 };
 
-use super::TokenizerError;
+use super::TokenizerProblem;
 use super::regexp::Budget;
 use super::steps::{CountedNormalizer, NormalizerStep, PreTokenizerStep, pre_tokenize};
 use super::unigram::{Unigram, UnigramParts};
@@ -107,12 +107,12 @@ impl CutModel {
         ordinary: Vec<(String, u32)>,
         merges: Vec<(String, String)>,
         options: BpeOptions,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, TokenizerProblem> {
         let ordinary: bpe::Vocab = ordinary.into_iter().collect();
         check_merges(file, &merges, &ordinary)?;
         if let Some(unk) = options.unk_token.as_ref().filter(|unk| !ordinary.contains_key(*unk)) {
             let missing = format!("the token {unk:?} (`unk_token`)");
-            return Err(TokenizerError::Missing { file: file.to_owned(), missing });
+            return Err(TokenizerProblem::Missing { file: file.to_owned(), missing });
         }
         guarded(file, || {
             let mut builder = BPE::builder()
@@ -125,7 +125,7 @@ impl CutModel {
             if let Some(unk_token) = options.unk_token.filter(|_| scheme == Scheme::SentencePiece) {
                 builder = builder.unk_token(unk_token);
             }
-            let library = |e: tokenizers::Error| TokenizerError::Library {
+            let library = |e: tokenizers::Error| TokenizerProblem::Library {
                 file: file.to_owned(),
                 reason: e.to_string(),
             };
@@ -135,7 +135,7 @@ impl CutModel {
 }
 
 impl Pipeline {
-    pub(super) fn new(parts: PipelineParts, scheme: Scheme, vocab: &Vocab) -> Result<Self, TokenizerError> {
+    pub(super) fn new(parts: PipelineParts, scheme: Scheme, vocab: &Vocab) -> Result<Self, TokenizerProblem> {
         let PipelineParts { file, model, normalizer, pre_tokenizer, pre_tokenizer_inside, added } = parts;
         let model = match model {
             ModelParts::Bpe { ordinary, merges, options } => {
@@ -143,7 +143,7 @@ impl Pipeline {
             }
             ModelParts::Unigram(parts) => CutModel::Unigram(Unigram::new(&file, parts)?),
         };
-        let library = |reason: String| TokenizerError::Library { file: file.clone(), reason };
+        let library = |reason: String| TokenizerProblem::Library { file: file.clone(), reason };
         guarded(&file, || {
             let ids = Ids(vocab.ids());
             let mut parse = AddedVocabulary::new();
@@ -161,7 +161,7 @@ impl Pipeline {
                     .add_tokens(tokens, &ids, (!normalizer.is_empty()).then_some(&counted))
                     .map_err(|e| library(e.to_string()))?;
                 if budget.is_spent() {
-                    return Err(TokenizerError::TooManySteps { file: file.clone(), len });
+                    return Err(TokenizerProblem::TooManySteps { file: file.clone(), len });
                 }
             }
             let file = file.clone();
@@ -184,7 +184,7 @@ impl Pipeline {
     }
 
     /// Splits a text at control tokens only.
-    pub(super) fn split_at_controls(&self, text: &str) -> Result<Vec<Piece>, TokenizerError> {
+    pub(super) fn split_at_controls(&self, text: &str) -> Result<Vec<Piece>, TokenizerProblem> {
         guarded(&self.file, || {
             let pieces = self.controls.extract_and_normalize::<NormalizerWrapper>(None, text);
             let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
@@ -198,17 +198,17 @@ impl Pipeline {
     }
 
     /// Encodes a text whose control tokens become their ids.
-    pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+    pub(super) fn encode_parsed(&self, text: &str) -> Result<Vec<TokenId>, TokenizerProblem> {
         self.encode(text, &self.parse, &self.pre_tokenizer)
     }
 
     /// Encodes a text whose control tokens are encoded as letters.
-    pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+    pub(super) fn encode_as_text(&self, text: &str) -> Result<Vec<TokenId>, TokenizerProblem> {
         self.encode(text, &self.as_text, &self.pre_tokenizer)
     }
 
     /// As [`Pipeline::encode_as_text`], for a piece that follows a control token.
-    pub(super) fn encode_as_text_inside(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+    pub(super) fn encode_as_text_inside(&self, text: &str) -> Result<Vec<TokenId>, TokenizerProblem> {
         self.encode(text, &self.as_text, self.pre_tokenizer_inside.as_ref().unwrap_or(&self.pre_tokenizer))
     }
 
@@ -217,8 +217,8 @@ impl Pipeline {
         text: &str,
         added: &AddedVocabulary,
         pre_tokenizer: &[PreTokenizerStep],
-    ) -> Result<Vec<TokenId>, TokenizerError> {
-        let library = |e: tokenizers::Error| TokenizerError::Library {
+    ) -> Result<Vec<TokenId>, TokenizerProblem> {
+        let library = |e: tokenizers::Error| TokenizerProblem::Library {
             file: self.file.clone(),
             reason: format!("cannot encode a text of {} bytes: {e}", text.len()),
         };
@@ -233,7 +233,7 @@ impl Pipeline {
                 false => pre_tokenize(pre_tokenizer, &mut pieces, &budget),
             };
             if budget.is_spent() {
-                return Err(TokenizerError::TooManySteps { file: self.file.clone(), len: text.len() });
+                return Err(TokenizerProblem::TooManySteps { file: self.file.clone(), len: text.len() });
             }
             split.map_err(library)?;
             pieces.tokenize(|piece| self.model.tokenize(piece.get())).map_err(library)?;
@@ -255,14 +255,14 @@ fn check_merges(
     file: &str,
     merges: &[(String, String)],
     ordinary: &bpe::Vocab,
-) -> Result<(), TokenizerError> {
+) -> Result<(), TokenizerProblem> {
     let mut joined = String::new();
     for (index, (left, right)) in merges.iter().enumerate() {
         joined.clear();
         joined.push_str(left);
         joined.push_str(right);
         if ![left, right, &joined].iter().all(|text| ordinary.contains_key(*text)) {
-            return Err(TokenizerError::Merge {
+            return Err(TokenizerProblem::Merge {
                 file: file.to_owned(),
                 index,
                 merge: format!("{left} {right}"),
@@ -273,9 +273,9 @@ fn check_merges(
 }
 
 /// Runs library code and converts a panic into an error.
-pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerError> {
+pub(super) fn guarded<T>(file: &str, run: impl FnOnce() -> T) -> Result<T, TokenizerProblem> {
     // A panic leaves no partial change: `run` builds new values, and the encoder's cache is never half written.
-    catch_quietly(run).map_err(|reason| TokenizerError::Panicked { file: file.to_owned(), reason })
+    catch_quietly(run).map_err(|reason| TokenizerProblem::Panicked { file: file.to_owned(), reason })
 }
 
 /// A model that only maps ids, as [`AddedVocabulary`] requires.
@@ -325,7 +325,7 @@ mod tests {
             (|| std::panic::panic_any(7), "no message"),
         ] {
             match guarded("tokenizer.json", run) {
-                Err(TokenizerError::Panicked { file, reason }) => {
+                Err(TokenizerProblem::Panicked { file, reason }) => {
                     assert_eq!((file.as_str(), reason.as_str()), ("tokenizer.json", expected));
                 }
                 other => panic!("{other:?}"),

@@ -8,7 +8,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior, normalizers};
 
-use super::TokenizerError;
+use super::TokenizerProblem;
 use super::regexp::Regexp;
 use super::steps::{NormalizerStep, PreTokenizerStep};
 
@@ -69,17 +69,17 @@ pub(super) fn patterns() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// The family of a name.
-pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerError> {
+pub(super) fn family(file: &str, name: &str) -> Result<Family, TokenizerProblem> {
     let Some((_, patterns, ignore_merges, adds_bos)) =
         FAMILIES.iter().find(|(names, ..)| names.contains(&name))
     else {
         let field = "pre-tokenizer (tokenizer.ggml.pre)";
-        return Err(TokenizerError::Unsupported { file: file.to_owned(), field, name: name.to_owned() });
+        return Err(TokenizerProblem::Unsupported { file: file.to_owned(), field, name: name.to_owned() });
     };
     let mut pre_tokenizer = Vec::with_capacity(patterns.len() + 1);
     for pattern in *patterns {
         let regexp = Regexp::new(pattern)
-            .map_err(|reason| TokenizerError::Library { file: file.to_owned(), reason })?;
+            .map_err(|reason| TokenizerProblem::Library { file: file.to_owned(), reason })?;
         let behavior = SplitDelimiterBehavior::Isolated;
         pre_tokenizer.push(PreTokenizerStep::Split { regexp, behavior, invert: false });
     }

@@ -8,6 +8,7 @@ use thiserror::Error as ThisError;
 
 use super::chat::{ChatOptions, Message, Role};
 use super::date::ChatDate;
+use refrain_files::{ErrorKind as Kind, Facts, Fault};
 use refrain_jinja::{self as jinja, Bounds, ErrorKind, Value};
 
 /// Maximum length of a template's source, in bytes (published: about 30 kB).
@@ -25,7 +26,8 @@ pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 16;
 /// Maximum length of a template's output.
 pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
 
-const NAME: &str = "chat_template";
+/// The name of the template in messages.
+pub(super) const NAME: &str = "chat_template";
 
 /// A template could not be parsed or rendered.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
@@ -100,6 +102,23 @@ pub enum TemplateError {
         /// The limit.
         limit: usize,
     },
+}
+
+impl Fault for TemplateError {
+    fn facts(&self) -> Facts<'_> {
+        let over_limit = Facts::new(Kind::OverLimit);
+        match self {
+            Self::TooLong { name, len, limit } => over_limit.field(name).over(*len, *limit),
+            Self::Syntax { name, .. } | Self::Render { name, .. } => {
+                Facts::new(Kind::Unsupported).field(name)
+            }
+            Self::Raised { name, .. } => Facts::new(Kind::InvalidArgument).field(name),
+            Self::OutOfFuel { name, limit, .. } | Self::OutOfMemory { name, limit, .. } => {
+                over_limit.field(name).limit(*limit)
+            }
+            Self::OutputTooLong { name, limit } => over_limit.field(name).limit(*limit),
+        }
+    }
 }
 
 /// Texts of the tokens that begin and end a text; empty if the token does not exist.

@@ -11,7 +11,7 @@
 
 use tokenizers::Token;
 
-use super::TokenizerError;
+use super::TokenizerProblem;
 use super::vocab::byte_piece;
 
 /// Maximum length of a piece, in bytes (published: 16 characters, runs of spaces up to 32). It bounds the work for a
@@ -77,13 +77,13 @@ impl Unigram {
     /// Sorts the pieces.
     ///
     /// # Errors
-    /// [`TokenizerError::OverLimit`]: a piece is longer than [`UNIGRAM_PIECE_BYTES_MAX`].
-    pub(super) fn new(file: &str, parts: UnigramParts) -> Result<Self, TokenizerError> {
+    /// [`TokenizerProblem::OverLimit`]: a piece is longer than [`UNIGRAM_PIECE_BYTES_MAX`].
+    pub(super) fn new(file: &str, parts: UnigramParts) -> Result<Self, TokenizerProblem> {
         let UnigramParts { mut pieces, unknown, min_score, byte_fallback } = parts;
         if let Some((text, ..)) = pieces.iter().find(|(text, ..)| text.len() > UNIGRAM_PIECE_BYTES_MAX) {
             let (value, limit) = (text.len(), UNIGRAM_PIECE_BYTES_MAX);
             let field = "bytes of a unigram piece";
-            return Err(TokenizerError::OverLimit { file: file.to_owned(), field, value, limit });
+            return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field, value, limit });
         }
         let mut byte_ids = Vec::new();
         if byte_fallback {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::TokenizerError;
+use super::TokenizerProblem;
 use super::VOCAB_SIZE_MAX;
 use refrain_trees::TokenId;
 
@@ -51,12 +51,12 @@ impl Vocab {
         file: &str,
         scheme: Scheme,
         tokens: Vec<(u32, String, TokenKind)>,
-    ) -> Result<Self, TokenizerError> {
+    ) -> Result<Self, TokenizerProblem> {
         let limit = VOCAB_SIZE_MAX.min(tokens.len() + ID_GAPS_MAX);
         let largest = tokens.iter().map(|(id, ..)| *id as usize).max().unwrap_or(0);
         if largest >= limit {
             let file = file.to_owned();
-            return Err(TokenizerError::OverLimit { file, field: "token id", value: largest, limit });
+            return Err(TokenizerProblem::OverLimit { file, field: "token id", value: largest, limit });
         }
         let mut vocab = Self::default();
         for (id, text, kind) in tokens {
@@ -72,21 +72,26 @@ impl Vocab {
         id: u32,
         text: String,
         kind: TokenKind,
-    ) -> Result<(), TokenizerError> {
+    ) -> Result<(), TokenizerProblem> {
         let file = || file.to_owned();
         let index = id as usize;
         if text.len() > TOKEN_BYTES_MAX {
             let (value, limit) = (text.len(), TOKEN_BYTES_MAX);
-            return Err(TokenizerError::OverLimit { file: file(), field: "bytes of a token", value, limit });
+            return Err(TokenizerProblem::OverLimit {
+                file: file(),
+                field: "bytes of a token",
+                value,
+                limit,
+            });
         }
         if text.is_empty() && kind != TokenKind::Unused {
-            return Err(TokenizerError::EmptyToken { file: file(), id });
+            return Err(TokenizerProblem::EmptyToken { file: file(), id });
         }
         if self.entries.len() <= index {
             self.entries.resize(index + 1, None);
         }
         if self.entries[index].is_some() || self.ids.contains_key(&text) && kind != TokenKind::Unused {
-            return Err(TokenizerError::DuplicateToken { file: file(), token: text, id });
+            return Err(TokenizerProblem::DuplicateToken { file: file(), token: text, id });
         }
         let begin = self.bytes.len();
         match (kind, scheme) {

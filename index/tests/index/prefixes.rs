@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use refrain::drafting::Calibration;
-use refrain::error::ProcessorError;
 use refrain::{
-    Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, Role, Sampling, Session,
-    SessionOptions, Stats, TokenId,
+    Drafting, Engine, Event, GenerateOptions, KvType, LogitsProcessor, ProcessorError, Role, Sampling,
+    Session, SessionOptions, Stats, TokenId,
 };
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixProblem, PrefixStore};
 

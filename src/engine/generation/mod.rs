@@ -15,14 +15,15 @@ use thiserror::Error;
 use crate::cancel::CancelToken;
 use crate::draft::CostCorrection;
 use crate::energy::EnergyStats;
-use crate::engine::error::GenerateError;
+use crate::engine::error::GenerateProblem;
 use crate::engine::event::{Event, FinishReason, Summary, TokenEvent};
 use crate::engine::options::{DraftRows, GenerateOptions};
 use crate::engine::run::Run;
 use crate::engine::session::Session;
 use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
+use crate::error::GenerateError;
 use crate::kernels::FloatEnv;
-use crate::model::transformer::ForwardError;
+use refrain_files::ErrorKind;
 use together::Panic;
 
 #[cfg(feature = "stream")]
@@ -121,7 +122,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
                 }
                 Some(Ok(Event::Done(summary))) => return Ok(summary),
                 Some(Err(error)) => return Err(error),
-                None => return Err(GenerateError::Ended),
+                None => return Err(GenerateProblem::Ended.into()),
             }
         }
     }
@@ -215,7 +216,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
     fn settle(&mut self, result: Result<(), GenerateError>) {
         match result {
             Ok(()) => {}
-            Err(GenerateError::Forward(ForwardError::Cancelled)) => self.stop(),
+            Err(error) if error.kind() == ErrorKind::Cancelled => self.stop(),
             Err(error) => self.progress = Progress::Failed(error),
         }
     }

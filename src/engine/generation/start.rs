@@ -2,7 +2,7 @@
 
 use crate::draft::{CostProfile, DraftSource, Learned, RejectionCounter};
 use crate::engine::budget::STREAMED_WAVE_BYTES;
-use crate::engine::error::GenerateError;
+use crate::engine::error::GenerateProblem;
 use crate::engine::options::{DraftRows, Drafting, GenerateOptions, STOP_BYTES_MAX, SessionOptions};
 use crate::engine::output::{Output, OutputLimits};
 use crate::engine::policy::{Policy, Request};
@@ -10,6 +10,7 @@ use crate::engine::projection::Projection;
 use crate::engine::run::{AnswerText, Run, WalkScratch};
 use crate::engine::session::Session;
 use crate::engine::stats::{PruningStats, SourceStats, Stats};
+use crate::error::GenerateError;
 use crate::model::Model;
 use crate::verify::{Breakers, Sampler};
 use refrain_tokenizer::TokenizerParts as _;
@@ -29,12 +30,12 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
     let vocab_size = session.shared.model.config().vocab_size;
     sampling.check(vocab_size)?;
     if let Some(stop) = stop.iter().find(|s| s.is_empty() || s.len() > STOP_BYTES_MAX) {
-        return Err(GenerateError::StopLength { given: stop.len(), max: STOP_BYTES_MAX });
+        return Err(GenerateProblem::StopLength { given: stop.len(), max: STOP_BYTES_MAX }.into());
     }
     session.encode_turns()?;
     let prompt_len = session.conversation.tokens.len();
     if prompt_len == 0 {
-        return Err(GenerateError::EmptyPrompt);
+        return Err(GenerateProblem::EmptyPrompt.into());
     }
     let sources = if session.options.drafting == Drafting::Off { Vec::new() } else { sources };
     session.drafting.sources.start_generation(sources, &session.conversation.tokens)?;

@@ -13,9 +13,9 @@ use futures_core::Stream;
 
 use super::OwnedGeneration;
 use crate::cancel::CancelToken;
-use crate::engine::error::GenerateError;
 use crate::engine::event::Event;
 use crate::engine::session::Session;
+use crate::error::GenerateError;
 
 /// The events of a generation as a [`Stream`], computed by a thread of its own; made by
 /// [`OwnedGeneration::into_stream`].

@@ -5,9 +5,9 @@ use std::borrow::BorrowMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Generation, Progress};
-use crate::engine::error::GenerateError;
 use crate::engine::session::Session;
 use crate::engine::step::{Member, Outcome, SharedPasses, step};
+use crate::error::GenerateError;
 use crate::kernels::FloatEnv;
 
 /// Runs the next step of several generations, with the rows of all in one forward pass where the measured costs say

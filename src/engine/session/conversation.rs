@@ -1,6 +1,6 @@
 //! The conversation part of a session: its turns and their tokens.
 
-use crate::engine::error::SessionError;
+use crate::engine::error::SessionProblem;
 use crate::model::ModelConfig;
 use refrain_tokenizer::{ChatDate, ChatOptions, Message, Role, Tokenizer, TokenizerError};
 use refrain_trees::TokenId;
@@ -36,10 +36,10 @@ impl Conversation {
     /// Adds a turn.
     ///
     /// # Errors
-    /// [`SessionError::Mixed`]: the session holds plain text.
-    pub(super) fn push_turn(&mut self, message: Message) -> Result<(), SessionError> {
+    /// [`SessionProblem::Mixed`]: the session holds plain text.
+    pub(super) fn push_turn(&mut self, message: Message) -> Result<(), SessionProblem> {
         if self.messages.is_empty() && !self.tokens.is_empty() {
-            return Err(SessionError::Mixed);
+            return Err(SessionProblem::Mixed);
         }
         self.messages.push(message);
         self.is_encoded = false;
@@ -88,28 +88,28 @@ impl Conversation {
     /// Checks that plain tokens may follow.
     ///
     /// # Errors
-    /// [`SessionError::Mixed`]: the session holds turns.
-    pub(super) fn check_plain(&self) -> Result<(), SessionError> {
-        if self.messages.is_empty() { Ok(()) } else { Err(SessionError::Mixed) }
+    /// [`SessionProblem::Mixed`]: the session holds turns.
+    pub(super) fn check_plain(&self) -> Result<(), SessionProblem> {
+        if self.messages.is_empty() { Ok(()) } else { Err(SessionProblem::Mixed) }
     }
 
     /// Checks that `tokens` may follow the first `n_kept` tokens.
     ///
     /// # Errors
-    /// [`SessionError::TokenOutOfRange`], [`SessionError::ContextOverflow`].
+    /// [`SessionProblem::TokenOutOfRange`], [`SessionProblem::ContextOverflow`].
     pub(super) fn check_tokens(
         &self,
         config: &ModelConfig,
         n_kept: usize,
         tokens: &[TokenId],
-    ) -> Result<(), SessionError> {
+    ) -> Result<(), SessionProblem> {
         let vocab_size = config.vocab_size;
         if let Some(token) = tokens.iter().find(|t| t.index() >= vocab_size) {
-            return Err(SessionError::TokenOutOfRange { token: token.0, vocab_size });
+            return Err(SessionProblem::TokenOutOfRange { token: token.0, vocab_size });
         }
         let (n_tokens, context_len) = (n_kept.saturating_add(tokens.len()), self.context_len);
         if n_tokens > context_len {
-            return Err(SessionError::ContextOverflow { n_tokens, context_len });
+            return Err(SessionProblem::ContextOverflow { n_tokens, context_len });
         }
         Ok(())
     }

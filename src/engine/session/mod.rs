@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftSource, EchoStore, PredictionsSource, SourceName};
-use crate::engine::error::SessionError;
 use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
+use crate::error::SessionError;
 use crate::profile::{MachineProfile, ProfileMismatch};
 use refrain_tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 use refrain_trees::TokenId;
@@ -70,7 +70,7 @@ impl Session {
     /// Adds a turn. The model's chat template turns it into tokens when the next answer is generated.
     ///
     /// # Errors
-    /// [`SessionError::Mixed`] in a session of plain text.
+    /// The session is one of plain text.
     pub fn append_turn(&mut self, role: Role, content: impl Into<String>) -> Result<(), SessionError> {
         self.append_message(Message::new(role, content))
     }
@@ -78,9 +78,9 @@ impl Session {
     /// Adds a turn with fields besides its role and content: tool calls, a tool's answer, reasoning.
     ///
     /// # Errors
-    /// [`SessionError::Mixed`] in a session of plain text.
+    /// The session is one of plain text.
     pub fn append_message(&mut self, message: Message) -> Result<(), SessionError> {
-        self.conversation.push_turn(message)
+        Ok(self.conversation.push_turn(message)?)
     }
 
     /// Sets the variables of the model's chat template besides the turns: from the next answer on, for all
@@ -145,10 +145,9 @@ impl Session {
     /// [`Drafting::Off`](crate::engine::Drafting::Off) it is never called.
     ///
     /// # Errors
-    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: the session has a source of this
-    /// name. The session is unchanged.
+    /// There are too many sources, or the session has a source of this name. The session is unchanged.
     pub fn add_source(&mut self, source: Box<dyn DraftSource>) -> Result<(), SessionError> {
-        self.drafting.sources.add_own(source, &self.conversation.tokens)
+        Ok(self.drafting.sources.add_own(source, &self.conversation.tokens)?)
     }
 
     /// Makes the session draft from, and add to, the lists of `echo`, instead of those of the engine's
@@ -211,7 +210,7 @@ impl Session {
     /// Removes all tokens of a plain-text session from position `len` on.
     ///
     /// # Errors
-    /// [`SessionError::Mixed`] in a conversation, which [`Session::pop_turn`] shortens.
+    /// The session is a conversation, which [`Session::pop_turn`] shortens.
     pub fn truncate(&mut self, len: usize) -> Result<(), SessionError> {
         self.conversation.check_plain()?;
         self.truncate_tokens(len);
@@ -275,7 +274,10 @@ impl Session {
         let config = self.shared.model.config();
         let encoded = self.conversation.encode(&self.shared.tokenizer).map_err(SessionError::from);
         let checked = encoded.and_then(|tokens| match tokens {
-            Some(tokens) => self.conversation.check_tokens(config, 0, &tokens).map(|()| Some(tokens)),
+            Some(tokens) => {
+                self.conversation.check_tokens(config, 0, &tokens)?;
+                Ok(Some(tokens))
+            }
             None => Ok(None),
         });
         let tokens = match checked {

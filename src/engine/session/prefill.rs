@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::Session;
 use crate::cancel::CancelToken;
 use crate::draft::HiddenStates;
-use crate::engine::error::GenerateError;
 use crate::engine::stats::Stopwatch;
+use crate::error::GenerateError;
 use crate::model::state::Purpose;
 use crate::model::transformer::{ForwardError, PassEnd};
 
@@ -17,9 +17,8 @@ impl Session {
     /// [`Session::generate`] prefills automatically. An earlier call overlaps prefill with the user's typing.
     ///
     /// # Errors
-    /// [`GenerateError::Session`]: the turns cannot be encoded or do not fit; the newest turn is removed.
-    /// [`GenerateError::Forward`]: a pass failed or was cancelled; finished chunks stay, and a later call
-    /// continues after them.
+    /// The turns cannot be encoded or do not fit: the newest turn is removed. A pass failed or was cancelled: finished chunks stay,
+    /// and a later call continues after them.
     pub fn prefill(
         &mut self,
         cancel: &CancelToken,

@@ -7,7 +7,7 @@ use crate::draft::{
     DraftSource, DraftTree, EvidenceClass, HiddenStates, NodeIdx, SOURCES_MAX, SuccessorLists,
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
-use crate::engine::error::SessionError;
+use crate::engine::error::SessionProblem;
 use refrain_trees::TokenId;
 
 /// The sources, and what they have observed.
@@ -68,7 +68,7 @@ impl Sources {
         &mut self,
         source: Box<dyn DraftSource>,
         tokens: &[TokenId],
-    ) -> Result<(), SessionError> {
+    ) -> Result<(), SessionProblem> {
         // A generation that was leaked has left its sources.
         self.end_generation();
         self.check_source(source.as_ref())?;
@@ -85,7 +85,7 @@ impl Sources {
         &mut self,
         sources: Vec<Box<dyn DraftSource>>,
         tokens: &[TokenId],
-    ) -> Result<(), SessionError> {
+    ) -> Result<(), SessionProblem> {
         self.end_generation();
         for source in sources {
             if let Err(error) = self.check_source(source.as_ref()) {
@@ -105,13 +105,13 @@ impl Sources {
     /// Checks that a source may be added.
     ///
     /// # Errors
-    /// [`SessionError::TooManySources`]; [`SessionError::DuplicateSource`]: there is a source of this name.
-    fn check_source(&self, source: &dyn DraftSource) -> Result<(), SessionError> {
+    /// [`SessionProblem::TooManySources`]; [`SessionProblem::DuplicateSource`]: there is a source of this name.
+    fn check_source(&self, source: &dyn DraftSource) -> Result<(), SessionProblem> {
         if self.list.len() >= SOURCES_MAX {
-            return Err(SessionError::TooManySources { max: SOURCES_MAX });
+            return Err(SessionProblem::TooManySources { max: SOURCES_MAX });
         }
         if self.list.iter().any(|held| held.name() == source.name()) {
-            return Err(SessionError::DuplicateSource { name: source.name().into() });
+            return Err(SessionProblem::DuplicateSource { name: source.name().into() });
         }
         Ok(())
     }

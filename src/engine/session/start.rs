@@ -9,13 +9,14 @@ use crate::draft::{
     VERIFY_ROWS_MAX,
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
-use crate::engine::error::SessionError;
+use crate::engine::error::SessionProblem;
 use crate::engine::options::{
     Calibration, DraftRows, Drafting, ECHO_STEP_US_MIN, SessionOptions, TARGET_READ_STEP_US_MIN,
 };
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
+use crate::error::SessionError;
 use crate::model::PREFILL_CHUNK_MAX;
 use crate::model::graphs::StaticGraphs;
 use crate::pruning::Pruner;
@@ -53,11 +54,11 @@ impl Drafters {
         let max_rows = options.verify_rows_max;
         let as_claimed = BuilderConfig::as_claimed(vocab_size, max_rows);
         let weighed = BuilderConfig { max_rows, ..BuilderConfig::new(vocab_size) };
-        let of_model = || shared.draft_model().ok_or(SessionError::NoDraftModel);
+        let of_model = || shared.draft_model().ok_or(SessionProblem::NoDraftModel);
         let (mut reader, mut own_rows) = (None, None);
         let (sources, mut bounds): (Vec<Box<dyn DraftSource>>, _) = match options.drafting {
             Drafting::Auto => {
-                reader = Reader::new(options, &shared.model)?;
+                reader = Reader::new(options, &shared.model).map_err(SessionProblem::Shortlist)?;
                 (own_sources(shared, options, context_len, &mut own_rows)?, weighed)
             }
             Drafting::DraftModel => {

@@ -16,7 +16,8 @@ use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Session;
-use crate::engine::error::SessionError;
+use crate::engine::error::SessionProblem;
+use crate::error::SessionError;
 use crate::kernels::AllocError;
 use crate::model::rope::depends_on_context;
 use crate::model::state::Purpose;
@@ -125,37 +126,35 @@ impl Session {
     /// end of the range give equal bytes.
     ///
     /// # Errors
-    /// [`SessionError::StateRange`]: the tokens are not computed. [`SessionError::StateEnd`]: recurrent layers do not know their
-    /// state at the end of the range; the error and [`state_ends`](Self::state_ends) list where they do.
-    /// [`SessionError::StateMemory`]: no memory for a copy of it. [`SessionError::BoundedWindows`]: layers with a window do not
-    /// keep all tokens. `out` is unchanged.
+    /// The tokens are not computed; recurrent layers do not know their state at the end of the range
+    /// ([`state_ends`](Self::state_ends) lists where they do); there is no memory for a copy of it; or layers with a window do not keep all
+    /// tokens. `out` is unchanged.
     pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let (start, end) = (out.len(), range.end);
         self.write_keys_values(range, out)?;
         let written = match self.state_ends() {
-            Some(known) if !known.contains(&end) => Err(SessionError::StateEnd { end, known }),
+            Some(known) if !known.contains(&end) => Err(SessionProblem::StateEnd { end, known }),
             Some(_) => {
                 let written = self.target.kv.write_recurrent_state(self.shared.compute(), end, out);
-                written.map_err(|AllocError { bytes, .. }| SessionError::StateMemory { bytes })
+                written.map_err(|AllocError { bytes, .. }| SessionProblem::StateMemory { bytes })
             }
             None => Ok(()),
         };
-        written.inspect_err(|_| out.truncate(start))
+        Ok(written.inspect_err(|_| out.truncate(start))?)
     }
 
     /// As [`write_state`](Self::write_state) without the state of recurrent layers: a part of a
     /// [`Restoration`] that continues behind it.
     ///
     /// # Errors
-    /// [`SessionError::StateRange`]: the tokens are not computed. [`SessionError::BoundedWindows`]: layers with a window do not
-    /// keep all tokens. `out` is unchanged.
+    /// The tokens are not computed, or layers with a window do not keep all tokens. `out` is unchanged.
     pub fn write_keys_values(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let n_cached = self.n_cached_tokens();
         if self.target.kv.is_bounded() {
-            return Err(SessionError::BoundedWindows);
+            return Err(SessionProblem::BoundedWindows.into());
         }
         if range.start > range.end || range.end > n_cached {
-            return Err(SessionError::StateRange { start: range.start, end: range.end, n_cached });
+            return Err(SessionProblem::StateRange { start: range.start, end: range.end, n_cached }.into());
         }
         self.target.kv.write_state(range, out);
         Ok(())
@@ -173,8 +172,8 @@ impl Session {
     /// A later truncation to a position before a restored recurrent state recomputes everything.
     ///
     /// # Errors
-    /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
-    /// [`SessionError::StateLength`]: the state has another length than these tokens need. The session is unchanged.
+    /// Positions between the cached ones and `first` are missing, or the state has another length than these tokens need. The session is
+    /// unchanged.
     pub fn restore_state(
         &mut self,
         first: usize,
@@ -183,7 +182,7 @@ impl Session {
     ) -> Result<usize, SessionError> {
         let (given, expected) = (state.len() as u64, self.state_bytes(tokens.len()));
         if given != expected {
-            return Err(SessionError::StateLength { given, expected });
+            return Err(SessionProblem::StateLength { given, expected }.into());
         }
         let n_cached = self.n_cached_tokens();
         self.restoration().add(first, tokens, state).map(|end| end - n_cached)
@@ -229,13 +228,13 @@ impl Restoration<'_> {
         let Self { session, end: start } = self;
         if first > *start {
             let end = first.saturating_add(tokens.len());
-            return Err(SessionError::StateRange { start: first, end, n_cached: *start });
+            return Err(SessionProblem::StateRange { start: first, end, n_cached: *start }.into());
         }
         let [keys_values, whole] =
             [session.keys_values_bytes(tokens.len()), session.state_bytes(tokens.len())];
         let given = state.len() as u64;
         if given != keys_values && given != whole {
-            return Err(SessionError::StateLength { given, expected: whole });
+            return Err(SessionProblem::StateLength { given, expected: whole }.into());
         }
         let own = &session.conversation.tokens;
         let n_agreed = own[first..].iter().zip(tokens).take_while(|(own, token)| own == token).count();

@@ -3,10 +3,11 @@
 use crate::cancel::CancelToken;
 use crate::draft::{DraftTree, HiddenStates, NodeSet};
 use crate::draft_model::OwnRows;
-use crate::engine::error::SessionError;
+use crate::engine::error::SessionProblem;
 use crate::engine::options::SessionOptions;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
+use crate::error::SessionError;
 use crate::model::kv_cache::CacheSize;
 use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, Hooks, Interlude, KvCache, Meanwhile, Workspace};
@@ -87,7 +88,8 @@ impl TargetState {
         context_len: usize,
     ) -> Result<Self, SessionError> {
         let size = options.cache_size(shared.model.config());
-        let reader = self.reader.as_ref().map(|_| Reader::new(options, &shared.model)).transpose()?.flatten();
+        let reader = self.reader.as_ref().map(|_| Reader::new(options, &shared.model)).transpose();
+        let reader = reader.map_err(SessionProblem::Shortlist)?.flatten();
         let (pruner, own_rows) =
             (self.pruner.as_ref().map(Pruner::fork), self.own_rows.as_ref().map(OwnRows::fork));
         let mut fork = Self::new(shared, size, context_len, pruner, reader, own_rows)?;

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::Session;
 use crate::cancel::CancelToken;
-use crate::engine::error::{GenerateError, SessionError};
+use crate::engine::error::{GenerateProblem, SessionProblem};
+use crate::error::GenerateError;
 use crate::face::internals;
 use crate::kernels::{self, FloatEnv};
 use crate::model::transformer::{ForwardError, PassEnd};
@@ -74,12 +75,14 @@ impl Session {
     /// Tokens behind those in the KV cache are computed in prefill chunks; afterwards the KV cache holds all tokens.
     ///
     /// # Errors
-    /// [`GenerateError::EmptyPrompt`]: the session has no token; otherwise as [`Session::prefill`].
+    /// The session has no token; otherwise as [`Session::prefill`].
     pub fn last_hidden_state(&mut self, cancel: &CancelToken) -> Result<Vec<f32>, GenerateError> {
         self.encode_turns()?;
         let Self { shared, options, conversation, target, .. } = self;
         let tokens = &conversation.tokens;
-        let Some(newest) = tokens.len().checked_sub(1) else { return Err(GenerateError::EmptyPrompt) };
+        let Some(newest) = tokens.len().checked_sub(1) else {
+            return Err(GenerateProblem::EmptyPrompt.into());
+        };
         target.kv.truncate(newest);
         while target.kv.len() < tokens.len() {
             let done = target.kv.len();
@@ -101,7 +104,7 @@ impl Session {
         /// answer.
         ///
         /// # Errors
-        /// [`SessionError::OutOfRange`]: a layer does not exist; `ForwardError::Undivided`: the layers are
+        /// [`SessionProblem::OutOfRange`]: a layer does not exist; `ForwardError::Undivided`: the layers are
         /// static graphs; otherwise as [`Session::prefill`].
         fn trace(
             &mut self,
@@ -111,7 +114,7 @@ impl Session {
         ) -> Result<(), GenerateError> {
             let max = self.shared.model.config().n_layers();
             if let Some(given) = layers.into_iter().find(|&layer_idx| layer_idx > max) {
-                return Err(SessionError::OutOfRange { option: "layers", given, min: 0, max }.into());
+                return Err(SessionProblem::OutOfRange { option: "layers", given, min: 0, max }.into());
             }
             if self.shared.model.graphs().is_some() {
                 return Err(ForwardError::Undivided.into());

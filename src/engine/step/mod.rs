@@ -36,12 +36,12 @@ use std::thread;
 
 use crate::cancel::CancelToken;
 use crate::draft::NodeSet;
-use crate::engine::error::GenerateError;
 use crate::engine::policy::StepTime;
 use crate::engine::run::Run;
 use crate::engine::session::{Session, Sources, TargetState, Verified};
 use crate::engine::shared::Shared;
 use crate::engine::stats::Stopwatch;
+use crate::error::GenerateError;
 use crate::model::Model;
 use crate::model::transformer::{ForwardError, Part};
 use commit::commit;

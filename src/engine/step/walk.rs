@@ -2,12 +2,13 @@
 
 use crate::cancel::CancelToken;
 use crate::draft::{DraftTree, NodeSet};
-use crate::engine::error::GenerateError;
+use crate::engine::error::GenerateProblem;
 use crate::engine::output::{Output, Scanner};
 use crate::engine::projection::Projection;
 use crate::engine::reader::Reader;
 use crate::engine::run::WalkScratch;
 use crate::engine::shared::Shared;
+use crate::error::GenerateError;
 use crate::model::Workspace;
 use crate::verify::{self, LogitsProcessor, Sampler};
 use refrain_trees::TokenId;
@@ -72,7 +73,7 @@ pub(super) fn walk(reads: Reads<'_>, scratch: Scratch<'_>) -> Walked {
                 reader.list_visited(shared, logits);
             }
             for processor in processors.iter_mut() {
-                processor.process(text, logits).map_err(GenerateError::Processor)?;
+                processor.process(text, logits).map_err(GenerateProblem::Processor)?;
             }
             sampler.choose(text, logits).map_err(GenerateError::from)
         },

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::BlockType;
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
@@ -19,7 +20,8 @@ use crate::model::graphs::{GraphFolder, GraphsError};
 use crate::model::packed::{PackedFile, PackedFileError};
 use refrain_containers::gguf::{GgufError, GgufFile, GgufValue};
 use refrain_containers::hf::{HfError, HfFolder, SafetensorsError};
-use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
+use refrain_files::{ErrorKind, Facts, Fault};
+use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError, TokenizerProblem};
 use refrain_trees::TokenId;
 
 /// A tensor of the model, stored in the container with the right shape and a readable type.
@@ -61,10 +63,16 @@ impl TensorInfo {
     }
 }
 
-/// A model could not be loaded.
+/// A checkpoint could not be opened or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum CheckpointError {
+    /// The path does not exist.
+    #[error("{path}: no such file or folder")]
+    NoSuchFile {
+        /// The path given.
+        path: String,
+    },
     /// The path is not a model.
     #[error("{path}: {reason}")]
     NotAModel {
@@ -185,13 +193,42 @@ pub enum LoadError {
     },
 }
 
-impl From<GraphsError> for LoadError {
+impl Fault for CheckpointError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        match self {
+            Self::NoSuchFile { path } => Facts::new(ErrorKind::NotFound).file(path),
+            Self::NotAModel { path, .. } => unsupported.file(path),
+            Self::Gguf(error) => error.facts(),
+            Self::Hf(error) => error.facts(),
+            Self::Packed(error) => error.facts(),
+            Self::Graphs(error) => error.facts(),
+            Self::Config(error) => error.facts(),
+            Self::NoMtp { file } | Self::NoSuchWeight { file, .. } => {
+                Facts::new(ErrorKind::NotFound).file(file)
+            }
+            Self::DraftToken { file, token, vocab_size, .. } => {
+                damaged.file(file).field("d2t").over(*token, *vocab_size)
+            }
+            Self::MissingTensor { file, tensor }
+            | Self::UnexpectedTensor { file, tensor, .. }
+            | Self::WrongShape { file, tensor, .. }
+            | Self::PartialBlock { file, tensor, .. } => damaged.file(file).field(tensor),
+            Self::UnsupportedType { file, tensor, .. } | Self::PackedTensor { file, tensor } => {
+                unsupported.file(file).field(tensor)
+            }
+        }
+    }
+}
+
+impl From<GraphsError> for CheckpointError {
     fn from(error: GraphsError) -> Self {
         Self::Graphs(Box::new(error))
     }
 }
 
-impl From<SafetensorsError> for LoadError {
+impl From<SafetensorsError> for CheckpointError {
     fn from(error: SafetensorsError) -> Self {
         Self::Hf(error.into())
     }
@@ -303,10 +340,10 @@ impl Checkpoint {
         /// [change](TensorInfo::change).
         ///
         /// # Errors
-        /// [`LoadError::NoSuchWeight`], [`LoadError::PackedTensor`] if the model is packed, or the read error
+        /// [`CheckpointError::NoSuchWeight`], [`CheckpointError::PackedTensor`] if the model is packed, or the read error
         /// of the container.
-        fn read(&self, id: WeightId) -> Result<Vec<u8>, LoadError> {
-            let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+        fn read(&self, id: WeightId) -> Result<Vec<u8>, CheckpointError> {
+            let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
             let info = self.weights.get(&id).ok_or_else(no_such)?;
             if info.scales.is_some() {
                 let row_bytes = info.ty.row_bytes(info.n_cols as u64).unwrap_or(0) as usize;
@@ -327,7 +364,7 @@ impl Checkpoint {
                     }
                     Container::Packed(_) | Container::Graphs(_) => {
                         let (file, tensor) = (self.name.clone(), info.name().to_owned());
-                        return Err(LoadError::PackedTensor { file, tensor });
+                        return Err(CheckpointError::PackedTensor { file, tensor });
                     }
                 });
             }
@@ -360,8 +397,8 @@ impl Checkpoint {
         first: usize,
         row_bytes: usize,
         out: &mut [u8],
-    ) -> Result<(), LoadError> {
-        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+    ) -> Result<(), CheckpointError> {
+        let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
         let info = self.weights.get(&id).ok_or_else(no_such)?;
         let name = &info.names[tensor];
         let Some(scales) = &info.scales else {
@@ -377,8 +414,8 @@ impl Checkpoint {
     }
 
     /// Fills `out` with bytes of a stored tensor, from byte `start` on.
-    fn read_at(&self, id: WeightId, name: &str, start: u64, out: &mut [u8]) -> Result<(), LoadError> {
-        let no_such = || LoadError::NoSuchWeight { file: self.name.clone(), id };
+    fn read_at(&self, id: WeightId, name: &str, start: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
+        let no_such = || CheckpointError::NoSuchWeight { file: self.name.clone(), id };
         match &self.container {
             Container::Gguf(file) => Ok(file.read_at(file.tensor(name).ok_or_else(no_such)?, start, out)?),
             Container::Hf(folder) => {
@@ -386,7 +423,7 @@ impl Checkpoint {
                 Ok(shard.read_at(tensor, start, out)?)
             }
             Container::Packed(_) | Container::Graphs(_) => {
-                Err(LoadError::PackedTensor { file: self.name.clone(), tensor: name.to_owned() })
+                Err(CheckpointError::PackedTensor { file: self.name.clone(), tensor: name.to_owned() })
             }
         }
     }
@@ -397,7 +434,7 @@ impl Checkpoint {
     /// [`TokenizerError`] if it is missing, malformed, of an unsupported kind, or has ids beyond
     /// [`ModelConfig::vocab_size`].
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
-        self.tokenizer_and_defaults().map(|(tokenizer, _)| tokenizer)
+        Ok(self.tokenizer_and_defaults()?.0)
     }
 
     /// The tokenizer and the recommended sampling options. One call returns both, because a packed file reads
@@ -416,11 +453,12 @@ impl Checkpoint {
             }
         };
         if tokenizer.vocab_size() > self.config.vocab_size {
-            return Err(TokenizerError::VocabTooLarge {
+            let too_large = TokenizerProblem::VocabTooLarge {
                 file: self.name.clone(),
                 tokenizer: tokenizer.vocab_size(),
                 model: self.config.vocab_size,
-            });
+            };
+            return Err(too_large.into());
         }
         Ok((tokenizer, defaults))
     }

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Checkpoint, Container, LoadError, TensorInfo, WeightId};
+use super::{Checkpoint, CheckpointError, Container, TensorInfo, WeightId};
+use crate::error::LoadError;
 use crate::kernels::{BlockType, FloatEnv};
 use crate::model::arch::parse_config;
 use crate::model::arch::tensors::{self, Place, RowOrder, Slot, is_redundant, mtp_place, place, slots};
@@ -34,7 +35,7 @@ impl Checkpoint {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let _env = FloatEnv::ieee();
-        open(path)
+        Ok(open(path)?)
     }
 
     /// Reads a GGUF model from memory (an embedded fixture); messages call it `name`.
@@ -43,7 +44,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        from_gguf(GgufFile::from_bytes(bytes, name)?)
+        Ok(from_gguf(GgufFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 
     /// Opens the head for multi-token prediction that a `.gguf` file or a Hugging Face folder has beside its model, or alone: a draft
@@ -54,10 +55,10 @@ impl Checkpoint {
     /// folders it is the tensors `mtp.*` of Qwen3.5. A file may leave embedding and output matrix out, which are those of the model.
     ///
     /// # Errors
-    /// [`LoadError::NoMtp`]; otherwise as [`Checkpoint::open`]. More than one such block is refused.
+    /// Kind [`NotFound`](crate::ErrorKind::NotFound): there is no such head; otherwise as [`Checkpoint::open`]. More than one such block is refused.
     pub fn open_mtp(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        open_mtp(path.as_ref())
+        Ok(open_mtp(path.as_ref())?)
     }
 
     /// As [`Checkpoint::open_mtp`], of a GGUF file in memory; messages call it `name`.
@@ -66,7 +67,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open_mtp`].
     pub fn mtp_from_gguf_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        mtp_from_gguf(GgufFile::from_bytes(bytes, name)?)
+        Ok(mtp_from_gguf(GgufFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 
     /// Reads a packed model from memory; messages call it `name`.
@@ -75,11 +76,11 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn from_packed_bytes(bytes: Cow<'static, [u8]>, name: &str) -> Result<Self, LoadError> {
         let _env = FloatEnv::ieee();
-        from_packed(PackedFile::from_bytes(bytes, name)?)
+        Ok(from_packed(PackedFile::from_bytes(bytes, name).map_err(CheckpointError::from)?)?)
     }
 }
 
-fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     match kind(path)? {
         Kind::Graphs => from_graphs(GraphFolder::open(path)?),
         Kind::Folder(folder) => from_folder(folder),
@@ -89,8 +90,8 @@ fn open(path: &Path) -> Result<Checkpoint, LoadError> {
 }
 
 /// Opens the head for multi-token prediction in a file or folder.
-fn open_mtp(path: &Path) -> Result<Checkpoint, LoadError> {
-    let no_mtp = || LoadError::NoMtp { file: path.display().to_string() };
+fn open_mtp(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let no_mtp = || CheckpointError::NoMtp { file: path.display().to_string() };
     match kind(path)? {
         Kind::Gguf => mtp_from_gguf(GgufFile::open(path)?),
         Kind::Folder(folder) => mtp_from_folder(folder),
@@ -107,13 +108,13 @@ enum Kind<'a> {
     Graphs,
 }
 
-fn kind(path: &Path) -> Result<Kind<'_>, LoadError> {
-    let not_a_model = |reason| LoadError::NotAModel { path: path.display().to_string(), reason };
+fn kind(path: &Path) -> Result<Kind<'_>, CheckpointError> {
+    let not_a_model = |reason| CheckpointError::NotAModel { path: path.display().to_string(), reason };
     if path.is_dir() {
         return Ok(if path.join(ENDS).exists() { Kind::Graphs } else { Kind::Folder(path) });
     }
     if !path.exists() {
-        return Err(not_a_model("no such file or folder"));
+        return Err(CheckpointError::NoSuchFile { path: path.display().to_string() });
     }
     if is_kind(path, b"GGUF", "gguf") {
         return Ok(Kind::Gguf);
@@ -139,7 +140,7 @@ fn is_kind(path: &Path, magic: &[u8], extension: &str) -> bool {
     by_content || path.extension().is_some_and(|e| e.eq_ignore_ascii_case(extension))
 }
 
-fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
+fn from_gguf(file: GgufFile) -> Result<Checkpoint, CheckpointError> {
     let config = gguf_config(&file)?;
     let mut weights = HashMap::new();
     for slot in slots(&config) {
@@ -156,7 +157,7 @@ fn from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
     Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
-fn gguf_config(file: &GgufFile) -> Result<ModelConfig, LoadError> {
+fn gguf_config(file: &GgufFile) -> Result<ModelConfig, CheckpointError> {
     let factors = StoredFactors {
         factors: rope_factors(file, "rope_freqs.weight")?,
         short: rope_factors(file, "rope_factors_short.weight")?,
@@ -172,9 +173,9 @@ fn gguf_name(file: &GgufFile) -> String {
     name.or_else(stem).unwrap_or_default()
 }
 
-fn in_gguf(file: &GgufFile, name: String) -> Result<Found<'_>, LoadError> {
+fn in_gguf(file: &GgufFile, name: String) -> Result<Found<'_>, CheckpointError> {
     let Some(tensor) = file.tensor(&name) else {
-        return Err(LoadError::MissingTensor { file: file.name().to_owned(), tensor: name });
+        return Err(CheckpointError::MissingTensor { file: file.name().to_owned(), tensor: name });
     };
     Ok(Found {
         file: file.file_of(tensor),
@@ -192,11 +193,11 @@ fn block_of(name: &str) -> Option<usize> {
 }
 
 /// Opens the head for multi-token prediction in a GGUF file, whether the file has the model too or not.
-fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
+fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, CheckpointError> {
     let model = gguf_config(&file)?;
     let block = model.n_layers();
     if n_mtp_blocks(&file, &model)? == 0 {
-        return Err(LoadError::NoMtp { file: file.name().to_owned() });
+        return Err(CheckpointError::NoMtp { file: file.name().to_owned() });
     }
     let (config, container) = (mtp_config(model, file.name())?, tensors::Container::Gguf);
     let mut weights = HashMap::new();
@@ -215,10 +216,10 @@ fn mtp_from_gguf(file: GgufFile) -> Result<Checkpoint, LoadError> {
 }
 
 /// The head for multi-token prediction of a model: one layer like the model's last one with attention.
-fn mtp_config(model: ModelConfig, file: &str) -> Result<ModelConfig, LoadError> {
+fn mtp_config(model: ModelConfig, file: &str) -> Result<ModelConfig, CheckpointError> {
     let attends = |layer: &&LayerPlan| matches!(layer.mixer, Mixer::Attention(_));
     let layer = model.layers.iter().rev().find(attends).cloned();
-    let layer = layer.ok_or_else(|| LoadError::NoMtp { file: file.to_owned() })?;
+    let layer = layer.ok_or_else(|| CheckpointError::NoMtp { file: file.to_owned() })?;
     let config = ModelConfig { layers: vec![layer], draft_head: Some(DraftHead::Mtp), ..model };
     config.validate(file)?;
     Ok(config)
@@ -230,10 +231,10 @@ fn is_of_target(slot: &Slot) -> bool {
 }
 
 /// Opening a packed file has checked its tensor table against the architecture.
-fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
+fn from_packed(file: PackedFile) -> Result<Checkpoint, CheckpointError> {
     if file.piece().is_some() {
         let reason = "one file of a model that is kept as graphs; name their folder";
-        return Err(LoadError::NotAModel { path: file.file().to_owned(), reason });
+        return Err(CheckpointError::NotAModel { path: file.file().to_owned(), reason });
     }
     let (config, name) = (file.config().clone(), file.name().to_owned());
     Ok(Checkpoint {
@@ -246,7 +247,7 @@ fn from_packed(file: PackedFile) -> Result<Checkpoint, LoadError> {
     })
 }
 
-fn from_graphs(folder: GraphFolder) -> Result<Checkpoint, LoadError> {
+fn from_graphs(folder: GraphFolder) -> Result<Checkpoint, CheckpointError> {
     let (config, name) = (folder.config().clone(), folder.ends().name().to_owned());
     // Both graphs of a block have the same tensors.
     let weights = folder.files().flat_map(packed_tensors).collect();
@@ -279,19 +280,19 @@ fn trimmed(dims: &[u64]) -> Vec<u64> {
 }
 
 /// Divisors of frequencies; the tensor is small, so it is read immediately.
-fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, LoadError> {
+fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, CheckpointError> {
     /// Half of the largest head.
     const FACTORS_MAX: u64 = crate::model::config::HEAD_DIM_MAX as u64 / 2;
     let Some(tensor) = file.tensor(name) else { return Ok(None) };
     if tensor.ty.block_type() != Some(BlockType::F32) {
-        return Err(LoadError::UnsupportedType {
+        return Err(CheckpointError::UnsupportedType {
             file: file.file_of(tensor).to_owned(),
             tensor: tensor.name.clone(),
             ty: tensor.ty.to_string(),
         });
     }
     if tensor.dims.len() != 1 || tensor.dims[0] > FACTORS_MAX {
-        return Err(LoadError::WrongShape {
+        return Err(CheckpointError::WrongShape {
             file: file.file_of(tensor).to_owned(),
             tensor: tensor.name.clone(),
             expected: vec![FACTORS_MAX],
@@ -303,7 +304,7 @@ fn rope_factors(file: &GgufFile, name: &str) -> Result<Option<Vec<f32>>, LoadErr
     Ok(Some(values.iter().map(|b| f32::from_le_bytes(*b)).collect()))
 }
 
-fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
+fn from_folder(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let folder = HfFolder::open(path)?;
     let config = folder_config(&folder, path)?;
     if config.eagle3().is_some() {
@@ -323,7 +324,11 @@ fn from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
 }
 
 /// Opens the EAGLE-3 head in a folder, which may leave the embedding to the target.
-fn eagle3_from_folder(folder: HfFolder, config: ModelConfig, path: &Path) -> Result<Checkpoint, LoadError> {
+fn eagle3_from_folder(
+    folder: HfFolder,
+    config: ModelConfig,
+    path: &Path,
+) -> Result<Checkpoint, CheckpointError> {
     let mut weights = HashMap::new();
     for slot in slots(&config) {
         let is_there = |name: &str| folder.tensor(name).is_some();
@@ -350,7 +355,7 @@ fn draft_tokens(
     folder: &HfFolder,
     config: &ModelConfig,
     path: &Path,
-) -> Result<Option<Arc<[TokenId]>>, LoadError> {
+) -> Result<Option<Arc<[TokenId]>>, CheckpointError> {
     let (n_tokens, vocab_size) = (config.n_logits(), config.vocab_size);
     if n_tokens == vocab_size {
         return Ok(None);
@@ -359,10 +364,10 @@ fn draft_tokens(
     let Found { shape, ty_name, file, .. } = in_folder(folder, path, tensor.to_owned())?;
     let (file, expected) = (file.to_owned(), vec![n_tokens as u64]);
     if shape != expected {
-        return Err(LoadError::WrongShape { file, tensor: tensor.to_owned(), expected, found: shape });
+        return Err(CheckpointError::WrongShape { file, tensor: tensor.to_owned(), expected, found: shape });
     }
     if ty_name != "I64" {
-        return Err(LoadError::UnsupportedType { file, tensor: tensor.to_owned(), ty: ty_name });
+        return Err(CheckpointError::UnsupportedType { file, tensor: tensor.to_owned(), ty: ty_name });
     }
     let bytes = folder.tensor(tensor).map_or(Ok(Vec::new()), |(shard, tensor)| shard.read(tensor))?;
     let mut seen = HashSet::with_capacity(n_tokens);
@@ -371,19 +376,19 @@ fn draft_tokens(
         let known = u32::try_from(token).ok().filter(|&token| (token as usize) < vocab_size);
         known.filter(|&token| seen.insert(token)).map(TokenId).ok_or_else(|| {
             let (file, index) = (file.clone(), index as usize);
-            LoadError::DraftToken { file, index, token, vocab_size }
+            CheckpointError::DraftToken { file, index, token, vocab_size }
         })
     });
     tokens.collect::<Result<_, _>>().map(Some)
 }
 
 /// Opens the head for multi-token prediction of the model in a folder.
-fn mtp_from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
+fn mtp_from_folder(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let folder = HfFolder::open(path)?;
     let model = folder_config(&folder, path)?;
     if !model.architecture.family().has_mtp() || !stored_in(&folder).any(|(_, name)| name.starts_with("mtp."))
     {
-        return Err(LoadError::NoMtp { file: path.display().to_string() });
+        return Err(CheckpointError::NoMtp { file: path.display().to_string() });
     }
     let root = root_of(&model, &folder);
     let (config, container) = (mtp_config(model, &path.display().to_string())?, tensors::Container::Json);
@@ -404,7 +409,7 @@ fn mtp_from_folder(path: &Path) -> Result<Checkpoint, LoadError> {
     Ok(Checkpoint { name, container, config, weights, draft_tokens, pre_tokenizer: None })
 }
 
-fn folder_config(folder: &HfFolder, path: &Path) -> Result<ModelConfig, LoadError> {
+fn folder_config(folder: &HfFolder, path: &Path) -> Result<ModelConfig, CheckpointError> {
     let config_file = path.join("config.json").display().to_string();
     let Some(config_text) = folder.text("config.json")? else {
         let folder = path.display().to_string();
@@ -418,9 +423,9 @@ fn folder_name(path: &Path) -> String {
     name.unwrap_or_else(|| path.display().to_string())
 }
 
-fn in_folder<'a>(folder: &'a HfFolder, path: &Path, name: String) -> Result<Found<'a>, LoadError> {
+fn in_folder<'a>(folder: &'a HfFolder, path: &Path, name: String) -> Result<Found<'a>, CheckpointError> {
     let Some((shard, tensor)) = folder.tensor(&name) else {
-        return Err(LoadError::MissingTensor { file: path.display().to_string(), tensor: name });
+        return Err(CheckpointError::MissingTensor { file: path.display().to_string(), tensor: name });
     };
     Ok(Found {
         file: shard.name(),
@@ -475,8 +480,8 @@ struct Found<'a> {
 fn check<'a>(
     slot: &Slot,
     place: Place,
-    find: impl Fn(String) -> Result<Found<'a>, LoadError>,
-) -> Result<TensorInfo, LoadError> {
+    find: impl Fn(String) -> Result<Found<'a>, CheckpointError>,
+) -> Result<TensorInfo, CheckpointError> {
     let Place { names, shape: expected, rows: order, change, scales, or: _ } = place;
     let is_vector = slot.shape.len() == 1;
     // Each factor is bounded by the limits of `ModelConfig`, so both fit in usize.
@@ -490,18 +495,18 @@ fn check<'a>(
         let Found { file, name, shape, ty, ty_name } = find(name.clone())?;
         let file = || file.to_owned();
         if trimmed(&shape) != trimmed(&expected) {
-            return Err(LoadError::WrongShape { file: file(), tensor: name, expected, found: shape });
+            return Err(CheckpointError::WrongShape { file: file(), tensor: name, expected, found: shape });
         }
         // The elements of a vector are used one by one, so only plain floats are accepted. The parts of a tensor
         // have one type.
         let fits =
             |ty: &BlockType| (!is_vector || ty.block_len() == 1) && first.is_none_or(|first| first == *ty);
         let Some(ty) = ty.filter(fits) else {
-            return Err(LoadError::UnsupportedType { file: file(), tensor: name, ty: ty_name });
+            return Err(CheckpointError::UnsupportedType { file: file(), tensor: name, ty: ty_name });
         };
         if !n_cols.is_multiple_of(ty.block_len()) {
             let (block_len, ty) = (ty.block_len(), ty.name());
-            return Err(LoadError::PartialBlock { file: file(), tensor: name, n_cols, block_len, ty });
+            return Err(CheckpointError::PartialBlock { file: file(), tensor: name, n_cols, block_len, ty });
         }
         first = Some(ty);
     }
@@ -514,8 +519,8 @@ fn check_mxfp4<'a>(
     n_cols: usize,
     (n_rows, order, change): (usize, RowOrder, tensors::Change),
     (names, expected, scales): (Vec<String>, Vec<u64>, String),
-    find: impl Fn(String) -> Result<Found<'a>, LoadError>,
-) -> Result<TensorInfo, LoadError> {
+    find: impl Fn(String) -> Result<Found<'a>, CheckpointError>,
+) -> Result<TensorInfo, CheckpointError> {
     let ty = BlockType::Mxfp4;
     let (block_len, n_blocks) = (ty.block_len(), (n_cols / ty.block_len()) as u64);
     let rows = &expected[..expected.len() - 1];
@@ -524,13 +529,19 @@ fn check_mxfp4<'a>(
         let Found { file, name, shape, ty_name, .. } = find(name.clone())?;
         let file = file.to_owned();
         if ty_name != "U8" {
-            return Err(LoadError::UnsupportedType { file, tensor: name, ty: ty_name });
+            return Err(CheckpointError::UnsupportedType { file, tensor: name, ty: ty_name });
         }
         if !n_cols.is_multiple_of(block_len) {
-            return Err(LoadError::PartialBlock { file, tensor: name, n_cols, block_len, ty: ty.name() });
+            return Err(CheckpointError::PartialBlock {
+                file,
+                tensor: name,
+                n_cols,
+                block_len,
+                ty: ty.name(),
+            });
         }
         if trimmed(&shape) != trimmed(&expected) {
-            return Err(LoadError::WrongShape { file, tensor: name, expected, found: shape });
+            return Err(CheckpointError::WrongShape { file, tensor: name, expected, found: shape });
         }
     }
     Ok(TensorInfo { names, ty, n_rows, n_cols, order, change, scales: Some(scales) })
@@ -540,12 +551,12 @@ fn refuse_unexpected<'a>(
     config: &ModelConfig,
     weights: &HashMap<WeightId, TensorInfo>,
     stored: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<(), LoadError> {
+) -> Result<(), CheckpointError> {
     let names = weights.values().flat_map(|info| info.names.iter().chain(&info.scales));
     let used: HashSet<&str> = names.map(String::as_str).collect();
     for (file, name) in stored {
         if !used.contains(name) && !is_redundant(name, config) {
-            return Err(LoadError::UnexpectedTensor {
+            return Err(CheckpointError::UnexpectedTensor {
                 file: file.to_owned(),
                 tensor: name.to_owned(),
                 architecture: config.architecture.name(),

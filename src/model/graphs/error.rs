@@ -4,9 +4,11 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::error::of_alloc;
 use crate::kernels::AllocError;
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
+use refrain_files::{ErrorKind, Facts, Fault};
 
 /// A folder of graphs could not be used.
 #[derive(Debug, Error)]
@@ -64,4 +66,23 @@ pub enum GraphsError {
     /// A graph could not be loaded during the measurement of times.
     #[error(transparent)]
     Layers(#[from] LayersError),
+}
+
+impl Fault for GraphsError {
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Self::Packed(error) => error.facts(),
+            Self::Foreign { file, field, .. } => Facts::new(ErrorKind::Mismatch).file(file).field(field),
+            Self::Recurrent { file } | Self::Widened { file } => {
+                Facts::new(ErrorKind::Unsupported).file(file)
+            }
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::MemoryLimit { needed, limit } => {
+                Facts::new(ErrorKind::OverLimit).field("graph_memory_max").over(*needed, *limit)
+            }
+            Self::Alloc(error) => of_alloc(error),
+            Self::Spawn(source) => Facts::io(source.kind()),
+            Self::Layers(error) => error.facts(),
+        }
+    }
 }

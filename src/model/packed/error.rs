@@ -2,8 +2,10 @@
 
 use thiserror::Error;
 
+use crate::error::of_pack;
 use crate::kernels::PackError;
 use crate::model::config::ConfigError;
+use refrain_files::{ErrorKind, Facts, Fault};
 
 /// A packed file is invalid or could not be read.
 #[derive(Debug, Error)]
@@ -254,8 +256,43 @@ pub enum PackedFileError {
     },
 }
 
-impl From<PackedFileError> for refrain_tokenizer::TokenizerError {
+impl Fault for PackedFileError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        match self {
+            Self::Io { file, source } | Self::Map { file, source } => Facts::io(source.kind()).file(file),
+            Self::BigEndianHost { file } | Self::Version { file, .. } | Self::PanelLayout { file, .. } => {
+                unsupported.file(file)
+            }
+            Self::Magic { file, .. }
+            | Self::FileLength { file, .. }
+            | Self::HeaderChecksum { file, .. }
+            | Self::Header { file, .. }
+            | Self::SizeOverflow { file } => damaged.file(file),
+            Self::Truncated { file, field, offset, .. }
+            | Self::SectionChecksum { file, section: field, offset, .. } => {
+                damaged.file(file).field(field).at(*offset)
+            }
+            Self::OverLimit { file, field, offset, value, limit } => {
+                Facts::new(ErrorKind::OverLimit).file(file).field(field).at(*offset).over(*value, *limit)
+            }
+            Self::Config(error) => error.facts(),
+            Self::NotUtf8 { file, part, offset } => damaged.file(file).field(part).at(*offset),
+            Self::Name { file, field, .. }
+            | Self::Count { file, field, .. }
+            | Self::Shape { file, tensor: field, .. }
+            | Self::Offset { file, field, .. }
+            | Self::Length { file, field, .. }
+            | Self::Piece { file, field, .. } => damaged.file(file).field(field),
+            Self::Type { file, tensor, .. } => unsupported.file(file).field(tensor),
+            Self::Pack { file, tensor, source } => of_pack(source).file(file).field(tensor),
+        }
+    }
+}
+
+impl From<PackedFileError> for refrain_tokenizer::TokenizerProblem {
     fn from(error: PackedFileError) -> Self {
-        Self::Container(Box::new(error))
+        Self::Container(error.into())
     }
 }

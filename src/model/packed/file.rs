@@ -22,7 +22,7 @@ use crate::model::generation_defaults::{GENERATION_CONFIG, GenerationDefaults};
 use refrain_containers::Source;
 use refrain_containers::gguf::{GgufFile, GgufValue};
 use refrain_stream::DirectFile;
-use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError};
+use refrain_tokenizer::{PRE_TOKENIZER, Tokenizer, TokenizerError, TokenizerProblem};
 
 /// Bytes of a section that are read at a time during verification.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -221,7 +221,7 @@ impl PackedFile {
     /// Builds the tokenizer from the packed tokenizer files, after verifying their checksum.
     ///
     /// # Errors
-    /// [`TokenizerError`], as for the packed model; [`TokenizerError::Container`] if the section is damaged.
+    /// As for the packed model; [`TokenizerProblem::Container`] if the section is damaged.
     pub fn tokenizer(&self) -> Result<Tokenizer, TokenizerError> {
         self.tokenizer_and_defaults(None).map(|(tokenizer, _)| tokenizer)
     }
@@ -236,7 +236,7 @@ impl PackedFile {
         if tokenizer::is_gguf(&names) {
             let bytes = files.into_iter().next().map(|(_, bytes)| bytes).unwrap_or_default();
             let gguf = GgufFile::from_bytes(bytes.into(), self.file());
-            let mut gguf = gguf.map_err(|source| TokenizerError::PackedGguf { source })?;
+            let mut gguf = gguf.map_err(|source| TokenizerProblem::PackedGguf { source })?;
             if let Some(name) = pre_tokenizer {
                 gguf.set_default(PRE_TOKENIZER, GgufValue::String(name.to_owned()));
             }

@@ -11,7 +11,7 @@ use super::plan::{PlannedSection, Scope, plan};
 use super::sum::SectionSum;
 use super::{HEADER_BYTES_MAX, PAGE_BYTES, tokenizer};
 use crate::kernels::BlockType;
-use crate::model::checkpoint::{Checkpoint, Container, LoadError};
+use crate::model::checkpoint::{Checkpoint, CheckpointError, Container};
 use crate::model::resident::TensorSource;
 use crate::model::weights::{LoadOptions, Loader, WeightsError};
 use refrain_containers::gguf::GgufWriteError;
@@ -54,7 +54,7 @@ pub enum WritePackedError {
     BigEndianHost,
     /// A file of the model could not be read.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] CheckpointError),
     /// The weights could not be read or packed.
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -210,9 +210,9 @@ pub(super) const PACKED_BY: &str = concat!("refrain ", env!("CARGO_PKG_VERSION")
 pub(super) fn tokenizer_files(checkpoint: &Checkpoint) -> Result<tokenizer::Files, WritePackedError> {
     Ok(match checkpoint.container() {
         Container::Gguf(file) => tokenizer::from_gguf(file)?,
-        Container::Hf(folder) => tokenizer::from_folder(folder).map_err(LoadError::from)?,
-        Container::Packed(file) => file.tokenizer_files().map_err(LoadError::from)?,
-        Container::Graphs(folder) => folder.ends().tokenizer_files().map_err(LoadError::from)?,
+        Container::Hf(folder) => tokenizer::from_folder(folder).map_err(CheckpointError::from)?,
+        Container::Packed(file) => file.tokenizer_files().map_err(CheckpointError::from)?,
+        Container::Graphs(folder) => folder.ends().tokenizer_files().map_err(CheckpointError::from)?,
     })
 }
 

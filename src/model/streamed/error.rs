@@ -4,9 +4,11 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::error::{of_alloc, of_pack};
 use crate::kernels::{AllocError, PackError};
 use crate::model::layers::LayersError;
 use crate::model::packed::PackedFileError;
+use refrain_files::{ErrorKind, Facts, Fault};
 use refrain_stream::StreamOptionError;
 
 /// A model could not be set up for streaming. Nothing stays open or allocated.
@@ -69,4 +71,30 @@ pub enum StreamedError {
     /// A section that stays in memory could not be read.
     #[error(transparent)]
     Layers(#[from] LayersError),
+}
+
+impl Fault for StreamedError {
+    fn facts(&self) -> Facts<'_> {
+        match self {
+            Self::NotPacked { file } | Self::InMemory { file } | Self::Widened { file } => {
+                Facts::new(ErrorKind::Unsupported).file(file)
+            }
+            Self::Options(error) => {
+                let invalid = Facts::new(ErrorKind::InvalidArgument);
+                match error {
+                    StreamOptionError::Bandwidth { given } => invalid.field("bandwidth_max").value(*given),
+                    StreamOptionError::StallTime => invalid.field("stall_max").value(0u64),
+                }
+            }
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::Packed(error) => error.facts(),
+            Self::MemoryLimit { needed, limit, .. } => {
+                Facts::new(ErrorKind::OverLimit).field("streaming").over(*needed, *limit)
+            }
+            Self::Alloc(error) => of_alloc(error),
+            Self::Rows(error) => of_pack(error),
+            Self::Spawn(source) => Facts::io(source.kind()),
+            Self::Layers(error) => error.facts(),
+        }
+    }
 }

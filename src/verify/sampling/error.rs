@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use refrain_files::{ErrorKind, Facts, Fault};
+
 /// A token could not be chosen, or an option was refused.
 #[derive(Debug, Error, Clone, PartialEq)]
 #[non_exhaustive]
@@ -38,4 +40,19 @@ pub enum SamplingError {
         /// Position in the sequence.
         position: usize,
     },
+}
+
+impl Fault for SamplingError {
+    fn facts(&self) -> Facts<'_> {
+        let invalid = Facts::new(ErrorKind::InvalidArgument);
+        let no_token = Facts::new(ErrorKind::NoToken);
+        match self {
+            Self::OutOfRange { option, given, .. } => Facts { value: Some(*given), ..invalid.field(option) },
+            Self::BiasOutOfVocabulary { token, vocab_size } => {
+                invalid.field("logit_bias").over(*token, *vocab_size)
+            }
+            Self::NoCandidate { .. } => no_token,
+            Self::InfiniteLogit { token, .. } => no_token.field("token").value(*token),
+        }
+    }
 }

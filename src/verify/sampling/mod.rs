@@ -25,14 +25,13 @@ pub use options::Sampling;
 ///
 /// Called once for each visited node, in order of position, with the text that plain decoding would have there. The
 /// result must be a function of the arguments alone; otherwise the output would depend on drafting. A logit of +∞
-/// ends the generation with [`SamplingError::InfiniteLogit`]. To force a token, forbid all others.
+/// ends the generation (kind [`NoToken`](crate::ErrorKind::NoToken)). To force a token, forbid all others.
 pub trait LogitsProcessor: Send {
     /// `tokens`: the prompt and all output before this token; `logits`: `[vocab_size]`.
     ///
     /// # Errors
-    /// The processor has no result. The generation ends with
-    /// [`GenerateError::Processor`](crate::GenerateError::Processor), after the tokens that plain decoding would have
-    /// given before this one.
+    /// The processor has no result. The generation ends with an error of the kind [`Processor`](crate::ErrorKind::Processor), whose source
+    /// is this one, after the tokens that plain decoding would have given before.
     fn process(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), ProcessorError>;
 }
 
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     fn choose(config: Sampling, tokens: &[TokenId], logits: &[f32]) -> Result<TokenId, SamplingError> {
-        config.check(logits.len())?;
+        config.check_options(logits.len())?;
         Sampler::new(Kernels::detect(), config, Breakers::default(), 0).choose(tokens, &mut logits.to_vec())
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dry::DryOptions;
 use super::error::SamplingError;
+use crate::error::GenerateError;
 use crate::model::GenerationDefaults;
 use refrain_trees::TokenId;
 
@@ -62,8 +63,12 @@ impl Sampling {
     /// Checks every option.
     ///
     /// # Errors
-    /// [`SamplingError`] for the first option outside its range.
-    pub fn check(&self, vocab_size: usize) -> Result<(), SamplingError> {
+    /// The first option outside its range, which is the error's [field](GenerateError::field).
+    pub fn check(&self, vocab_size: usize) -> Result<(), GenerateError> {
+        Ok(self.check_options(vocab_size)?)
+    }
+
+    pub(crate) fn check_options(&self, vocab_size: usize) -> Result<(), SamplingError> {
         let in_range = |option, given: f32, range, ok: bool| match ok {
             true => Ok(()),
             false => Err(SamplingError::OutOfRange { option, given: f64::from(given), range }),
@@ -143,7 +148,7 @@ mod tests {
 
     #[test]
     fn options_out_of_range_are_named() {
-        let out_of_range = |config: Sampling| match config.check(2) {
+        let out_of_range = |config: Sampling| match config.check_options(2) {
             Err(SamplingError::OutOfRange { option, .. }) => option,
             other => panic!("{other:?}"),
         };
@@ -165,7 +170,7 @@ mod tests {
         assert_eq!(breakers(vec![String::new()]), "dry.breakers");
         assert_eq!(breakers(vec!["x".repeat(257)]), "dry.breakers");
         let far = Sampling { logit_bias: vec![(TokenId(2), 0.0)], ..base };
-        assert_eq!(far.check(2), Err(SamplingError::BiasOutOfVocabulary { token: 2, vocab_size: 2 }));
+        assert_eq!(far.check_options(2), Err(SamplingError::BiasOutOfVocabulary { token: 2, vocab_size: 2 }));
     }
 
     #[test]

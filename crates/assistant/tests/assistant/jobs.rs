@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
 
-use refrain::error::ProcessorError;
-use refrain::{LogitsProcessor, TokenId};
+use refrain::{LogitsProcessor, ProcessorError, TokenId};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, Job, JobEvent, JobOptions, Priority, SummarizeRequest, TaskError,
 };

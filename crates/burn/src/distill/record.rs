@@ -3,6 +3,7 @@
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::HiddenStates;
 use refrain::internals::draft::CostProfile;
+use refrain::internals::error::SessionProblem;
 use refrain::{CancelToken, Engine, EngineOptions, SessionError, SessionOptions};
 
 use super::text::Passage;
@@ -82,7 +83,7 @@ impl Recorder {
     /// Loads the target.
     ///
     /// # Errors
-    /// [`Error::Engine`].
+    /// [`Error::Load`].
     pub fn open(checkpoint: &Checkpoint, n_threads: Option<usize>) -> Result<Self, Error> {
         let options = EngineOptions {
             n_threads,
@@ -117,8 +118,8 @@ impl Recorder {
     ) -> Result<Record, Error> {
         let max = self.engine.config().n_layers() - 1;
         if let Some(given) = layer_idx.filter(|&layer_idx| layer_idx > max) {
-            let error = SessionError::OutOfRange { option: "layer_idx", given, min: 0, max };
-            return Err(error.into());
+            let error = SessionProblem::OutOfRange { option: "layer_idx", given, min: 0, max };
+            return Err(SessionError::from(error).into());
         }
         self.run(passages, layer_idx, None, n_max, progress)
     }

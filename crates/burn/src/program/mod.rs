@@ -174,9 +174,8 @@ fn read(model: &std::path::Path, args: &TextArgs) -> Result<(Recorder, Vec<Passa
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Engine(error) => error.into(),
+            Error::Load(error) => error.into(),
             Error::Generate(error) => error.into(),
-            Error::Predictor(error) => error.into(),
             Error::Usage(problem) => Self::usage(problem, "choose another"),
             Error::TooFewPositions { .. } | Error::TooFewPassages { .. } => {
                 Self::input(error, "give more text with --text")

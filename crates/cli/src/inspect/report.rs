@@ -1,6 +1,6 @@
 //! The report on a model, in one form for all containers.
 
-use refrain::internals::tokenizer::TokenizerParts as _;
+use refrain::internals::tokenizer::{PRE_TOKENIZER, TokenizerParts as _};
 use std::collections::BTreeMap;
 
 use refrain::architecture::ModelConfig;
@@ -149,7 +149,7 @@ impl Report {
                 }
                 self.tokenizer = Some(TokenizerReport::new(&tokenizer));
             }
-            Err(error @ TokenizerError::NoPreTokenizer { .. }) => {
+            Err(error) if error.field() == Some(PRE_TOKENIZER) => {
                 self.unsupported.push(format!("tokenizer: {error} (--pre-tokenizer names one)"));
             }
             Err(error) => self.unsupported.push(format!("tokenizer: {error}")),

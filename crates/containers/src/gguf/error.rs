@@ -1,5 +1,6 @@
 //! Errors in GGUF files: one variant per rule of the format.
 
+use refrain_files::{ErrorKind, Facts, Fault};
 use thiserror::Error;
 
 /// An error in a GGUF file. Offsets are from the start of the file.
@@ -258,4 +259,47 @@ pub enum GgufError {
         /// The number of parts that the file states.
         count: u64,
     },
+}
+
+impl Fault for GgufError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let unsupported = Facts::new(ErrorKind::Unsupported);
+        let over_limit = Facts::new(ErrorKind::OverLimit);
+        match self {
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::Magic { file, .. } => damaged.file(file),
+            Self::BigEndian { file } | Self::Version { file, .. } => unsupported.file(file),
+            Self::Truncated { file, field, offset, .. }
+            | Self::NotUtf8 { file, field, offset }
+            | Self::ValueType { file, field, offset, .. }
+            | Self::Bool { file, field, offset, .. }
+            | Self::DuplicateKey { file, key: field, offset }
+            | Self::Misaligned { file, tensor: field, offset, .. }
+            | Self::OutOfFile { file, tensor: field, offset, .. }
+            | Self::Overlap { file, tensor: field, offset, .. } => {
+                damaged.file(file).field(field).at(*offset)
+            }
+            Self::OverLimit { file, field, offset, value, limit } => {
+                over_limit.file(file).field(field).at(*offset).over(*value, *limit)
+            }
+            Self::ArrayDepth { file, field, offset, limit } => {
+                over_limit.file(file).field(field).at(*offset).limit(*limit)
+            }
+            Self::DimCount { file, tensor, n_dims, limit } => {
+                let kind = if n_dims > limit { over_limit } else { damaged };
+                kind.file(file).field(tensor).over(*n_dims, *limit)
+            }
+            Self::Alignment { file, limit, .. } => {
+                damaged.file(file).field("general.alignment").limit(*limit)
+            }
+            Self::DuplicateTensor { file, tensor }
+            | Self::ZeroDim { file, tensor, .. }
+            | Self::SizeOverflow { file, tensor, .. }
+            | Self::PartialBlock { file, tensor, .. } => damaged.file(file).field(tensor),
+            Self::SplitField { file, field, .. } => damaged.file(file).field(field),
+            Self::SplitName { file, .. } => Facts::new(ErrorKind::Mismatch).file(file),
+            Self::SplitInMemory { file, .. } => unsupported.file(file),
+        }
+    }
 }

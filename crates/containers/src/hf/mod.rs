@@ -3,6 +3,7 @@
 mod folder;
 mod safetensors;
 
+use refrain_files::{ErrorKind, Facts, Fault};
 use thiserror::Error;
 
 pub use folder::{HfFolder, JSON_BYTES_MAX, SHARDS_MAX, ShardIndex};
@@ -143,6 +144,31 @@ pub enum SafetensorsError {
     },
 }
 
+impl Fault for SafetensorsError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let over_limit = Facts::new(ErrorKind::OverLimit);
+        match self {
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::HeaderTooLarge { file, len, limit } => over_limit.file(file).over(*len, *limit),
+            Self::TooManyTensors { file, count, limit } => over_limit.file(file).over(*count, *limit),
+            Self::TooManyDims { file, tensor, n_dims, limit } => {
+                over_limit.file(file).field(tensor).over(*n_dims, *limit)
+            }
+            Self::WrongSize { file, tensor, begin, .. } | Self::Overlap { file, tensor, begin, .. } => {
+                damaged.file(file).field(tensor).at(*begin)
+            }
+            Self::SizeOverflow { file, tensor, .. } | Self::OutOfFile { file, tensor, .. } => {
+                damaged.file(file).field(tensor)
+            }
+            Self::Gap { file, begin, .. } => damaged.file(file).at(*begin),
+            Self::TooShort { file, .. } | Self::HeaderTruncated { file, .. } | Self::Header { file, .. } => {
+                damaged.file(file)
+            }
+        }
+    }
+}
+
 /// An error in a folder.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -230,4 +256,23 @@ pub enum HfError {
     /// A `.safetensors` file is invalid.
     #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
+}
+
+impl Fault for HfError {
+    fn facts(&self) -> Facts<'_> {
+        let damaged = Facts::new(ErrorKind::Damaged);
+        let over_limit = Facts::new(ErrorKind::OverLimit);
+        match self {
+            Self::Io { file, source } => Facts::io(source.kind()).file(file),
+            Self::MissingFile { folder, file } => Facts::new(ErrorKind::NotFound).file(folder).field(file),
+            Self::TooLarge { file, len, limit } => over_limit.file(file).over(*len, *limit),
+            Self::TooManyShards { file, count, limit } => over_limit.file(file).over(*count, *limit),
+            Self::NotUtf8 { file, offset } => damaged.file(file).at(*offset),
+            Self::NotInShard { file, tensor, .. } | Self::NotInIndex { file, tensor, .. } => {
+                damaged.file(file).field(tensor)
+            }
+            Self::Index { file, .. } | Self::ShardName { file, .. } => damaged.file(file),
+            Self::Safetensors(error) => error.facts(),
+        }
+    }
 }

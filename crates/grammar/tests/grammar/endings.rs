@@ -3,10 +3,10 @@
 
 use std::error::Error;
 
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    Engine, Event, FinishReason, GenerateError, GenerateOptions, LogitsProcessor, SessionOptions, TokenId,
+    Engine, ErrorKind, Event, FinishReason, GenerateOptions, LogitsProcessor, ProcessorError, SessionOptions,
+    TokenId,
 };
 use refrain_grammar::{Grammar, GrammarError, JsonOptions};
 
@@ -36,7 +36,7 @@ fn output(engine: &Engine, session: SessionOptions, known: &[TokenId], options: 
             Ok(Event::Done(summary)) => end = Some(Ok(summary.finish)),
             Ok(event) => panic!("{event:?}"),
             Err(error) => {
-                assert!(matches!(error, GenerateError::Processor(_)), "{error:?}");
+                assert_eq!(error.kind(), ErrorKind::Processor, "{error:?}");
                 let source = error.source().and_then(|source| source.downcast_ref::<GrammarError>());
                 end = Some(Err(source.expect("an error of the grammar").clone()));
             }
@@ -154,7 +154,8 @@ fn a_forced_token_that_is_forbidden_ends_the_output() {
         let options = grammar.constrain(GenerateOptions { processors: vec![Box::new(forbids)], ..short() });
         let events: Vec<_> = session.generate(options).unwrap().collect();
         assert_eq!(events.len(), 3, "{events:?}");
-        assert!(matches!(events.last(), Some(Err(GenerateError::Sampling(_)))), "{events:?}");
+        let error = events.last().unwrap().as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoToken, "{error:?}");
     }
 }
 

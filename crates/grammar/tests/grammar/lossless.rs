@@ -5,11 +5,10 @@
 //! that keeps one token too many.
 
 use refrain::drafting::DraftSource;
-use refrain::error::ProcessorError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
 use refrain::{
-    Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, Role, Sampling, SessionOptions,
-    TokenId,
+    Drafting, Engine, FinishReason, GenerateOptions, LogitsProcessor, Origin, ProcessorError, Role, Sampling,
+    SessionOptions, TokenId,
 };
 use refrain_grammar::Grammar;
 

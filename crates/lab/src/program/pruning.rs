@@ -54,7 +54,7 @@ pub(super) fn bench(args: &BenchPruningArgs) -> Result<Exit, Failure> {
 impl From<PruningBenchError> for Failure {
     fn from(error: PruningBenchError) -> Self {
         match error {
-            PruningBenchError::Weights(error) => refrain::EngineError::from(error).into(),
+            PruningBenchError::Weights(error) => refrain::LoadError::from(error).into(),
             PruningBenchError::Predictor(error) => Self::usage(error, "choose a value in the range"),
             _ => Self::new(Exit::Failed, error.to_string()),
         }

@@ -62,7 +62,7 @@ fn replay(args: &BenchStreamArgs) -> Result<Exit, Failure> {
     let sweep_draft = draft.as_ref().map(SweepDraft::from);
     let (tokenizer, tokenizer_name) = match &args.tokenizer {
         Some(path) => open_tokenizer(Some(path))?,
-        None => (checkpoint.tokenizer().map_err(refrain::EngineError::from)?, "the model's".to_owned()),
+        None => (checkpoint.tokenizer().map_err(refrain::LoadError::from)?, "the model's".to_owned()),
     };
     check_vocabulary(&tokenizer_name, tokenizer.vocab_size(), checkpoint.config().vocab_size)?;
     let rows = rows::encode(&rows::read(&args.replay)?, &tokenizer, n_threads(args.threads))?;
@@ -148,7 +148,6 @@ impl From<SweepError> for Failure {
         match error {
             SweepError::Engine(error) => error.into(),
             SweepError::Generate(error) => error.into(),
-            SweepError::SelfDraft(error) => error.into(),
             SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
         }
     }

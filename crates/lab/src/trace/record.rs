@@ -8,11 +8,11 @@ use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::Arc;
 
 use refrain::drafting::{Calibration, DraftTree};
-use refrain::error::ForwardError;
 use refrain::internals::draft::VERIFY_ROWS_MAX;
 use refrain::internals::draft_model::{DraftModel, KvTree, Likely, ROOT};
+use refrain::internals::error::ForwardError;
 use refrain::internals::model::kv_cache::KvCacheError;
-use refrain::{Drafting, Engine, Role, SessionError, SessionOptions, SpecialTokens, TokenId};
+use refrain::{Drafting, Engine, ErrorKind, Role, SessionError, SessionOptions, SpecialTokens, TokenId};
 use thiserror::Error;
 
 use super::answer::{Branch, Rows, TOP_LEN, Top};
@@ -109,7 +109,7 @@ fn request(engine: &Engine, row: &Row, index: usize) -> Result<TokenRow, RecordE
     };
     // A prompt longer than the context is left out, as is an empty one.
     let (prompt, passages) = match rendered() {
-        Err(SessionError::ContextOverflow { .. }) => Default::default(),
+        Err(error) if error.kind() == ErrorKind::ContextFull => Default::default(),
         rendered => {
             rendered.map_err(|source| RecordError::Prompt { id: row.id.clone(), source: Box::new(source) })?
         }

@@ -5,12 +5,12 @@ use refrain::drafting::{
     AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, EchoConfig, PruningConfig,
     ReuseConfig, SkipRules,
 };
-use refrain::error::ForwardError;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use refrain::internals::error::SessionProblem;
 use refrain::state::WindowCache;
 use refrain::{
-    CancelToken, Drafting, DryOptions, Event, FinishReason, GenerateError, GenerateOptions, KvType,
-    OwnedGeneration, Sampling, Session, SessionError, SessionOptions, Summary, TokenId, step_together,
+    CancelToken, Drafting, DryOptions, ErrorKind, Event, FinishReason, GenerateOptions, KvType,
+    OwnedGeneration, Sampling, Session, SessionOptions, Summary, TokenId, step_together,
 };
 use refrain_grammar::Grammar;
 
@@ -119,8 +119,9 @@ impl Talk {
         match rng.below(8) {
             0 => {
                 let cancelled = self.session().prefill(&cancelled_token(), |_, _| {});
-                let is_cancelled = matches!(cancelled, Err(GenerateError::Forward(ForwardError::Cancelled)));
-                assert!(is_cancelled || cancelled.is_ok(), "{cancelled:?}");
+                if let Err(error) = cancelled {
+                    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error:?}");
+                }
             }
             1 => drop(self.session().prefill_chunk(&CancelToken::new()).unwrap()),
             2 => self.session().prefill(&CancelToken::new(), |_, _| {}).unwrap(),
@@ -142,8 +143,10 @@ impl Talk {
         let (n, mut state) = (session.n_cached_tokens(), Vec::new());
         match session.write_state(0..n, &mut state) {
             Ok(()) => {}
-            Err(SessionError::StateEnd { .. } | SessionError::BoundedWindows) => return,
-            Err(error) => panic!("{error}"),
+            Err(error) => match error.detail() {
+                Some(SessionProblem::StateEnd { .. } | SessionProblem::BoundedWindows) => return,
+                _ => panic!("{error}"),
+            },
         }
         let tokens = session.tokens().to_vec();
         let options = session_options(self.kv_type, world, rng);
@@ -154,8 +157,10 @@ impl Talk {
         match restored.restore_state(0, &tokens[..n], &state) {
             // A generation computes its root again.
             Ok(n_restored) => assert!(n_restored <= n),
-            Err(SessionError::BoundedWindows) if windows == WindowCache::Bounded => {}
-            Err(error) => panic!("{error}"),
+            Err(error) => {
+                let is_bounded = matches!(error.detail(), Some(SessionProblem::BoundedWindows));
+                assert!(is_bounded && windows == WindowCache::Bounded, "{error}");
+            }
         }
         self.session = Some(restored);
     }

@@ -4,9 +4,10 @@ use refrain::checkpoint::Checkpoint;
 use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft_model::VocabularyMismatch;
+use refrain::internals::error::{EngineProblem, SessionProblem};
 use refrain::{
-    DraftModelOptions, Drafting, Engine, EngineError, EngineOptions, GenerateOptions, PromptPassage, Role,
-    Sampling, Session, SessionError, SessionOptions, Task,
+    DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, Sampling,
+    Session, SessionError, SessionOptions, Task,
 };
 use refrain_bench::Strategy;
 use refrain_bench::model::project_eagerly;
@@ -239,9 +240,9 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
         let error = target.set_draft_model(&checkpoint, cheap(), None).unwrap_err();
         let shown = format!("`{}` cannot draft", checkpoint.name());
         assert!(target.draft_model().is_none() && error.to_string().contains(&shown), "{error}");
-        match error {
-            EngineError::DraftVocabulary { mismatch, .. } => mismatch,
-            other => panic!("{other}"),
+        match error.detail() {
+            Some(EngineProblem::DraftVocabulary { mismatch, .. }) => mismatch.clone(),
+            _ => panic!("{error}"),
         }
     };
     let fixture = Engine::open(
@@ -269,7 +270,7 @@ fn a_session_that_needs_a_draft_model_says_so() {
     let engine = Tiny::default().engine(1);
     for strategy in strategies().into_iter().filter(|&strategy| strategy != Strategy::Refrain) {
         let session = start(&engine, strategy, SessionOptions::default());
-        assert!(matches!(session, Err(SessionError::NoDraftModel)), "{strategy}");
+        assert!(matches!(session.unwrap_err().detail(), Some(SessionProblem::NoDraftModel)), "{strategy}");
     }
 }
 

@@ -3,7 +3,8 @@
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
-use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionError, SessionOptions, TokenId};
+use refrain::internals::error::SessionProblem;
+use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionOptions, TokenId};
 use refrain_bench::Strategy;
 use refrain_bench::rules::{Baseline, ModelRule};
 
@@ -74,6 +75,7 @@ fn a_session_takes_a_rule_once() {
     let mut session = engine.session(options.clone()).unwrap();
     rule.add_rule(&engine, &mut session, &options).unwrap();
     let again = rule.add_rule(&engine, &mut session, &options);
-    assert!(matches!(again, Err(SessionError::DuplicateSource { name }) if name == "pld"));
+    let error = again.unwrap_err();
+    assert!(matches!(error.detail(), Some(SessionProblem::DuplicateSource { name }) if *name == "pld"));
     assert_eq!(session.source_names(), ["pld"]);
 }

@@ -14,14 +14,12 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
-use refrain::device::ProfileError;
-use refrain::drafting::PredictorError;
-use refrain::error::{ForwardError, SamplingError, SelfDraftError};
-use refrain::internals::model::graphs::{GraphsError, LayersProblem};
-use refrain::internals::model::streamed::StreamedError;
-use refrain::internals::model::weights::WeightsError;
+use refrain::internals::error::{
+    CheckpointError, EngineProblem, ForwardError, GraphsError, LayersError, LayersProblem, PredictorError,
+    ProfileError, SelfDraftError, StreamedError, TokenizerProblem, WeightsError,
+};
 use refrain::internals::schedule::TimesError;
-use refrain::{EngineError, GenerateError, LoadError, SessionError, TokenizerError};
+use refrain::{ErrorKind as Kind, GenerateError, LoadError, SessionError};
 use refrain_files::replace::ReplaceError;
 
 /// The exit code of the program.
@@ -66,6 +64,13 @@ impl Failure {
     /// The command line cannot be used.
     pub fn usage(problem: impl Display, advice: &str) -> Self {
         Self::new(Exit::Usage, format!("{problem} ({advice})"))
+    }
+
+    fn advised(problem: impl Display, (exit, advice): (Exit, &str)) -> Self {
+        match advice {
+            "" => Self::new(exit, problem.to_string()),
+            _ => Self::new(exit, format!("{problem} ({advice})")),
+        }
     }
 
     /// Its exit code.
@@ -134,6 +139,11 @@ impl From<io::Error> for Failure {
 
 /// Advice for files that open but cannot be read.
 const DISK_ADVICE: &str = "check the disk; `refrain model inspect --verify` verifies a packed file";
+const GRAPHS_ADVICE: &str = "write the folder again with `refrain model graphs`";
+const INSPECT_ADVICE: &str = "`refrain model inspect` shows the model's contents";
+const OUT_ADVICE: &str = "name another file with --out";
+/// The message alone.
+const NO_ADVICE: (Exit, &str) = (Exit::Failed, "");
 
 impl From<ReplaceError> for Failure {
     fn from(error: ReplaceError) -> Self {
@@ -141,142 +151,143 @@ impl From<ReplaceError> for Failure {
     }
 }
 
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::Weights(WeightsError::Graphs(GraphsError::MemoryLimit { .. })) => {
-                Self::usage(error, "raise --graph-memory, or omit it")
-            }
-            EngineError::Weights(WeightsError::Streamed(ref streamed)) => {
-                let advice = match streamed {
-                    StreamedError::NotPacked { .. } | StreamedError::InMemory { .. } => {
-                        "pack it with `refrain model pack MODEL model.refrain` and name that file"
-                    }
-                    StreamedError::Widened { .. } => "use the model that it was packed from, in memory",
-                    StreamedError::MemoryLimit { .. } => "raise --memory, or lower --ctx",
-                    StreamedError::Options(_) => "raise --flash-bandwidth, or omit it",
-                    _ => return Self::input(error, DISK_ADVICE),
-                };
-                Self::usage(error, advice)
-            }
-            EngineError::Graphs(_) => {
-                Self::input(error, "write the folder again with `refrain model graphs`")
-            }
-            EngineError::Forward(_) => Self::input(error, DISK_ADVICE),
-            EngineError::DraftVocabulary { .. } => {
-                Self::input(error, "name a draft model with the target's vocabulary")
-            }
-            EngineError::HeadWidth { .. } | EngineError::HeadLayer { .. } => {
-                Self::input(error, "name the head that belongs to the model")
-            }
-            EngineError::Tokenizer(TokenizerError::NoPreTokenizer { .. }) => Self::input(
-                error,
-                "the model's publisher knows its name: give it with --pre-tokenizer; llama.cpp takes `default`",
-            ),
-            EngineError::Load(LoadError::NoMtp { .. }) => Self::input(
-                error,
-                "name the file that the model was packed from, or one with its head: --draft mtp:FILE",
-            ),
-            EngineError::Load(_)
-            | EngineError::Weights(_)
-            | EngineError::Tokenizer(_)
-            | EngineError::DraftGraphs { .. }
-            | EngineError::NoTaps { .. } => {
-                Self::input(error, "`refrain model inspect` shows the model's contents")
-            }
-            EngineError::Isa { .. } => Self::usage(error, "omit --isa"),
-            EngineError::Threads { .. } => Self::usage(error, "choose another --threads"),
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        let advised = (error.detail().map(of_engine))
+            .or_else(|| error.detail().map(of_weights))
+            .or_else(|| error.detail().map(of_checkpoint))
+            .or_else(|| error.detail().map(of_tokenizer))
+            .or_else(|| error.detail().map(of_predictor))
+            .or_else(|| error.detail().map(of_self_draft))
+            .or_else(|| error.detail().map(of_profile))
+            .or_else(|| error.detail().map(|_: &GraphsError| (Exit::Input, GRAPHS_ADVICE)))
+            .or_else(|| error.detail().map(|_: &ForwardError| (Exit::Input, DISK_ADVICE)));
+        Self::advised(error, advised.unwrap_or(NO_ADVICE))
     }
 }
 
-impl From<PredictorError> for Failure {
-    fn from(error: PredictorError) -> Self {
-        match error {
-            PredictorError::Replace { .. } => Self::input(error, "name another file with --out"),
-            PredictorError::StaticGraphs => {
-                Self::usage(error, "omit --pruning, or name the model that the graphs were made from")
-            }
-            PredictorError::Memory { .. } => Self::new(Exit::Failed, error.to_string()),
-            _ => Self::input(error, "train a predictor for this model with `refrain-train predictor`"),
+fn of_engine(error: &EngineProblem) -> (Exit, &'static str) {
+    match error {
+        EngineProblem::DraftVocabulary { .. } => {
+            (Exit::Input, "name a draft model with the target's vocabulary")
         }
+        EngineProblem::HeadWidth { .. } | EngineProblem::HeadLayer { .. } => {
+            (Exit::Input, "name the head that belongs to the model")
+        }
+        EngineProblem::DraftGraphs { .. } | EngineProblem::NoTaps { .. } => (Exit::Input, INSPECT_ADVICE),
+        EngineProblem::Isa { .. } => (Exit::Usage, "omit --isa"),
+        EngineProblem::Threads { .. } => (Exit::Usage, "choose another --threads"),
+        _ => NO_ADVICE,
     }
 }
 
-impl From<SelfDraftError> for Failure {
-    fn from(error: SelfDraftError) -> Self {
-        match error {
-            SelfDraftError::Predictor(error) => error.into(),
-            SelfDraftError::NotStreamed => Self::usage(error, "stream it with --memory or --pinned-layers"),
-            SelfDraftError::NotPinned { .. } => {
-                Self::usage(error, "raise --memory or --pinned-layers, or name a predictor of fewer layers")
-            }
-            SelfDraftError::Unsupported { .. } => Self::usage(error, "choose another --draft"),
-            SelfDraftError::Forward(_) => Self::input(error, DISK_ADVICE),
-            _ => Self::new(Exit::Failed, error.to_string()),
+fn of_weights(error: &WeightsError) -> (Exit, &'static str) {
+    match error {
+        WeightsError::Graphs(GraphsError::MemoryLimit { .. }) => {
+            (Exit::Usage, "raise --graph-memory, or omit it")
         }
+        WeightsError::Streamed(streamed) => match streamed {
+            StreamedError::NotPacked { .. } | StreamedError::InMemory { .. } => {
+                (Exit::Usage, "pack it with `refrain model pack MODEL model.refrain` and name that file")
+            }
+            StreamedError::Widened { .. } => {
+                (Exit::Usage, "use the model that it was packed from, in memory")
+            }
+            StreamedError::MemoryLimit { .. } => (Exit::Usage, "raise --memory, or lower --ctx"),
+            StreamedError::Options(_) => (Exit::Usage, "raise --flash-bandwidth, or omit it"),
+            _ => (Exit::Input, DISK_ADVICE),
+        },
+        _ => (Exit::Input, INSPECT_ADVICE),
     }
 }
 
-impl From<ProfileError> for Failure {
-    fn from(error: ProfileError) -> Self {
-        match error {
-            ProfileError::Io { .. } | ProfileError::Replace { .. } => {
-                Self::input(error, "name another file with --out")
-            }
-            _ => Self::new(Exit::Failed, error.to_string()),
+fn of_checkpoint(error: &CheckpointError) -> (Exit, &'static str) {
+    match error {
+        CheckpointError::NoMtp { .. } => (
+            Exit::Input,
+            "name the file that the model was packed from, or one with its head: --draft mtp:FILE",
+        ),
+        _ => (Exit::Input, INSPECT_ADVICE),
+    }
+}
+
+fn of_tokenizer(error: &TokenizerProblem) -> (Exit, &'static str) {
+    match error {
+        TokenizerProblem::NoPreTokenizer { .. } => (
+            Exit::Input,
+            "the model's publisher knows its name: give it with --pre-tokenizer; llama.cpp takes `default`",
+        ),
+        _ => (Exit::Input, INSPECT_ADVICE),
+    }
+}
+
+fn of_predictor(error: &PredictorError) -> (Exit, &'static str) {
+    match error {
+        PredictorError::Replace(_) => (Exit::Input, OUT_ADVICE),
+        PredictorError::StaticGraphs => {
+            (Exit::Usage, "omit --pruning, or name the model that the graphs were made from")
         }
+        PredictorError::Memory { .. } => NO_ADVICE,
+        _ => (Exit::Input, "train a predictor for this model with `refrain-train predictor`"),
+    }
+}
+
+fn of_self_draft(error: &SelfDraftError) -> (Exit, &'static str) {
+    match error {
+        SelfDraftError::Predictor(error) => of_predictor(error),
+        SelfDraftError::NotStreamed => (Exit::Usage, "stream it with --memory or --pinned-layers"),
+        SelfDraftError::NotPinned { .. } => {
+            (Exit::Usage, "raise --memory or --pinned-layers, or name a predictor of fewer layers")
+        }
+        SelfDraftError::Unsupported { .. } => (Exit::Usage, "choose another --draft"),
+        SelfDraftError::Forward(_) => (Exit::Input, DISK_ADVICE),
+        _ => NO_ADVICE,
+    }
+}
+
+fn of_profile(error: &ProfileError) -> (Exit, &'static str) {
+    match error {
+        ProfileError::Io { .. } | ProfileError::Replace(_) => (Exit::Input, OUT_ADVICE),
+        _ => NO_ADVICE,
     }
 }
 
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
-        match error {
-            SessionError::OutOfRange { .. }
-            | SessionError::NumberOutOfRange { .. }
-            | SessionError::ReuseThreshold { .. }
-            | SessionError::PruningShare { .. }
-            | SessionError::VerifyLens => Self::usage(error, "choose a value in the range"),
-            SessionError::ContextOverflow { .. } => Self::input(error, "--ctx N sets the context"),
-            SessionError::TokenOutOfRange { .. } => Self::input(error, "use token ids of this model"),
-            SessionError::Tokenizer(_) => {
-                Self::input(error, "`refrain run --raw` does not use the chat template")
-            }
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
+        GenerateError::from(error).into()
     }
 }
 
 impl From<GenerateError> for Failure {
     fn from(error: GenerateError) -> Self {
-        match error {
-            GenerateError::Session(error) => error.into(),
-            GenerateError::Forward(ForwardError::Cancelled) => Self::new(Exit::Interrupted, ""),
-            GenerateError::Forward(ForwardError::Layers(error)) => match error.problem {
-                LayersProblem::Checksum { .. } => {
-                    Self::input(error, "write the folder again with `refrain model graphs`")
-                }
-                _ => Self::input(error, DISK_ADVICE),
-            },
-            GenerateError::EmptyPrompt => Self::usage(error, "give a PROMPT, or pipe one in"),
-            GenerateError::StopLength { .. } => Self::usage(error, "choose another --stop"),
-            GenerateError::Sampling(SamplingError::NoCandidate { .. }) => {
-                Self::new(Exit::Failed, format!("{error} (relax --logit-bias)"))
+        let advice = match (error.kind(), error.field()) {
+            (Kind::Cancelled, _) => return Self::new(Exit::Interrupted, ""),
+            _ if error.detail::<TokenizerProblem>().is_some() => {
+                (Exit::Input, "`refrain run --raw` does not use the chat template")
             }
-            GenerateError::Sampling(SamplingError::InfiniteLogit { .. }) => Self::new(
-                Exit::Failed,
-                format!("{error} (the model computes no usable logits: try --kv f32)"),
-            ),
-            GenerateError::Sampling(_) => Self::usage(error, "choose a value in the range"),
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
+            (Kind::ContextFull, _) => (Exit::Input, "--ctx N sets the context"),
+            (Kind::InvalidArgument, Some("token")) => (Exit::Input, "use token ids of this model"),
+            (Kind::InvalidArgument, Some("acceptance")) => (Exit::Usage, "omit --lossy-top-p"),
+            (Kind::InvalidArgument, Some("prompt")) => (Exit::Usage, "give a PROMPT, --file, or pipe one in"),
+            (Kind::InvalidArgument, Some("stop")) => (Exit::Usage, "choose another --stop"),
+            (Kind::InvalidArgument, _) => (Exit::Usage, "choose a value in the range"),
+            (Kind::NoToken, None) => (Exit::Failed, "relax --logit-bias"),
+            (Kind::NoToken, Some(_)) => (Exit::Failed, "the model computes no usable logits: try --kv f32"),
+            _ => match error.detail() {
+                Some(ForwardError::Layers(LayersError {
+                    problem: LayersProblem::Checksum { .. }, ..
+                })) => (Exit::Input, GRAPHS_ADVICE),
+                Some(ForwardError::Layers(_)) => (Exit::Input, DISK_ADVICE),
+                _ => NO_ADVICE,
+            },
+        };
+        Self::advised(error, advice)
     }
 }
 
 impl From<GraphsError> for Failure {
     fn from(error: GraphsError) -> Self {
-        EngineError::Graphs(error).into()
+        LoadError::from(error).into()
     }
 }
 

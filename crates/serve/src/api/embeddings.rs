@@ -85,7 +85,7 @@ pub(crate) fn check(
             Plain::Tokens(tokens) => tokenizer.decode(tokens),
         };
         let tokens = tokenizer.encode(&text, SpecialTokens::AsText);
-        let tokens = tokens.map_err(|error| ApiError::of_tokenizer(&error, "input"))?;
+        let tokens = tokens.map_err(|error| ApiError::of_engine(error, "input"))?;
         if matches!(input, Plain::Tokens(given) if *given != tokens) {
             // Another tokenizer's, for example.
             let message =

@@ -352,9 +352,9 @@ pub(crate) fn of_task(error: TaskError) -> ApiError {
         }
         TaskError::NoSuchNote { .. } => ApiError::not_found("the notes have no such note"),
         TaskError::Notes(_) => ApiError::server("the notes cannot be searched"),
-        TaskError::Session(error) => ApiError::of_session(&error, "text"),
-        TaskError::Tokenizer(error) => ApiError::of_tokenizer(&error, "text"),
-        TaskError::Generate(error) => ApiError::of_generate(&error, "text"),
+        TaskError::Session(error) => ApiError::of_engine(error, "text"),
+        TaskError::Tokenizer(error) => ApiError::of_engine(error, "text"),
+        TaskError::Generate(error) => ApiError::of_engine(error, "text"),
         TaskError::NoChatTemplate => ApiError::bad_request("the model has no chat template"),
         _ => ApiError::server("the job has failed"),
     }

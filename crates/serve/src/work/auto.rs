@@ -8,9 +8,8 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use refrain::error::ProcessorError;
 use refrain::internals::tokenizer::ReasoningSplitter;
-use refrain::{Engine, LogitsProcessor, TextKind, TokenId};
+use refrain::{Engine, LogitsProcessor, ProcessorError, TextKind, TokenId};
 use refrain_grammar::{Grammar, GrammarMask};
 
 use super::call_form::CallFormat;

@@ -4,9 +4,11 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::{Duration, Instant};
 
-use refrain::error::ForwardError;
 use refrain::internals::tokenizer::ReasoningSplitter;
-use refrain::{CancelToken, Event, FinishReason, GenerateError, Origin, Stats, TextKind, TokenEvent};
+use refrain::{
+    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, SessionError, Stats, TextKind,
+    TokenEvent,
+};
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
@@ -65,7 +67,7 @@ impl Driver<'_> {
         let (model, request) = (&prepared.model, &prepared.request);
         let (key, priority) = (request.cache_key.as_deref(), request.priority);
         let prompt = prepared.prompt(index);
-        let of_session = |error| ApiError::of_session(&error, request.param);
+        let of_session = |error: SessionError| ApiError::of_engine(error, request.param);
         // Memory for a session, a restored prompt and draft sources take part of a turn: beside a pass they would slow it down.
         let enter = || model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped);
         // Copies of a grammar take no part of a turn: no other request waits for them.
@@ -79,7 +81,7 @@ impl Driver<'_> {
         let mut done = n_cached;
         loop {
             let chunk = session.prefill_chunk(cancel);
-            let (n_computed, total) = chunk.map_err(|error| self.failed(&error))?;
+            let (n_computed, total) = chunk.map_err(|error| self.failed(error))?;
             if n_computed > done || n_computed >= total {
                 done = n_computed;
                 self.send(Piece::Prefill { done, total, cached: n_cached.min(total) });
@@ -92,7 +94,7 @@ impl Driver<'_> {
             turn = enter()?;
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
-        let generation = session.into_generation(options).map_err(|refused| self.failed(&refused.error))?;
+        let generation = session.into_generation(options).map_err(|refused| self.failed(refused.error))?;
         drop(turn);
         let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
@@ -116,7 +118,7 @@ impl Driver<'_> {
                     break (summary.finish, summary.stats);
                 }
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(self.failed(&error)),
+                Some(Err(error)) => return Err(self.failed(error)),
                 None => return Err(ApiError::server("the generation has ended early")),
             }
         };
@@ -147,10 +149,10 @@ impl Driver<'_> {
         Err(ApiError::server(message).with_code("time_limit").finally())
     }
 
-    fn failed(&self, error: &GenerateError) -> ApiError {
-        match error {
-            GenerateError::Forward(ForwardError::Cancelled) => ApiError::stopped(),
-            error => ApiError::of_generate(error, self.prepared.request.param),
+    fn failed(&self, error: GenerateError) -> ApiError {
+        match error.kind() {
+            ErrorKind::Cancelled => ApiError::stopped(),
+            _ => ApiError::of_engine(error, self.prepared.request.param),
         }
     }
 

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use refrain::error::ProcessorError;
-use refrain::{LogitsProcessor, TokenId, Tokenizer};
+use refrain::{LogitsProcessor, ProcessorError, TokenId, Tokenizer};
 
 /// A token of the output with its log-probability, and the likeliest tokens at its place.
 #[derive(Debug, Clone, PartialEq)]

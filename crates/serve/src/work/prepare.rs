@@ -6,7 +6,7 @@ use std::sync::Arc;
 use refrain::internals::tokenizer::ReasoningMarkers;
 use refrain::{
     CancelToken, ChatOptions, GenerateOptions, Message, PromptPassage, Role, SpecialTokens, Task, TextKind,
-    TokenId, Tokenizer,
+    TokenId, Tokenizer, TokenizerError,
 };
 use refrain_grammar::{Grammar, MaskAhead};
 use serde_json::json;
@@ -77,13 +77,13 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
     check()?;
     let sampling = request.sampling.over(&model.sampling);
     let vocab_size = model.engine.config().vocab_size;
-    sampling.check(vocab_size).map_err(|error| match error {
-        refrain::error::SamplingError::BiasOutOfVocabulary { token, .. } => {
+    sampling.check(vocab_size).map_err(|error| match (error.field(), error.value()) {
+        (Some("logit_bias"), Some(token)) if error.limit().is_some() => {
             let message = format!("token {token} is outside the vocabulary of {vocab_size} tokens");
             ApiError::field("logit_bias", message)
         }
-        refrain::error::SamplingError::OutOfRange { option, .. } => ApiError::field(option, &error),
-        error => ApiError::bad_request(error.to_string()),
+        (Some(option), _) => ApiError::field(option, &error),
+        _ => ApiError::bad_request(error.to_string()),
     })?;
     let context_len = model.context_len();
     let prompts = match &request.input {
@@ -107,7 +107,7 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         Some(text) => {
             let text = beginning(&text, context_len.saturating_mul(PREDICTED_BYTES_PER_TOKEN));
             let tokens = model.engine.tokenizer().encode(text, SpecialTokens::AsText);
-            let tokens = tokens.map_err(|error| ApiError::of_tokenizer(&error, "prediction"))?;
+            let tokens = tokens.map_err(|error| ApiError::of_engine(error, "prediction"))?;
             Some(Prediction::new(&prompts[0], &tokens))
         }
     };
@@ -171,7 +171,7 @@ fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<Tok
         Plain::Text(text) => {
             check_bytes(model, text.len(), param)?;
             let encoded = tokenizer.encode(text, SpecialTokens::AsText);
-            let tokens = encoded.map_err(|error| ApiError::of_tokenizer(&error, param))?;
+            let tokens = encoded.map_err(|error| ApiError::of_engine(error, param))?;
             // As `Session::append_text` begins a text.
             let bos = tokenizer.bos().filter(|bos| tokenizer.adds_bos() && tokens.first() != Some(bos));
             Ok(bos.into_iter().chain(tokens).collect())
@@ -243,7 +243,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
         }
     }
     let encode = |messages: &[Message], options: &ChatOptions| {
-        let of_tokenizer = |error| ApiError::of_tokenizer(&error, request.param);
+        let of_tokenizer = |error: TokenizerError| ApiError::of_engine(error, request.param);
         let mut tokens = tokenizer.encode_chat(messages, options, true).map_err(of_tokenizer)?;
         if let Some(begun) = begun {
             if tokenizer.reasoning_splitter(&tokens).kind() == TextKind::Reasoning {

@@ -8,8 +8,8 @@ use super::edge_llm::Threshold;
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::drafting::StepOutcome;
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
+use refrain::internals::error::ForwardError;
 
 /// Maximum number of branches from a node.
 pub(super) const BRANCHES: usize = 3;

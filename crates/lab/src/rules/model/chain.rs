@@ -2,8 +2,8 @@
 
 use super::planner::Planner;
 use crate::rules::source::Plan;
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
+use refrain::internals::error::ForwardError;
 
 #[derive(Clone)]
 pub(super) struct Chain {

@@ -4,8 +4,8 @@ use super::opt_tree::{Path, best, push_best, successors};
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::TokenId;
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
+use refrain::internals::error::ForwardError;
 
 /// Nodes of a layer, and successors of a node: `top_k` of the authors' code.
 pub(super) const WIDTH: usize = 10;

@@ -12,8 +12,8 @@ use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::TokenId;
 use refrain::drafting::{NodeIdx, StepOutcome};
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
+use refrain::internals::error::ForwardError;
 
 /// Token confidence above which a branch opens beside the likeliest token.
 const BRANCH_CONFIDENCE: f32 = 0.3;

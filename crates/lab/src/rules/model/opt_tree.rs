@@ -13,8 +13,8 @@
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::TokenId;
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, Likely, ROOT};
+use refrain::internals::error::ForwardError;
 
 /// Maximum nodes of a tree and of each layer: `--nodes` of the authors' evaluation.
 pub(super) const NODES_MAX: usize = 60;

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use refrain::TokenId;
 use refrain::drafting::{Computed, DraftSource, EvidenceClass, HiddenStates, StepOutcome};
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{Drafter, KvTree};
+use refrain::internals::error::ForwardError;
 
 use crate::rules::source::{Plan, Rule, RuleSource};
 

@@ -3,8 +3,8 @@
 use super::planner::Planner;
 use crate::rules::source::Plan;
 use refrain::TokenId;
-use refrain::error::ForwardError;
 use refrain::internals::draft_model::{KvTree, ROOT};
+use refrain::internals::error::ForwardError;
 
 /// Number of successors per node of each layer, as published.
 const WIDTHS: [usize; 8] = [1, 1, 3, 1, 1, 1, 1, 1];
