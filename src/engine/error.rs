@@ -272,7 +272,6 @@ impl Fault for SessionProblem {
             Self::ReuseThreshold { given } => {
                 Facts { value: number(*given), ..invalid.field("reuse.threshold") }
             }
-            Self::LossyDraftModel => invalid.field("acceptance"),
             Self::VerifyLens => invalid.field("verify_lens"),
             Self::Shortlist(error) => of_pack(error),
             Self::NoDraftModel => Facts::new(ErrorKind::WrongState).field("draft_model"),

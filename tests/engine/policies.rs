@@ -10,7 +10,6 @@ use refrain::drafting::{
     AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, ReuseConfig, SkipRules,
 };
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::internals::error::SessionProblem;
 use refrain::{CancelToken, Engine, ErrorKind, GenerateOptions, Sampling, SessionOptions, Stats, TokenId};
 
 use crate::common::{self, Rng, Tiny, plain, prompt, run, run_in, samplings};

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::BlockType;
 pub use crate::model::arch::tensors::{Change, LayerWeight, RowOrder, WeightId};
