@@ -24,7 +24,8 @@ struct Answer {
 impl Answer {
     /// Starts to answer. The worker owns the session until the answer ends.
     fn start(session: Session, max_tokens: usize) -> Result<Self, Box<dyn Error>> {
-        let options = GenerateOptions::default().with_max_tokens(max_tokens);
+        let mut options = GenerateOptions::default();
+        options.max_tokens = max_tokens;
         let mut generation = session.into_generation(options)?;
         let cancel = generation.cancel_token();
         let (sender, pieces) = mpsc::channel();

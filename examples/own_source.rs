@@ -37,7 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(String, Stats), Box<dyn Error>> {
-    let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
+    let mut options = SessionOptions::default();
+    options.history = false;
+    let mut session = engine.session(options)?;
     if let Some(source) = source {
         session.add_source(source)?;
     }
@@ -46,7 +48,9 @@ fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(Strin
         "Write a reply to the message.\n\nDear Ada,\n\nCan we meet on 4 May?\n\nRafael",
     )?;
     let mut text = String::new();
-    for event in session.generate(GenerateOptions { max_tokens: 80, ..GenerateOptions::default() })? {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 80;
+    for event in session.generate(options)? {
         match event? {
             Event::Token(token) => text.push_str(&token.text),
             Event::Done(summary) => return Ok((text, summary.stats)),

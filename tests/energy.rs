@@ -99,7 +99,8 @@ fn power_states_and_measured_times_change_no_output() {
 #[test]
 fn nothing_is_measured_if_the_app_says_so() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-    let options = EngineOptions::default().with_n_threads(1).with_measure_time(Duration::ZERO);
+    let options =
+        EngineOptions { n_threads: Some(1), measure_time: Some(Duration::ZERO), ..EngineOptions::default() };
     let engine = Engine::open(path, options).unwrap();
     let costs = engine.cost_profile();
     // A quarter of a row for each further one.
@@ -110,7 +111,11 @@ fn nothing_is_measured_if_the_app_says_so() {
 fn scalar_kernels_are_a_notice_unless_they_were_asked_for() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
     let open = |isa: Option<IsaKind>| {
-        let mut options = EngineOptions::default().with_n_threads(1).with_measure_time(Duration::ZERO);
+        let mut options = EngineOptions {
+            n_threads: Some(1),
+            measure_time: Some(Duration::ZERO),
+            ..EngineOptions::default()
+        };
         options.isa = isa;
         Engine::open(path, options).unwrap()
     };

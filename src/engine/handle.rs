@@ -595,7 +595,8 @@ mod tests {
     #[test]
     fn a_context_that_has_grown_is_not_taken_for_a_change_of_the_machine() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let mut engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let mut engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         let steps = engine.cost_profile();
         let shared = Arc::get_mut(&mut engine.shared).expect("no session holds it");
         shared.context_costs = Some(ContextCosts::of([0.0, steps.verify_us(8, 1)], steps));
@@ -622,8 +623,11 @@ mod tests {
     fn costs_of_batches_that_are_given_say_nothing_of_the_projection() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
         let given = CostProfile::free_rows(1.0);
-        let engine =
-            Engine::open(path, EngineOptions::default().with_n_threads(1).with_cost_profile(given)).unwrap();
+        let engine = Engine::open(
+            path,
+            EngineOptions { n_threads: Some(1), cost_profile: Some(given), ..EngineOptions::default() },
+        )
+        .unwrap();
         let costs = engine.shared.projection_costs();
         // A megabyte of weights, in products with one row and with eight rows.
         assert!(costs.verify_us(1, 1) > 2.0, "{costs:?}");

@@ -257,13 +257,15 @@ impl Session {
             seed,
             ..refrain::Sampling::default()
         };
-        let options = refrain::GenerateOptions::default()
-            .with_max_tokens(max_tokens)
-            .with_sampling(sampling)
-            .with_stop(stop.map_or_else(Vec::new, |stop| stop.0))
-            .with_stop_tokens(stop_tokens.into_iter().flatten().map(TokenId).collect::<Vec<_>>())
-            .with_ignore_eos(ignore_eos)
-            .with_cancel(cancel.unwrap_or_default().0);
+        let options = refrain::GenerateOptions {
+            max_tokens,
+            sampling,
+            stop: stop.map_or_else(Vec::new, |stop| stop.0),
+            stop_tokens: stop_tokens.into_iter().flatten().map(TokenId).collect(),
+            ignore_eos,
+            cancel: cancel.unwrap_or_default().0,
+            ..refrain::GenerateOptions::default()
+        };
         let home = self.home.get()?;
         let generation = compute(py, || {
             let mut place = home.lock();

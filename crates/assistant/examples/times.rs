@@ -216,8 +216,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             for _ in 0..rounds {
                 for (way, drafting) in [Drafting::Off, Drafting::Auto].into_iter().enumerate() {
                     let store = tempfile::tempdir()?;
-                    let session =
-                        SessionOptions::default().with_drafting(drafting).with_context_len(n_tokens + 1536);
+                    let session = SessionOptions {
+                        drafting,
+                        context_len: Some(n_tokens + 1536),
+                        ..SessionOptions::default()
+                    };
                     let options = AssistantOptions::default().with_session(session).with_history(false);
                     let assistant =
                         Assistant::builder(engine.clone()).store(store.path()).options(options).build()?;

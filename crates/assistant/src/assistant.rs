@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use refrain::{
-    Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SpecialTokens, TokenId,
+    Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SessionOptions, SpecialTokens,
+    TokenId,
 };
 use refrain_grammar::Vocabulary;
 use refrain_index::notes::Embedder;
@@ -309,7 +310,7 @@ impl Assistant {
     /// A session that drafts from the kept answers of a task if `keeps` is true.
     pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
         // The engine's own history would also get the answers of jobs that are dropped.
-        let mut options = self.options().session.clone().with_history(false);
+        let mut options = SessionOptions { history: false, ..self.options().session.clone() };
         if !self.drafts {
             options.drafting = Drafting::Off;
         }
@@ -402,10 +403,12 @@ impl Assistant {
     /// Options of a generation, for a job.
     pub(crate) fn generate_options(&self, job: &JobOptions) -> GenerateOptions {
         let sampling = job.sampling.as_ref().unwrap_or(&self.options().sampling);
-        GenerateOptions::default()
-            .with_max_tokens(self.answer_tokens(job))
-            .with_sampling(sampling.clone())
-            .with_cancel(job.cancel.clone())
+        GenerateOptions {
+            max_tokens: self.answer_tokens(job),
+            sampling: sampling.clone(),
+            cancel: job.cancel.clone(),
+            ..GenerateOptions::default()
+        }
     }
 
     pub(crate) fn context_len(&self) -> usize {

@@ -65,7 +65,7 @@ impl Loaded {
     /// A model with default options.
     pub fn new(engine: Engine) -> Self {
         let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
-        let session = SessionOptions::default().with_namespace("serve");
+        let session = SessionOptions { namespace: "serve".to_owned(), ..SessionOptions::default() };
         Self { engine, sampling, session, assistant: None, kept: None }
     }
 

@@ -57,7 +57,7 @@ fn reasoning_comes_apart_in_chats_and_not_in_continued_texts() {
     let mut session = engine.session(Default::default()).unwrap();
     session.append_text(&prompt, SpecialTokens::AsText).unwrap();
     let mut expected = String::new();
-    let options = GenerateOptions::default().with_max_tokens(12_usize);
+    let options = GenerateOptions { max_tokens: 12, ..GenerateOptions::default() };
     let summary = session.generate(options).unwrap().run(|token| {
         expected.push_str(&token.text);
         ControlFlow::Continue(())

@@ -22,14 +22,22 @@ use crate::history::disk::{Disk, DiskFile, Kind, RealDisk};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    let options = EngineOptions {
+        n_threads: Some(1),
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
     Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf"), options)
         .expect("the fixture loads")
 });
 
 /// With recurrent layers.
 static RECURRENT: LazyLock<Engine> = LazyLock::new(|| {
-    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    let options = EngineOptions {
+        n_threads: Some(1),
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
     Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3_5"), options)
         .expect("the golden model loads")
 });

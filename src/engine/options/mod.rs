@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftSource, EchoConfig, ReuseConfig};
-use crate::face::setters;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
 use crate::model::graphs::Switching;
@@ -69,21 +68,6 @@ pub struct EngineOptions {
     pub history_total_tokens_max: Option<usize>,
 }
 
-setters!(EngineOptions {
-    with_n_threads: n_threads: Option<usize>,
-    with_isa: isa: Option<IsaKind>,
-    with_quantize: quantize: Quantize,
-    with_packed_access: packed_access: PackedAccess,
-    with_cost_profile: cost_profile: Option<CostProfile>,
-    with_measure_time: measure_time: Option<Duration>,
-    with_profile: profile: Option<MachineProfile>,
-    with_graph_memory_max: graph_memory_max: Option<u64>,
-    with_graph_switching: graph_switching: Switching,
-    with_streaming: streaming: Option<StreamOptions>,
-    with_history_tokens_max: history_tokens_max: Option<u32>,
-    with_history_total_tokens_max: history_total_tokens_max: Option<usize>,
-});
-
 /// Options of a draft model. No option changes the output.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -95,12 +79,6 @@ pub struct DraftModelOptions {
     /// Cost of a draft model pass by its rows. `None`: measured while loading.
     pub cost_profile: Option<CostProfile>,
 }
-
-setters!(DraftModelOptions {
-    with_quantize: quantize: Quantize,
-    with_packed_access: packed_access: PackedAccess,
-    with_cost_profile: cost_profile: Option<CostProfile>,
-});
 
 /// Whether a session drafts, and from which draft sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -207,26 +185,6 @@ pub struct SessionOptions {
     pub projection_rows: usize,
 }
 
-setters!(SessionOptions {
-    with_context_len: context_len: Option<usize>,
-    with_kv_type: kv_type: KvType,
-    with_window_cache: window_cache: WindowCache,
-    with_drafting: drafting: Drafting,
-    with_policy: policy: DraftPolicy,
-    with_acceptance: acceptance: Acceptance,
-    with_draft_model: draft_model: bool,
-    with_calibration: calibration: Calibration,
-    with_echo: echo: Option<EchoConfig>,
-    with_reuse: reuse: Option<ReuseConfig>,
-    with_pruning: pruning: Option<PruningConfig>,
-    with_namespace: namespace: String,
-    with_history: history: bool,
-    with_verify_rows_max: verify_rows_max: usize,
-    with_verify_lens: verify_lens: Vec<usize>,
-    with_prefill_chunk: prefill_chunk: usize,
-    with_projection_rows: projection_rows: usize,
-});
-
 /// Maximum default context length, in tokens. It bounds the KV cache of a 1.5 B model to about 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
@@ -291,17 +249,6 @@ pub struct GenerateOptions {
     /// [`Generation::cancel_token`](crate::Generation::cancel_token).
     pub cancel: CancelToken,
 }
-
-setters!(GenerateOptions {
-    with_max_tokens: max_tokens: usize,
-    with_sampling: sampling: Sampling,
-    with_stop: stop: Vec<String>,
-    with_stop_tokens: stop_tokens: Vec<TokenId>,
-    with_ignore_eos: ignore_eos: bool,
-    with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
-    with_sources: sources: Vec<Box<dyn DraftSource>>,
-    with_cancel: cancel: CancelToken,
-});
 
 /// Maximum bytes of a stop string. Text that may become a stop string is held back.
 pub const STOP_BYTES_MAX: usize = 1024;

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
-use crate::face::setters;
 
 /// When a session drafts, and how many rows. No value changes the output.
 ///
@@ -21,12 +20,6 @@ pub struct DraftPolicy {
     /// Generations that never draft.
     pub skip: SkipRules,
 }
-
-setters!(DraftPolicy {
-    with_rows: rows: DraftRows,
-    with_floor: floor: Option<AcceptanceFloor>,
-    with_skip: skip: SkipRules,
-});
 
 /// Number of draft rows per step, without the root: the *k* of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -84,16 +77,6 @@ pub struct PidConfig {
     pub rows_max: usize,
 }
 
-setters!(PidConfig {
-    with_set_point: set_point: f32,
-    with_proportional: proportional: f32,
-    with_integral: integral: f32,
-    with_derivative: derivative: f32,
-    with_rows_start: rows_start: usize,
-    with_rows_min: rows_min: usize,
-    with_rows_max: rows_max: usize,
-});
-
 impl PidConfig {
     /// Weight of the newest step in the acceptance rate. The mean then covers about three steps, the length
     /// of a passage of uniform text.
@@ -137,12 +120,6 @@ pub struct AcceptanceFloor {
     pub pause: usize,
 }
 
-setters!(AcceptanceFloor {
-    with_window: window: usize,
-    with_rate_min: rate_min: f32,
-    with_pause: pause: usize,
-});
-
 impl AcceptanceFloor {
     /// Maximum steps of a window or a pause.
     pub const STEPS_MAX: usize = 1 << 16;
@@ -171,12 +148,6 @@ pub struct SkipRules {
     /// drafting can also resume. Ignored if the system does not report its available memory.
     pub available_bytes_min: u64,
 }
-
-setters!(SkipRules {
-    with_tokens_min: tokens_min: usize,
-    with_temperature_max: temperature_max: Option<f32>,
-    with_available_bytes_min: available_bytes_min: u64,
-});
 
 /// The acceptance rule for draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

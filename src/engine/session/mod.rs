@@ -336,7 +336,8 @@ mod tests {
     #[test]
     fn costs_follow_a_growing_context_and_come_back_from_it() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         let mut session = engine.session(SessionOptions::default()).unwrap();
         let measured = session.shared.context_costs.clone().expect("measured while loading");
         let empty = CostProfile::from_measurements(&[(1, 100.0), (8, 150.0), (32, 400.0)]);

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn a_session_that_does_not_draft_gets_no_reader_after_memory_pressure() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         for (drafting, reads) in
             [(Drafting::Off, false), (Drafting::OwnSources, false), (Drafting::Auto, true)]
         {

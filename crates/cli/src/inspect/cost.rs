@@ -62,7 +62,7 @@ impl Memory {
         let kv = |kv_type: KvType| {
             let bytes_per_token = KvCache::bytes_per_slot(config, kv_type);
             let bytes = |window_cache: WindowCache| {
-                let size = session.clone().with_window_cache(window_cache).cache_size(config);
+                let size = SessionOptions { window_cache, ..session.clone() }.cache_size(config);
                 KvCache::kv_bytes(config, CacheSize { kv_type, n_slots: context_len_default, ..size })
             };
             let [bytes, bounded_bytes] = [WindowCache::Full, WindowCache::Bounded].map(bytes);
