@@ -68,7 +68,7 @@ fn main() -> Result<(), Failure> {
 
 fn measure(path: &Path, texts: &[String], plan: &Plan) -> Result<(), Failure> {
     let engine = Engine::open(path, EngineOptions::default())?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("\n{}, {isa}, {n_threads} threads, {} tokens each\n", path.display(), plan.n_tokens);
     println!(
         "| generations | drafts | in turns, tokens/s | together, tokens/s | ratio | steps in shared passes | rows per shared pass |"

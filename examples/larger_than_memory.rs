@@ -66,7 +66,7 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
                 n_tokens += 1;
                 if n_tokens == 10 {
                     // The system's callback does the same, on any thread.
-                    engine.set_memory_pressure(MemoryPressure::Critical);
+                    engine.device().set_memory_pressure(MemoryPressure::Critical);
                 }
                 print!("{}", token.text);
             }
@@ -81,6 +81,6 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     Ok(())
 }

@@ -87,7 +87,7 @@ fn bench(shape: &str) -> Result<(), Box<dyn Error>> {
         EngineOptions::default(),
         None,
     )?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("{isa}, {n_threads} threads\n");
     steps(shape, n_threads)?;
     println!("\n| task | tokens | plain tokens/s | drafted tokens/s | plain time / drafted time |");

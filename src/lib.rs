@@ -81,8 +81,9 @@ pub mod drafting {
         VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
-        Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LossyStats,
-        PidConfig, PolicyStats, PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
+        Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LearnedState,
+        LossyStats, PidConfig, PolicyStats, PruningStats, RowStats, SharedPasses, SkipRules, SourceStats,
+        StageTimes,
     };
     pub use crate::pruning::{Predictor, PredictorError, PruningConfig, Safeguards};
 }
@@ -90,7 +91,7 @@ pub mod drafting {
 /// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
 pub mod device {
     pub use crate::energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
-    pub use crate::engine::{MemoryPressure, PowerState, ThermalState};
+    pub use crate::engine::{Device, MemoryPressure, PowerState, ThermalState};
     pub use crate::kernels::{IsaKind, KernelsNotice};
     pub use crate::profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
 }

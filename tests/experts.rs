@@ -101,11 +101,11 @@ fn experts_in_use_are_not_read_again() {
     assert!(flow.expert_hits > 0 && flow.expert_hits < flow.expert_uses, "{flow:?}");
     // Under pressure, there is room for the experts of a row.
     let before = engine.streamed().unwrap().memory().experts_bytes;
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before / 4);
     let reference = reference(&path);
     run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "under pressure");
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "after it");
     assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before);
 }

@@ -112,7 +112,7 @@ fn sampling(seed: u64) -> Sampling {
 /// Reports pressure; whether it is critical.
 fn press(engine: &Engine, rng: &mut Rng) -> bool {
     let level = PRESSURE[rng.below(3)];
-    engine.set_memory_pressure(level);
+    engine.device().set_memory_pressure(level);
     level == MemoryPressure::Critical
 }
 
@@ -170,7 +170,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
                 }
                 let request = (1 + rng.below(12), rng.next_u64());
                 let (expected, expected_logits, _) = generate(calm, &mut reference, request, &mut Rng(0));
-                calm.set_memory_pressure(MemoryPressure::Normal);
+                calm.device().set_memory_pressure(MemoryPressure::Normal);
                 let (found, logits, n) = generate(engine, &mut session, request, &mut rng);
                 n_released += n;
                 assert_eq!(found, expected, "{case}");
@@ -186,7 +186,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
         }
         assert!(n_released > 20, "{name}: {n_released}");
         // Nothing of it stays: the engine drafts again.
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         let text = prompt(3, 60);
         for _ in 0..2 {
             let expected = run(calm, plain(), Vec::new(), &text, options(30));
@@ -244,7 +244,7 @@ fn remembered_states_come_back() {
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
         assert!(session.state_ends().unwrap().contains(&20));
         session.write_state(0..20, state).unwrap();
-        engine.set_memory_pressure(MemoryPressure::Critical);
+        engine.device().set_memory_pressure(MemoryPressure::Critical);
         session.release_memory();
         assert!(session.write_state(0..20, &mut Vec::new()).is_err(), "nothing is computed");
     }
@@ -258,13 +258,13 @@ fn histories_are_released_and_not_rebuilt_under_pressure() {
     session.append_tokens(&prompt(1, 30)).unwrap();
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_tokens("default"), 20);
-    engine.set_memory_pressure(MemoryPressure::Warning);
+    engine.device().set_memory_pressure(MemoryPressure::Warning);
     assert_eq!(engine.history().n_tokens("default"), 20);
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     assert_eq!((engine.history().n_namespaces(), engine.history().memory_usage()), (0, 0));
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_namespaces(), 0);
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_tokens("default"), 20);
 }
@@ -295,7 +295,7 @@ fn what_is_given_up_is_free_memory() {
     assert_eq!(session.restore_state(0, &tokens, &state).unwrap(), tokens.len() - 1);
     drop(state);
     let Some(before) = resident_bytes() else { return };
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     session.release_memory();
     let after = resident_bytes().unwrap();
     assert!(bytes > 150 << 20, "{bytes}");

@@ -264,7 +264,7 @@ fn memory_pressure_releases_the_layers_and_gives_them_back() {
         (MemoryPressure::Critical, false),
         (MemoryPressure::Normal, true),
     ] {
-        engine.set_memory_pressure(level);
+        engine.device().set_memory_pressure(level);
         let expected = run_in(&mut reference, options(20), usize::MAX);
         let found = run_in(&mut session, options(20), usize::MAX);
         found.assert_equal(&expected, &format!("{level:?}"));
@@ -307,7 +307,7 @@ fn a_fork_drafts_as_its_session_does() {
 fn self_draft_under_memory_pressure_is_refused_with_the_reason() {
     let (_dir, path) = packed_fixture();
     let engine = streamed(&path, pinned(4, 3));
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     match engine.set_self_draft(informed()).unwrap_err() {
         SelfDraftError::Forward(error @ ForwardError::Released { n_layers: 3 }) => {
             assert!(error.to_string().contains("memory pressure"), "{error}");
@@ -315,7 +315,7 @@ fn self_draft_under_memory_pressure_is_refused_with_the_reason() {
         error => panic!("{error:?}"),
     }
     assert!(engine.draft_model().is_none());
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run(&engine, plain(), Vec::new(), &random_prompt(1, 9), options(2));
     engine.set_self_draft(informed()).unwrap();
 }

@@ -371,11 +371,11 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
     };
     for round in 0..3 {
         // When idle: at once.
-        engine.set_memory_pressure(MemoryPressure::Critical);
+        engine.device().set_memory_pressure(MemoryPressure::Critical);
         assert!(settled(true), "round {round}: {:?} of {planned:?}", memory());
         let found = run(&engine, plain(), Vec::new(), &prompt, long());
         found.assert_equal(&expected, &format!("lean, round {round}"));
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         run(&engine, plain(), Vec::new(), &prompt, long()).assert_equal(&expected, "restored");
         assert!(settled(false), "round {round}: {:?} of {planned:?}", memory());
         // Between tokens: in the next pass.
@@ -385,7 +385,7 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
         let summary = session.generate(long()).unwrap().run(|event| {
             tokens.push(event.id);
             let level = [MemoryPressure::Normal, MemoryPressure::Critical][rng.below(2)];
-            engine.set_memory_pressure(level);
+            engine.device().set_memory_pressure(level);
             std::ops::ControlFlow::Continue(())
         });
         assert_eq!(tokens, expected.tokens, "round {round}");

@@ -203,7 +203,7 @@ impl Engine {
     /// Threads of a pass, the caller's included.
     #[getter]
     fn threads(&self) -> PyResult<usize> {
-        Ok(self.engine.get()?.compute().1)
+        Ok(self.engine.get()?.device().n_threads())
     }
 
     /// Bytes of the weights, including those of a mapped file.
@@ -228,7 +228,7 @@ impl Engine {
     fn __repr__(&self) -> PyResult<String> {
         let engine = self.engine.get()?;
         let config = engine.config();
-        let (isa, threads) = engine.compute();
+        let (isa, threads) = (engine.device().isa(), engine.device().n_threads());
         Ok(format!(
             "Engine({:?}, {}, {} layers, {} tokens, {threads} threads, {isa:?})",
             self.path.display().to_string(),

@@ -200,7 +200,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let engine = Engine::open(model.ok_or("the model file is missing")?, EngineOptions::default())?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!(
         "{isa}, {n_threads} threads, {rounds} rounds, {}\n",
         if replays { "replay" } else { "the model's own text" }

@@ -56,7 +56,7 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         last: None,
     };
     let mut session = chat.new_session()?;
-    profile::note_mismatch(&session);
+    profile::note_mismatch(engine, chat.session_options.kv_type);
     let mut out = AnswerStream::stdout();
     let is_interactive = io::stdin().is_terminal();
     if is_interactive {

@@ -33,14 +33,15 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
         ..ProfileOptions::default()
     };
     let progress = Progress::steps("measuring");
-    let profile = engine.measure_profile(&options, |done, total| progress.set(done as u64, total as u64))?;
+    let profile =
+        engine.device().measure_profile(&options, |done, total| progress.set(done as u64, total as u64))?;
     drop(progress);
 
     let mut out = AnswerStream::stdout();
     for line in table(&profile) {
         out.line(&line)?;
     }
-    match engine.measure_energy()? {
+    match engine.device().measure_energy()? {
         Some(measured) => {
             for line in energy_table(&measured) {
                 out.line(&line)?;

@@ -28,8 +28,9 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let namespace = task.map_or(RUN, |task| task.name());
     let history = History::open(&args.common.history, engine, namespace)?;
     let prefixes = Prefixes::open(args.common.prefixes.as_ref(), namespace)?;
-    let mut session = history.session(engine, setup.session_options(&args.common.session, namespace))?;
-    profile::note_mismatch(&session);
+    let options = setup.session_options(&args.common.session, namespace);
+    profile::note_mismatch(engine, options.kv_type);
+    let mut session = history.session(engine, options)?;
     let options = args.common.generate_options(sampling::for_run(engine, task));
     let grammar = grammar.map(|grammar| grammar.compile(engine)).transpose()?;
     let options = constrained(options, grammar.as_ref(), &args.common.sampling);

@@ -51,7 +51,7 @@ pub(crate) fn json(engine: &Engine, model: &str, answer: &Answer, composed: &Com
         stats: &'a Stats,
     }
     let stats = &answer.summary.stats;
-    let (isa, threads) = engine.compute();
+    let (isa, threads) = (engine.device().isa(), engine.device().n_threads());
     let report = Report {
         model,
         isa: format!("{isa:?}").to_lowercase(),

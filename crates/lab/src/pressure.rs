@@ -233,7 +233,7 @@ fn report(
     let interval = bench.time / bench.n_reports.max(1) as u32;
     let (mut least, mut most) = (usize::MAX, 0);
     for i in 0..bench.n_reports {
-        engine.set_memory_pressure(LEVELS[i % LEVELS.len()]);
+        engine.device().set_memory_pressure(LEVELS[i % LEVELS.len()]);
         n_made.fetch_add(1, Ordering::Relaxed);
         let next = start + interval * (i as u32 + 1);
         let waited = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));

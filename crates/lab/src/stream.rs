@@ -173,7 +173,7 @@ pub fn measure(
             )?;
             if let (0, Some(streamed)) = (round, engine.streamed()) {
                 report.read_mode = streamed.read_mode().to_string();
-                report.n_threads = engine.compute().1;
+                report.n_threads = engine.device().n_threads();
                 report.shares.push(Share {
                     pinned_percent: percent,
                     memory: streamed.memory(),

@@ -97,7 +97,7 @@ pub fn note_demonstration(model: &ModelArgs) {
 
 /// Says if this machine computes with the slow scalar kernels.
 pub fn note_kernels(engine: &Engine) {
-    if let Some(notice) = engine.kernels_notice() {
+    if let Some(notice) = engine.device().kernels_notice() {
         note_once(&notice.to_string());
     }
 }

@@ -46,9 +46,9 @@ pub struct EngineOptions {
     /// otherwise. Static graphs that have no stored times are measured anyway.
     pub measure_time: Option<Duration>,
     /// Step costs by rows and context length, from
-    /// [`Engine::measure_profile`](crate::engine::Engine::measure_profile). The profile is ignored if it was
+    /// [`Device::measure_profile`](crate::device::Device::measure_profile). The profile is ignored if it was
     /// measured on another CPU, model shape, instruction set or number of threads, or with another KV cache
-    /// type than the session's. [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
+    /// type than the session's. [`Device::profile_mismatch`](crate::device::Device::profile_mismatch)
     /// reports the mismatch.
     pub profile: Option<MachineProfile>,
     /// Maximum bytes of weights that a model of static graphs holds at a time. `None`: the minimum, which is

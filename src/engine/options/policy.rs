@@ -6,8 +6,8 @@ use crate::draft::VERIFY_ROWS_MAX;
 
 /// When a session drafts, and how many rows. No value changes the output.
 ///
-/// The device state ([`Engine::set_thermal_state`](crate::engine::Engine::set_thermal_state),
-/// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds every choice.
+/// The device state ([`Device::set_thermal_state`](crate::device::Device::set_thermal_state),
+/// [`Device::set_memory_pressure`](crate::device::Device::set_memory_pressure)) bounds every choice.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]

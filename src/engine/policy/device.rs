@@ -141,7 +141,7 @@ impl PowerState {
 
 /// The newest reports. Every session of an engine reads them at its next step.
 #[derive(Debug, Default)]
-pub(crate) struct Device {
+pub(crate) struct DeviceState {
     thermal: AtomicU8,
     power: AtomicU8,
     /// The call count, with the level in the lowest byte. Each call makes sessions release again, even at an
@@ -156,7 +156,7 @@ pub(crate) struct PressureReport {
     pub(crate) level: MemoryPressure,
 }
 
-impl Device {
+impl DeviceState {
     pub(crate) fn set_thermal(&self, state: ThermalState) {
         self.thermal.store(state as u8, Ordering::Relaxed);
     }
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_call_is_news() {
-        let device = Device::default();
+        let device = DeviceState::default();
         assert_eq!((device.thermal(), device.pressure()), (ThermalState::Nominal, PressureReport::default()));
         for level in MemoryPressure::ALL.into_iter().chain([MemoryPressure::Critical]) {
             let before = device.pressure();

@@ -15,7 +15,7 @@ mod device;
 mod floor;
 mod pid;
 
-pub(crate) use device::{Device, PressureReport};
+pub(crate) use device::{DeviceState, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
 
 use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};

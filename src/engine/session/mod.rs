@@ -21,7 +21,7 @@ use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
-use crate::profile::{MachineProfile, ProfileMismatch};
+use crate::profile::MachineProfile;
 use refrain_tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 use refrain_trees::TokenId;
 
@@ -164,13 +164,6 @@ impl Session {
     /// The names of the session's draft sources, in their order; empty if it does not draft.
     pub fn source_names(&self) -> Vec<SourceName> {
         self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
-    }
-
-    /// Why this session ignores the engine's stored profile; `None` if it uses the profile or none was given.
-    pub fn profile_mismatch(&self) -> Option<ProfileMismatch> {
-        let profile = self.shared.profile.as_ref();
-        let kv_mismatch = profile.and_then(|profile| profile.key().kv_mismatch(self.options.kv_type));
-        kv_mismatch.or_else(|| self.shared.profile_mismatch.clone())
     }
 
     /// The stored profile, if it matches this session.

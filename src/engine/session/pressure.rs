@@ -13,7 +13,7 @@ use crate::model::Workspace;
 
 impl Session {
     /// Handles the newest memory pressure report now instead of at the next step; see
-    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For sessions that wait.
+    /// [`Device::set_memory_pressure`](crate::device::Device::set_memory_pressure). For sessions that wait.
     ///
     /// If the pressure is critical, it also gives up the KV cache. The tokens stay: the next prefill or generation computes them again, with
     /// the same bits, so a session that will go on at once is better left alone.
@@ -97,7 +97,7 @@ mod tests {
             let mut session = engine.session(options).unwrap();
             assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}");
             for level in [MemoryPressure::Warning, MemoryPressure::Normal] {
-                engine.set_memory_pressure(level);
+                engine.device().set_memory_pressure(level);
                 session.release_memory();
             }
             assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}, after memory pressure");

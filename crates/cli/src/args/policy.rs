@@ -131,13 +131,13 @@ impl PolicyArgs {
 
     /// Reports the simulated state of the device to the engine.
     pub(crate) fn report_device(&self, engine: &Engine) {
-        engine.set_thermal_state(match self.heat {
+        engine.device().set_thermal_state(match self.heat {
             HeatArg::Nominal => ThermalState::Nominal,
             HeatArg::Fair => ThermalState::Fair,
             HeatArg::Serious => ThermalState::Serious,
             HeatArg::Critical => ThermalState::Critical,
         });
-        engine.set_memory_pressure(match self.memory_pressure {
+        engine.device().set_memory_pressure(match self.memory_pressure {
             PressureArg::Normal => MemoryPressure::Normal,
             PressureArg::Warning => MemoryPressure::Warning,
             PressureArg::Critical => MemoryPressure::Critical,

@@ -59,8 +59,8 @@ pub(crate) fn hold(world: &mut World, rng: &mut Rng, tally: &mut Tally) {
         let shared = talks.len() > 1 && chance(rng, 70);
         answer(world, &mut talks, turns, shared, rng, tally);
     }
-    world.engine.set_memory_pressure(MemoryPressure::Normal);
-    world.engine.set_thermal_state(ThermalState::Nominal);
+    world.engine.device().set_memory_pressure(MemoryPressure::Normal);
+    world.engine.device().set_thermal_state(ThermalState::Nominal);
 }
 
 fn report_device(world: &World, rng: &mut Rng) {
@@ -71,13 +71,16 @@ fn report_device(world: &World, rng: &mut Rng) {
             MemoryPressure::Warning,
             MemoryPressure::Critical,
         ];
-        world.engine.set_memory_pressure(pick(rng, &levels));
+        world.engine.device().set_memory_pressure(pick(rng, &levels));
     }
     if chance(rng, 15) {
         let states =
             [ThermalState::Nominal, ThermalState::Fair, ThermalState::Serious, ThermalState::Critical];
-        world.engine.set_thermal_state(pick(rng, &states));
-        world.engine.set_power_state(pick(rng, &[PowerState::Mains, PowerState::Battery, PowerState::Saver]));
+        world.engine.device().set_thermal_state(pick(rng, &states));
+        world
+            .engine
+            .device()
+            .set_power_state(pick(rng, &[PowerState::Mains, PowerState::Battery, PowerState::Saver]));
     }
 }
 
