@@ -128,8 +128,8 @@ fn run(
         let mut session =
             engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
         session.append_text(text, SpecialTokens::AsText)?;
-        let mut generation = session
-            .into_generation(GenerateOptions { max_tokens: n_tokens, ..GenerateOptions::default() })?;
+        let options = GenerateOptions { max_tokens: n_tokens, ..GenerateOptions::default() };
+        let mut generation = OwnedGeneration::new(session, options)?;
         generation.prefill(|_, _| {})?;
         generations.push(generation);
     }

@@ -114,7 +114,7 @@ pub mod checkpoint {
 
 /// Keys, values and recurrent states of a session, outside of it.
 pub mod state {
-    pub use crate::engine::{Restoration, StateKey};
+    pub use crate::engine::{Restoration, SessionState, SessionStateMut, StateKey};
     pub use crate::model::kv_cache::{WINDOW_RESERVE, WindowCache};
 }
 

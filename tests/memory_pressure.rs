@@ -20,8 +20,8 @@ use refrain::internals::stream::resident_bytes;
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, Quantize, Sampling, Session,
-    SessionOptions, TokenId, step_together,
+    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, OwnedGeneration, Quantize, Sampling,
+    Session, SessionOptions, TokenId, step_together,
 };
 use tempfile::TempDir;
 
@@ -160,7 +160,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
                 for _ in 0..rng.below(4) {
                     if press(engine, &mut rng) {
                         session.release_memory();
-                        assert_eq!(session.n_cached_tokens(), 0, "{case}");
+                        assert_eq!(session.state().n_cached_tokens(), 0, "{case}");
                         n_released += 1;
                     }
                     session.prefill_chunk(&CancelToken::new()).unwrap();
@@ -206,7 +206,7 @@ fn generations_that_share_passes_give_up_one_by_one() {
     let generation = |prompt: &Vec<TokenId>| {
         let mut session = engine.session(session.clone()).unwrap();
         session.append_tokens(prompt).unwrap();
-        session.into_generation(options(20)).unwrap()
+        OwnedGeneration::new(session, options(20)).unwrap()
     };
     let mut generations: Vec<_> = prompts.iter().map(generation).collect();
     let (mut found, mut rng) = (vec![Vec::new(); prompts.len()], Rng(5));
@@ -238,15 +238,15 @@ fn remembered_states_come_back() {
         Engine::load(&Checkpoint::open(golden("qwen3_5")).unwrap(), with_free_rows(None), None).unwrap();
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&random_prompt(1, 50)).unwrap();
-    session.remember_state(20);
+    session.state_mut().remember(20);
     let mut states = [Vec::new(), Vec::new()];
     for state in &mut states {
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-        assert!(session.state_ends().unwrap().contains(&20));
-        session.write_state(0..20, state).unwrap();
+        assert!(session.state().ends().unwrap().contains(&20));
+        session.state().write(0..20, state).unwrap();
         engine.device().set_memory_pressure(MemoryPressure::Critical);
         session.release_memory();
-        assert!(session.write_state(0..20, &mut Vec::new()).is_err(), "nothing is computed");
+        assert!(session.state().write(0..20, &mut Vec::new()).is_err(), "nothing is computed");
     }
     assert_eq!(states[0], states[1]);
 }
@@ -290,9 +290,9 @@ fn what_is_given_up_is_free_memory() {
     let mut session = engine.session(options).unwrap();
     let tokens = vec![TokenId(97); 90_000];
     session.append_tokens(&tokens).unwrap();
-    let bytes = session.state_bytes(tokens.len());
+    let bytes = session.state().bytes(tokens.len());
     let state = vec![0x11; bytes as usize];
-    assert_eq!(session.restore_state(0, &tokens, &state).unwrap(), tokens.len() - 1);
+    assert_eq!(session.state_mut().restore(0, &tokens, &state).unwrap(), tokens.len() - 1);
     drop(state);
     let Some(before) = resident_bytes() else { return };
     engine.device().set_memory_pressure(MemoryPressure::Critical);

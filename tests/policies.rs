@@ -311,7 +311,11 @@ fn memory_is_given_back_and_comes_back() {
         session.release_memory();
         used.push(session.draft_memory_usage());
         let n_cached = if pressure == MemoryPressure::Critical { 0 } else { session.tokens().len() - 1 };
-        assert_eq!(session.n_cached_tokens(), n_cached, "the KV cache of a session that waits, {pressure:?}");
+        assert_eq!(
+            session.state().n_cached_tokens(),
+            n_cached,
+            "the KV cache of a session that waits, {pressure:?}"
+        );
     }
     // The remaining memory is the draft model's keys and values, which are new and untouched, and the builder.
     assert!(used[1] < used[0] && used[2] < used[1], "{used:?}");

@@ -216,11 +216,11 @@ fn forks_turns_truncations_and_restored_states_change_no_bit() {
     }
     let tokens = reference.tokens().to_vec();
     reference.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    let (n, mut state) = (reference.n_cached_tokens(), Vec::new());
-    reference.write_state(0..n, &mut state).unwrap();
+    let (n, mut state) = (reference.state().n_cached_tokens(), Vec::new());
+    reference.state().write(0..n, &mut state).unwrap();
     let mut restored = engine.session(drafted(16, Drafting::DraftModel)).unwrap();
     restored.append_tokens(&tokens).unwrap();
-    assert_eq!(restored.restore_state(0, &tokens[..n], &state).unwrap(), n);
+    assert_eq!(restored.state_mut().restore(0, &tokens[..n], &state).unwrap(), n);
     let expected = run_in(&mut reference, options(20), usize::MAX);
     let found = run_in(&mut restored, options(20), usize::MAX);
     found.assert_equal(&expected, "restored");

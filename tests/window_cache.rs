@@ -381,7 +381,7 @@ fn sessions_go_back_and_fork_as_if_new() {
             let all = long.tokens().to_vec();
             assert!(all.len() >= len);
             long.truncate(len).unwrap();
-            assert_eq!(long.n_cached_tokens(), if is_kept { len } else { 0 }, "{family} at {len}");
+            assert_eq!(long.state().n_cached_tokens(), if is_kept { len } else { 0 }, "{family} at {len}");
             let expected = continuation(&mut session(&engine, plain(), &all[..len]), 5);
             let mut fork = long.fork().unwrap();
             assert_eq!(continuation(&mut fork, 5), expected, "{family}: a fork at {len}");
@@ -511,19 +511,19 @@ fn the_state_of_bounded_windows_is_not_kept() {
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     }
     let mut state = vec![7];
-    let refused = bounded_session.write_state(1790..1795, &mut state);
+    let refused = bounded_session.state().write(1790..1795, &mut state);
     assert!(matches!(refused, Err(SessionError::BoundedWindows)), "{refused:?}");
     assert_eq!(state, [7]);
     state.clear();
-    full.write_state(0..1799, &mut state).unwrap();
-    assert_eq!(bounded_session.state_key(), full.state_key());
+    full.state().write(0..1799, &mut state).unwrap();
+    assert_eq!(bounded_session.state().key(), full.state().key());
     let mut new = session(&engine, bounded(plain()), &tokens(1800));
-    assert_eq!(new.restore_state(0, &tokens(1799), &state).unwrap(), 0);
+    assert_eq!(new.state_mut().restore(0, &tokens(1799), &state).unwrap(), 0);
     assert_eq!(continuation(&mut new, 9), continuation(&mut full, 9));
     // A session without a ring keeps its state as before.
     let short = SessionOptions { context_len: Some(200), ..bounded(plain()) };
     let mut short = engine.session(short).unwrap();
     short.append_tokens(&tokens(100)).unwrap();
     short.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    short.write_state(0..99, &mut Vec::new()).unwrap();
+    short.state().write(0..99, &mut Vec::new()).unwrap();
 }

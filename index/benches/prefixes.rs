@@ -88,7 +88,7 @@ fn restores(
     let mut times = Vec::new();
     let state = |session: &Session| -> Outcome<Vec<u8>> {
         let mut state = Vec::new();
-        session.write_state(0..session.n_cached_tokens(), &mut state)?;
+        session.state().write(0..session.state().n_cached_tokens(), &mut state)?;
         Ok(state)
     };
     let expected = state(computed)?;

@@ -144,7 +144,7 @@ fn kept_lists_of_echo_change_speed_and_nothing_else() {
             ..SessionOptions::default()
         };
         let mut session = engine.session(options).expect("a session");
-        session.share_echo(&log.echo("tests", config.lists_max).expect("a store"));
+        log.share_echo(&mut session, "tests", config.lists_max).expect("a store");
         session
     };
     let mut steps = [0; 2];

@@ -18,7 +18,8 @@ use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, Event, FinishReason, GenerateError, GenerateOptions,
-    LogitsProcessor, Origin, Quantize, Sampling, Session, SessionOptions, Stats, TokenId, step_together,
+    LogitsProcessor, Origin, OwnedGeneration, Quantize, Sampling, Session, SessionOptions, Stats, TokenId,
+    step_together,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -492,7 +493,7 @@ pub fn assert_shared_passes_draft(engine: &Engine, session: &SessionOptions, pro
     let generation = |prompt: &Vec<TokenId>| {
         let mut session = engine.session(session.clone()).unwrap();
         session.append_tokens(prompt).unwrap();
-        session.into_generation(options(30)).unwrap()
+        OwnedGeneration::new(session, options(30)).unwrap()
     };
     let mut generations: Vec<_> = prompts.iter().map(generation).collect();
     let (mut found, mut n_done, mut n_shared) = (vec![Vec::new(); prompts.len()], 0, 0);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyTuple};
-use refrain::{GenerateError, SpecialTokens, TokenId};
+use refrain::{GenerateError, OwnedGeneration, SpecialTokens, TokenId};
 
 use crate::border::compute;
 use crate::cancel::CancelToken;
@@ -150,7 +150,7 @@ impl Session {
     /// Number of tokens whose keys and values are computed.
     #[getter]
     fn n_cached_tokens(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with(py, |session| Ok(session.n_cached_tokens()))
+        self.with(py, |session| Ok(session.state().n_cached_tokens()))
     }
 
     /// The maximum of tokens.
@@ -271,7 +271,7 @@ impl Session {
             let mut place = home.lock();
             match mem::replace(&mut *place, Place::Away) {
                 Place::Away => Err(Failure::Busy),
-                Place::Here(session) => session.into_generation(options).map_err(|refused| {
+                Place::Here(session) => OwnedGeneration::new(session, options).map_err(|refused| {
                     *place = Place::Here(refused.session);
                     Failure::Generate(refused.error)
                 }),
@@ -294,7 +294,7 @@ impl Session {
             let mut signals = Signals::new(&cancel);
             let mut bytes: Vec<u8> = Vec::new();
             if wants_logits {
-                session.encode().map_err(Failure::Session)?;
+                session.state_mut().encode().map_err(Failure::Session)?;
                 let n_bytes = session.tokens().len() as u64 * vocab_size as u64 * size_of::<f32>() as u64;
                 let reserved = usize::try_from(n_bytes).map(|n| bytes.try_reserve_exact(n));
                 reserved.ok().and_then(Result::ok).ok_or(Failure::Memory { bytes: n_bytes })?;

@@ -86,7 +86,7 @@ impl History {
             session.add_source(Box::new(log.source(self.namespace)))?;
         }
         if let Some(config) = echo {
-            session.share_echo(&log.echo(self.namespace, config.lists_max)?);
+            log.share_echo(&mut session, self.namespace, config.lists_max)?;
             self.note_left_out();
         }
         Ok(session)

@@ -21,6 +21,7 @@ use crate::engine::options::{Drafting, SessionOptions};
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
+use crate::face::internals;
 use crate::profile::MachineProfile;
 use refrain_tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 use refrain_trees::TokenId;
@@ -31,7 +32,7 @@ const CONTEXT_STEP: usize = 32;
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
 pub(in crate::engine) use sources::Sources;
-pub use state::{Restoration, StateKey};
+pub use state::{Restoration, SessionState, SessionStateMut, StateKey};
 pub(in crate::engine) use target::{PassStates, TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 
@@ -151,19 +152,26 @@ impl Session {
         self.drafting.sources.add_own(source, &self.conversation.tokens)
     }
 
-    /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
-    /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
-    /// without this source ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
-    pub fn share_echo(&mut self, echo: &EchoStore) {
-        if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
-            let source = Box::new(EchoSource::new(config, echo));
-            self.drafting.sources.exchange(source, &self.conversation.tokens);
+    internals! {
+        /// Makes the source echo draft from, and add to, the lists of `echo`, instead of those of the engine's
+        /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
+        /// without this source ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
+        fn share_echo(&mut self, echo: &EchoStore) {
+            if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
+                let source = Box::new(EchoSource::new(config, echo));
+                self.drafting.sources.exchange(source, &self.conversation.tokens);
+            }
         }
-    }
 
-    /// The names of the session's draft sources, in their order; empty if it does not draft.
-    pub fn source_names(&self) -> Vec<SourceName> {
-        self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
+        /// The names of the session's draft sources, in their order; empty if it does not draft.
+        fn source_names(&self) -> Vec<SourceName> {
+            self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
+        }
+
+        /// Bytes of drafting: the sources, the tree builder, and the projection matrix of calibration.
+        fn draft_memory_usage(&self) -> usize {
+            self.drafting.memory_usage() + self.target.reader.as_ref().map_or(0, Reader::memory_usage)
+        }
     }
 
     /// The stored profile, if it matches this session.
@@ -238,15 +246,10 @@ impl Session {
         })
     }
 
-    /// Bytes of the KV cache and of drafting.
+    /// Bytes of the KV cache and of drafting: the sources, the tree builder, and the projection matrix of calibration. The
+    /// [`HistoryStore`](crate::HistoryStore) reports its own bytes.
     pub fn memory_usage(&self) -> usize {
         self.target.kv.memory_usage() + self.draft_memory_usage()
-    }
-
-    /// Bytes of drafting: the sources, the tree builder, and the projection matrix of calibration. The
-    /// [`HistoryStore`](crate::HistoryStore) reports its own bytes.
-    pub fn draft_memory_usage(&self) -> usize {
-        self.drafting.memory_usage() + self.target.reader.as_ref().map_or(0, Reader::memory_usage)
     }
 
     /// Passes new committed tokens to the sources. While memory pressure is critical, the sources receive

@@ -1,7 +1,7 @@
 //! Memory pressure: a session releases buffers that can be rebuilt, and if it waits, its KV cache.
 //!
 //! A KV cache is dropped, and the tokens are prefilled again when the session goes on. The library has no place on disk to which it
-//! could be moved; an app that has one writes it there before ([`Session::write_state`]), and then restores it instead.
+//! could be moved; an app that has one writes it there before ([`SessionState::write`](crate::state::SessionState::write)), and then restores it instead.
 
 use super::Session;
 use crate::cancel::CancelToken;

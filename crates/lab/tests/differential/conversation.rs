@@ -142,8 +142,8 @@ impl Talk {
     /// Goes on in a new session with the state of this one.
     fn restore(&mut self, world: &World, rng: &mut Rng) {
         let session = self.session();
-        let (n, mut state) = (session.n_cached_tokens(), Vec::new());
-        match session.write_state(0..n, &mut state) {
+        let (n, mut state) = (session.state().n_cached_tokens(), Vec::new());
+        match session.state().write(0..n, &mut state) {
             Ok(()) => {}
             Err(SessionError::StateEnd { .. } | SessionError::BoundedWindows) => return,
             Err(error) => panic!("{error}"),
@@ -154,7 +154,7 @@ impl Talk {
         self.drafts = format!("{options:?}");
         let mut restored = world.engine.session(options).unwrap();
         restored.append_tokens(&tokens).unwrap();
-        match restored.restore_state(0, &tokens[..n], &state) {
+        match restored.state_mut().restore(0, &tokens[..n], &state) {
             // A generation computes its root again.
             Ok(n_restored) => assert!(n_restored <= n),
             Err(SessionError::BoundedWindows) if windows == WindowCache::Bounded => {}
@@ -388,7 +388,7 @@ fn answer(
         options.processors.insert(0, Box::new(recorder.clone()));
         let session = talk.session.take().expect("no generation runs");
         let generation =
-            session.into_generation(options).unwrap_or_else(|refused| panic!("{:?}", refused.error));
+            OwnedGeneration::new(session, options).unwrap_or_else(|refused| panic!("{:?}", refused.error));
         let take = turn.take.unwrap_or(usize::MAX);
         let cancel = generation.cancel_token();
         let (tokens, texts) = (Vec::new(), Vec::new());

@@ -241,7 +241,7 @@ mod tests {
         session.prefill_chunk(cancel).unwrap();
         let options =
             GenerateOptions { max_tokens: 60, cancel: cancel.clone(), ..GenerateOptions::default() };
-        Box::new(session.into_generation(options).unwrap())
+        Box::new(OwnedGeneration::new(session, options).unwrap())
     }
 
     /// The tokens of a generation, with `step` for each of its steps.
