@@ -1,4 +1,4 @@
-//! A macro of the public face: methods for this project's own crates.
+//! Macros of the public face: methods and fields for this project's own crates.
 
 /// Makes methods of exported types public with the feature `internals`, and private to this crate without it.
 macro_rules! internals {
@@ -15,4 +15,21 @@ macro_rules! internals {
     };
 }
 
-pub(crate) use internals;
+/// Makes the fields of an exported struct public with the feature `internals`, and private to this crate without it.
+macro_rules! internal_fields {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        #[cfg(feature = "internals")]
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type),*
+        }
+
+        #[cfg(not(feature = "internals"))]
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub(crate) $field: $type),*
+        }
+    };
+}
+
+pub(crate) use {internal_fields, internals};

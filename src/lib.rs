@@ -27,7 +27,7 @@
 //! depending on the draft model. The README has the table, with the cases that lose.
 //!
 //! The root exports the types that every app needs. Modules have the rest by task: [`drafting`], [`device`], [`streaming`],
-//! [`checkpoint`], [`state`], [`architecture`], and [`error`] with the details of errors. Modules behind
+//! [`checkpoint`], [`state`], and [`error`] with the details of errors. Modules behind
 //! the feature `internals` are outside semantic versioning.
 // Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
@@ -108,6 +108,7 @@ pub mod streaming {
 pub mod checkpoint {
     pub use crate::model::GenerationDefaults;
     pub use crate::model::checkpoint::Checkpoint;
+    pub use crate::model::config::ModelConfig;
     pub use crate::model::packed::ModelIdentity;
     pub use crate::model::weights::PackedAccess;
 }
@@ -116,15 +117,6 @@ pub mod checkpoint {
 pub mod state {
     pub use crate::engine::{Restoration, SessionState, SessionStateMut, StateKey};
     pub use crate::model::kv_cache::{WINDOW_RESERVE, WindowCache};
-}
-
-/// What the layers of a model compute: the types inside [`ModelConfig`](architecture::ModelConfig).
-pub mod architecture {
-    pub use crate::model::config::{
-        Activation, Architecture, Attention, DeltaNet, Dense, DraftHead, Eagle3, Experts, FeedForward,
-        KvSource, LayerPlan, Mamba2, Mixer, ModelConfig, Norms, PerLayerInputs, QkNorm, QueryGrowth,
-        RopeConfig, RopeScaling, Routing, ShortConv, Streams, Widths,
-    };
 }
 
 /// Errors inside the variants of those at the root, and of single calls.

@@ -7,7 +7,7 @@ use std::path::Path;
 use model_files::hf::HfModel;
 use model_files::{Gguf, assert_variant};
 use refrain::LoadError;
-use refrain::architecture::ModelConfig;
+use refrain::checkpoint::ModelConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::parse_config;

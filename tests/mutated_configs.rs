@@ -8,7 +8,8 @@ use std::{fs, panic};
 
 use model_files::families::configs;
 use peak_alloc::PeakAlloc;
-use refrain::architecture::{Architecture, ModelConfig};
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::arch::Architecture;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::config::ConfigError;

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::face::{internal_fields, internals};
 pub use crate::model::arch::Architecture;
 
 /// Largest number of layers accepted. The deepest published dense models have about 130.
@@ -36,42 +37,44 @@ pub const STREAMS_MAX: usize = 8;
 /// Largest rank of a branch beside the mixer accepted (published: 64).
 pub const BRANCH_RANK_MAX: usize = 4096;
 
-/// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The family, which names tensors and fields in containers.
-    pub architecture: Architecture,
-    /// Width of the residual stream.
-    pub hidden_dim: usize,
-    /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
-    pub vocab_size: usize,
-    /// Trained context length.
-    pub context_len: usize,
-    /// Epsilon of every RMS norm.
-    pub norm_eps: f32,
-    /// The output matrix is the embedding.
-    pub tied_head: bool,
-    /// The embedding of a token is multiplied by this number.
-    pub embedding_scale: f32,
-    /// Logits are multiplied by this number.
-    pub logit_scale: f32,
-    /// Logits become `cap · tanh(logit / cap)`, after their scale.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub logit_softcap: Option<f32>,
-    /// Inputs that each layer receives of its own, beside the residual stream.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub per_layer: Option<PerLayerInputs>,
-    /// Several residual streams in place of one.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub streams: Option<Streams>,
-    /// The model is a layer that drafts for another model, its target, from the target's hidden states.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub draft_head: Option<DraftHead>,
-    /// The rotary position embeddings that layers name by index.
-    pub ropes: Vec<RopeConfig>,
-    /// The layers, in order.
-    pub layers: Vec<LayerPlan>,
+internal_fields! {
+    /// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ModelConfig {
+        /// The family, which names tensors and fields in containers.
+        architecture: Architecture,
+        /// Width of the residual stream.
+        hidden_dim: usize,
+        /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
+        vocab_size: usize,
+        /// Trained context length.
+        context_len: usize,
+        /// Epsilon of every RMS norm.
+        norm_eps: f32,
+        /// The output matrix is the embedding.
+        tied_head: bool,
+        /// The embedding of a token is multiplied by this number.
+        embedding_scale: f32,
+        /// Logits are multiplied by this number.
+        logit_scale: f32,
+        /// Logits become `cap · tanh(logit / cap)`, after their scale.
+        #[serde(default, skip_serializing_if = "is_default")]
+        logit_softcap: Option<f32>,
+        /// Inputs that each layer receives of its own, beside the residual stream.
+        #[serde(default, skip_serializing_if = "is_default")]
+        per_layer: Option<PerLayerInputs>,
+        /// Several residual streams in place of one.
+        #[serde(default, skip_serializing_if = "is_default")]
+        streams: Option<Streams>,
+        /// The model is a layer that drafts for another model, its target, from the target's hidden states.
+        #[serde(default, skip_serializing_if = "is_default")]
+        draft_head: Option<DraftHead>,
+        /// The rotary position embeddings that layers name by index.
+        ropes: Vec<RopeConfig>,
+        /// The layers, in order.
+        layers: Vec<LayerPlan>,
+    }
 }
 
 /// A layer that predicts the token behind the next one of its target. Below, `e` is the embedding of a token, and `h` a hidden state at
@@ -649,70 +652,146 @@ pub struct Widths {
 }
 
 impl ModelConfig {
+    /// The name of the family, such as `llama`.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture.name()
+    }
+
     /// Number of layers.
     pub fn n_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// The largest widths of any layer.
-    pub fn widths(&self) -> Widths {
-        let mut widths = Widths::default();
-        for layer in &self.layers {
-            match &layer.mixer {
-                Mixer::Attention(attention) => {
-                    widths.n_heads = widths.n_heads.max(attention.n_heads);
-                    widths.n_kv_heads = widths.n_kv_heads.max(attention.n_kv_heads);
-                    widths.head_dim = widths.head_dim.max(attention.head_dim);
-                    widths.q_dim = widths.q_dim.max(attention.q_dim());
-                    widths.kv_dim = widths.kv_dim.max(attention.kv_dim());
+    /// Width of the residual stream.
+    pub fn hidden_dim(&self) -> usize {
+        self.hidden_dim
+    }
+
+    /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Trained context length.
+    pub fn context_len(&self) -> usize {
+        self.context_len
+    }
+
+    /// Whether a layer keeps a state that cannot be cut back to any position.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
+    }
+
+    internals! {
+        /// The largest widths of any layer.
+        fn widths(&self) -> Widths {
+            let mut widths = Widths::default();
+            for layer in &self.layers {
+                match &layer.mixer {
+                    Mixer::Attention(attention) => {
+                        widths.n_heads = widths.n_heads.max(attention.n_heads);
+                        widths.n_kv_heads = widths.n_kv_heads.max(attention.n_kv_heads);
+                        widths.head_dim = widths.head_dim.max(attention.head_dim);
+                        widths.q_dim = widths.q_dim.max(attention.q_dim());
+                        widths.kv_dim = widths.kv_dim.max(attention.kv_dim());
+                    }
+                    Mixer::ShortConv(conv) => {
+                        widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
+                    }
+                    Mixer::DeltaNet(delta) => {
+                        let width = delta.conv_dim() + 2 * delta.n_value_heads;
+                        widths.recurrent_dim = widths.recurrent_dim.max(width);
+                        widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
+                    }
+                    Mixer::Mamba2(mamba) => {
+                        let width = mamba.conv_dim() + mamba.inner_dim() + mamba.n_heads;
+                        widths.recurrent_dim = widths.recurrent_dim.max(width);
+                        widths.q_dim = widths.q_dim.max(mamba.inner_dim());
+                    }
                 }
-                Mixer::ShortConv(conv) => {
-                    widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
-                }
-                Mixer::DeltaNet(delta) => {
-                    let width = delta.conv_dim() + 2 * delta.n_value_heads;
-                    widths.recurrent_dim = widths.recurrent_dim.max(width);
-                    widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
-                }
-                Mixer::Mamba2(mamba) => {
-                    let width = mamba.conv_dim() + mamba.inner_dim() + mamba.n_heads;
-                    widths.recurrent_dim = widths.recurrent_dim.max(width);
-                    widths.q_dim = widths.q_dim.max(mamba.inner_dim());
+                let ffn_dim = match &layer.feed {
+                    FeedForward::None => 0,
+                    FeedForward::Dense(dense) => dense.ffn_dim,
+                    FeedForward::Experts(experts) => {
+                        experts.shared_ffn_dim.max(experts.ffn_dim.saturating_mul(experts.n_used))
+                    }
+                };
+                widths.ffn_dim = widths.ffn_dim.max(ffn_dim);
+            }
+            widths
+        }
+
+        /// The attention of a layer; `None` if its mixer is another one.
+        fn attention(&self, layer_idx: usize) -> Option<&Attention> {
+            match &self.layers.get(layer_idx)?.mixer {
+                Mixer::Attention(attention) => Some(attention),
+                _ => None,
+            }
+        }
+
+        /// The last layer that writes keys and values, or has a state. Layers behind it have nothing to do for tokens whose
+        /// final hidden states nobody reads.
+        fn last_stateful_layer(&self) -> usize {
+            let has_state = |layer: &LayerPlan| match &layer.mixer {
+                Mixer::Attention(attention) => attention.kv_layer().is_none(),
+                _ => true,
+            };
+            self.layers.iter().rposition(has_state).unwrap_or(0)
+        }
+
+        /// Width of the inputs of all layers beside the residual stream.
+        fn per_layer_dims(&self) -> usize {
+            self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
+        }
+
+        /// Checks every limit and relation; `file` is used in messages.
+        ///
+        /// # Errors
+        /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.
+        fn validate(&self, file: &str) -> Result<(), ConfigError> {
+            let check = Check { file };
+            check.count("n_layers", self.layers.len(), N_LAYERS_MAX)?;
+            check.count("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX)?;
+            check.count("vocab_size", self.vocab_size, VOCAB_SIZE_MAX)?;
+            check.count("context_len", self.context_len, CONTEXT_LEN_MAX)?;
+            check.positive("norm_eps", f64::from(self.norm_eps))?;
+            check.positive("embedding_scale", f64::from(self.embedding_scale))?;
+            check.positive("logit_scale", f64::from(self.logit_scale))?;
+            check.cap("logit_softcap", self.logit_softcap)?;
+            if self.ropes.len() > ROPES_MAX {
+                return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
+            }
+            if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
+                check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
+                check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
+                check.activation(activation)?;
+                if matches!(activation, Activation::ClampedSwiglu { .. }) {
+                    return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
                 }
             }
-            let ffn_dim = match &layer.feed {
-                FeedForward::None => 0,
-                FeedForward::Dense(dense) => dense.ffn_dim,
-                FeedForward::Experts(experts) => {
-                    experts.shared_ffn_dim.max(experts.ffn_dim.saturating_mul(experts.n_used))
+            if let Some(Streams { n, active, .. }) = self.streams {
+                if !(2..=STREAMS_MAX).contains(&n) {
+                    return Err(check.out_of_range("residual streams", n, format!("2 to {STREAMS_MAX}")));
                 }
-            };
-            widths.ffn_dim = widths.ffn_dim.max(ffn_dim);
+                if active >= n {
+                    return Err(check.out_of_range("active stream", active, format!("below {n}")));
+                }
+                if self.layers.iter().any(|layer| layer.output_scaled) {
+                    return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
+                }
+            }
+            if self.draft_head.is_some() && self.is_recurrent() {
+                return Err(check.inconsistent(("draft head", "a layer"), ("layers", "recurrent")));
+            }
+            if let Some(eagle3) = self.eagle3() {
+                check.count("target hidden_dim", eagle3.target_hidden_dim, HIDDEN_DIM_MAX)?;
+                check.count("draft vocab_size", eagle3.draft_vocab_size, self.vocab_size)?;
+            }
+            self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
+            // Behind the layers: a rotation of no dimensions follows from heads without any.
+            self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
+            (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
         }
-        widths
-    }
-
-    /// The attention of a layer; `None` if its mixer is another one.
-    pub fn attention(&self, layer_idx: usize) -> Option<&Attention> {
-        match &self.layers.get(layer_idx)?.mixer {
-            Mixer::Attention(attention) => Some(attention),
-            _ => None,
-        }
-    }
-
-    /// The last layer that writes keys and values, or has a state. Layers behind it have nothing to do for tokens whose
-    /// final hidden states nobody reads.
-    pub fn last_stateful_layer(&self) -> usize {
-        let has_state = |layer: &LayerPlan| match &layer.mixer {
-            Mixer::Attention(attention) => attention.kv_layer().is_none(),
-            _ => true,
-        };
-        self.layers.iter().rposition(has_state).unwrap_or(0)
-    }
-
-    /// Width of the inputs of all layers beside the residual stream.
-    pub fn per_layer_dims(&self) -> usize {
-        self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
     }
 
     /// The EAGLE-3 head that the model is.
@@ -735,60 +814,6 @@ impl ModelConfig {
     /// Logits of a row.
     pub(crate) fn n_logits(&self) -> usize {
         self.eagle3().map_or(self.vocab_size, |eagle3| eagle3.draft_vocab_size)
-    }
-
-    /// Whether a layer keeps a state that cannot be cut back to any position.
-    pub fn is_recurrent(&self) -> bool {
-        self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
-    }
-
-    /// Checks every limit and relation; `file` is used in messages.
-    ///
-    /// # Errors
-    /// [`ConfigError::OutOfRange`] or [`ConfigError::Inconsistent`], naming the first field that fails.
-    pub fn validate(&self, file: &str) -> Result<(), ConfigError> {
-        let check = Check { file };
-        check.count("n_layers", self.layers.len(), N_LAYERS_MAX)?;
-        check.count("hidden_dim", self.hidden_dim, HIDDEN_DIM_MAX)?;
-        check.count("vocab_size", self.vocab_size, VOCAB_SIZE_MAX)?;
-        check.count("context_len", self.context_len, CONTEXT_LEN_MAX)?;
-        check.positive("norm_eps", f64::from(self.norm_eps))?;
-        check.positive("embedding_scale", f64::from(self.embedding_scale))?;
-        check.positive("logit_scale", f64::from(self.logit_scale))?;
-        check.cap("logit_softcap", self.logit_softcap)?;
-        if self.ropes.len() > ROPES_MAX {
-            return Err(check.out_of_range("ropes", self.ropes.len(), format!("0 to {ROPES_MAX}")));
-        }
-        if let Some(PerLayerInputs { dim, vocab_size, activation }) = self.per_layer {
-            check.count("per-layer dim", dim, PER_LAYER_DIM_MAX)?;
-            check.count("per-layer vocab_size", vocab_size, VOCAB_SIZE_MAX)?;
-            check.activation(activation)?;
-            if matches!(activation, Activation::ClampedSwiglu { .. }) {
-                return Err(check.out_of_range("per-layer activation", "clamped", "silu or gelu"));
-            }
-        }
-        if let Some(Streams { n, active, .. }) = self.streams {
-            if !(2..=STREAMS_MAX).contains(&n) {
-                return Err(check.out_of_range("residual streams", n, format!("2 to {STREAMS_MAX}")));
-            }
-            if active >= n {
-                return Err(check.out_of_range("active stream", active, format!("below {n}")));
-            }
-            if self.layers.iter().any(|layer| layer.output_scaled) {
-                return Err(check.inconsistent(("residual streams", n), ("a scale of layers", "outputs")));
-            }
-        }
-        if self.draft_head.is_some() && self.is_recurrent() {
-            return Err(check.inconsistent(("draft head", "a layer"), ("layers", "recurrent")));
-        }
-        if let Some(eagle3) = self.eagle3() {
-            check.count("target hidden_dim", eagle3.target_hidden_dim, HIDDEN_DIM_MAX)?;
-            check.count("draft vocab_size", eagle3.draft_vocab_size, self.vocab_size)?;
-        }
-        self.layers.iter().try_for_each(|layer| self.validate_layer(&check, layer))?;
-        // Behind the layers: a rotation of no dimensions follows from heads without any.
-        self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
-        (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
     }
 
     /// Keys and values that a layer shares are those of an earlier layer, of its widths.

@@ -1,6 +1,6 @@
 //! Opens the models of commands that write: the target, the draft model, the predictor that prunes.
 
-use refrain::architecture::ModelConfig;
+use refrain::checkpoint::ModelConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{Engine, EngineOptions, SessionOptions};

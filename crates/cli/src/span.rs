@@ -1,7 +1,7 @@
 //! The context of a session that names none: the model's, as far as memory allows.
 
-use refrain::architecture::ModelConfig;
-use refrain::architecture::RopeScaling;
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::config::RopeScaling;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::stream::available_bytes;
 use refrain::streaming::Pinned;

@@ -1,6 +1,6 @@
 //! The memory that a model needs, and its measured speed.
 
-use refrain::architecture::ModelConfig;
+use refrain::checkpoint::ModelConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MachineProfile;
 use refrain::internals::engine::ReadRate;

@@ -3,8 +3,8 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::collections::BTreeMap;
 
-use refrain::architecture::ModelConfig;
-use refrain::architecture::RopeConfig;
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::config::RopeConfig;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MachineProfile;
 use refrain::{LoadError, Tokenizer, TokenizerError};
