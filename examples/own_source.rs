@@ -95,7 +95,7 @@ impl DraftSource for PhraseBook {
         for (number, phrase) in self.phrases.iter().enumerate() {
             let longest = (1..phrase.len()).rev().find(|&len| committed.ends_with(&phrase[..len]));
             if let Some(len) = longest {
-                out.push(Anchor { cursor: Self::cursor(number, len), match_len: len as u32 });
+                out.push(Anchor::new(Self::cursor(number, len), len as u32));
             }
         }
         out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
@@ -105,15 +105,9 @@ impl DraftSource for PhraseBook {
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         for (parent, &cursor) in frontier.iter().enumerate() {
             if let Some(token) = self.token_at(cursor) {
-                let place = cursor.0 as u32;
-                out.push(Candidate {
-                    parent: parent as u32,
-                    token,
-                    probability: 0.6,
-                    match_len: place,
-                    count: 1,
-                    next: Cursor(cursor.0 + 1),
-                });
+                let mut candidate = Candidate::new(parent as u32, token, 0.6, Cursor(cursor.0 + 1));
+                candidate.match_len = cursor.0 as u32;
+                out.push(candidate);
             }
         }
     }

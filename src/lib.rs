@@ -76,9 +76,8 @@ pub use verify::{DryOptions, LogitsProcessor, Sampling};
 pub mod drafting {
     pub use crate::draft::{
         Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource,
-        DraftTree, EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, Learned, LearnedError,
-        NodeIdx, Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
-        VERIFY_ROWS_MAX,
+        DraftTree, EchoConfig, EvidenceClass, HiddenStates, Learned, LearnedError, NodeIdx, Rejections,
+        ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
         Acceptance, AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LearnedState,

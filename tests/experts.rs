@@ -141,7 +141,9 @@ fn faulty(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
     let wrap = move |inner: Arc<dyn ReadAt>| -> Arc<dyn ReadAt> {
         Arc::new(Faulty { inner, left: Arc::clone(&left), delay })
     };
-    StreamOptions { wrap: Some(WrapReader::new(wrap)), ..StreamOptions::new(Pinned::Layers(1)) }
+    let mut options = StreamOptions::new(Pinned::Layers(1));
+    options.wrap = Some(WrapReader::new(wrap));
+    options
 }
 
 #[test]
@@ -171,8 +173,8 @@ fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
 fn a_slow_disk_stalls_or_is_cancelled() {
     let (_dir, path) = packed("qwen3_moe");
     let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let streaming =
-        StreamOptions { stall_max: Duration::from_millis(40), ..faulty(&left, Duration::from_millis(200)) };
+    let mut streaming = faulty(&left, Duration::from_millis(200));
+    streaming.stall_max = Duration::from_millis(40);
     let engine = engine(&path, 1, Some(streaming));
     let mut session = engine.session(plain()).unwrap();
     // The rows of one panel of the embedding.

@@ -87,7 +87,8 @@ fn pairs() -> Vec<Pair> {
 
     let fixture = Checkpoint::open(fixtures().join("target.gguf")).unwrap();
     let (dir, path) = packed(&fixture);
-    let streaming = StreamOptions { pinned_first: 3, ..StreamOptions::new(Pinned::Layers(4)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(4));
+    streaming.pinned_first = 3;
     let engine = Engine::open(&path, with_free_rows(Some(streaming))).unwrap();
     engine.set_self_draft(Predictor::read(fixtures().join("target.predictor")).unwrap()).unwrap();
     add("self-draft", engine, load(&fixture), drafting(), Some(dir));

@@ -8,9 +8,9 @@ use std::{fs, panic};
 
 use model_files::families::configs;
 use peak_alloc::PeakAlloc;
+use refrain::checkpoint::Checkpoint;
 use refrain::checkpoint::ModelConfig;
 use refrain::internals::model::arch::Architecture;
-use refrain::checkpoint::Checkpoint;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::config::ConfigError;
 use refrain::internals::model::kv_cache::{CacheSize, KvCache, WindowBound};

@@ -150,7 +150,8 @@ fn streamed() -> (tempfile::TempDir, Engine) {
     let checkpoint = Checkpoint::from_gguf_bytes(TINY.gguf().into(), "tiny").unwrap();
     pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
     // Reading a layer takes some milliseconds, so that every pass waits.
-    let slow = StreamOptions { bandwidth_max: Some(20_000_000), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut slow = StreamOptions::new(Pinned::Layers(0));
+    slow.bandwidth_max = Some(20_000_000);
     let options = EngineOptions { n_threads: Some(2), streaming: Some(slow), ..TINY.options() };
     (dir, Engine::open(&path, options).unwrap())
 }

@@ -58,7 +58,9 @@ fn streamed(path: &Path, streaming: StreamOptions) -> Engine {
 }
 
 fn pinned(n_pinned: usize, pinned_first: usize) -> StreamOptions {
-    StreamOptions { pinned_first, ..StreamOptions::new(Pinned::Layers(n_pinned)) }
+    let mut options = StreamOptions::new(Pinned::Layers(n_pinned));
+    options.pinned_first = pinned_first;
+    options
 }
 
 /// The fixture's predictor: an exit that is mostly right.
@@ -352,7 +354,9 @@ impl ReadAt for Disk {
 fn on_disk(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
     let left = Arc::clone(left);
     let wrap = move |inner| -> Arc<dyn ReadAt> { Arc::new(Disk { inner, left: Arc::clone(&left), delay }) };
-    StreamOptions { wrap: Some(WrapReader::new(wrap)), ..pinned(3, 3) }
+    let mut options = pinned(3, 3);
+    options.wrap = Some(WrapReader::new(wrap));
+    options
 }
 
 /// Generates until the session has `n` tokens, or until an error or a cancellation; returns whether it got there.
@@ -455,7 +459,8 @@ fn what_cannot_draft_is_refused() {
 #[test]
 fn a_slow_disk_is_drafted_ahead_of() {
     let (_dir, path) = packed_fixture();
-    let streaming = StreamOptions { bandwidth_max: Some(30_000_000), ..pinned(3, 3) };
+    let mut streaming = pinned(3, 3);
+    streaming.bandwidth_max = Some(30_000_000);
     let engine = streamed(&path, streaming);
     engine.set_self_draft(informed()).unwrap();
     let prompt = question(&engine);

@@ -78,14 +78,13 @@ fn options_that_no_disk_has_are_refused() {
     let tiny = Tiny::default();
     let (_folder, path) = packed(tiny);
     let all = || StreamOptions::new(Pinned::Layers(0));
-    for (options, part) in [
-        (StreamOptions { bandwidth_max: Some(0), ..all() }, "bandwidth_max is 0"),
-        (
-            StreamOptions { bandwidth_max: Some(StreamOptions::BANDWIDTH_MIN - 1), ..all() },
-            "the minimum is 1000000",
-        ),
-        (StreamOptions { stall_max: Duration::ZERO, ..all() }, "stall_max is 0"),
-    ] {
+    let [mut no_disk, mut slow_disk, mut no_time] = [all(), all(), all()];
+    no_disk.bandwidth_max = Some(0);
+    slow_disk.bandwidth_max = Some(StreamOptions::BANDWIDTH_MIN - 1);
+    no_time.stall_max = Duration::ZERO;
+    for (options, part) in
+        [(no_disk, "bandwidth_max is 0"), (slow_disk, "the minimum is 1000000"), (no_time, "stall_max is 0")]
+    {
         let error = try_engine(&path, tiny, 1, options).unwrap_err();
         assert!(
             matches!(&error, EngineError::Weights(WeightsError::Streamed(StreamedError::Options(_)))),
@@ -94,7 +93,9 @@ fn options_that_no_disk_has_are_refused() {
         assert!(error.to_string().contains(part), "{error}");
     }
     for bandwidth in [StreamOptions::BANDWIDTH_MIN, u64::MAX] {
-        let options = StreamOptions { bandwidth_max: Some(bandwidth), stall_max: Duration::MAX, ..all() };
+        let mut options = all();
+        options.bandwidth_max = Some(bandwidth);
+        options.stall_max = Duration::MAX;
         assert!(try_engine(&path, tiny, 1, options).is_ok(), "{bandwidth}");
     }
     let longest = EngineOptions { measure_time: Some(Duration::MAX), ..EngineOptions::default() };
@@ -226,7 +227,9 @@ fn rows_of_a_tied_output_matrix_are_read_once() {
     let n_reads = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_reads);
     let wrap = WrapReader::new(move |inner| Arc::new(CountedRows { inner, n_reads: Arc::clone(&counter) }));
-    let streaming = Some(StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(2)) });
+    let mut streaming = StreamOptions::new(Pinned::Layers(2));
+    streaming.wrap = Some(wrap);
+    let streaming = Some(streaming);
     let streamed = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
     assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
     let resident = Engine::load(&source, EngineOptions::default(), None).unwrap();
@@ -313,7 +316,8 @@ fn drafts_are_made_while_weights_are_read() {
     };
     let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap(), plain());
     // Reading a layer takes 40 ms, a pass of the draft model a hundredth of that.
-    let slow = StreamOptions { bandwidth_max: Some(15_000_000), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut slow = StreamOptions::new(Pinned::Layers(0));
+    slow.bandwidth_max = Some(15_000_000);
     let options = EngineOptions {
         streaming: Some(slow),
         cost_profile: Some(CostProfile::free_rows(1e5)),
@@ -439,7 +443,8 @@ fn statistics_say_what_was_read() {
     let n_bytes = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_bytes);
     let wrap = WrapReader::new(move |inner| Arc::new(Counted { inner, n_bytes: Arc::clone(&counter) }));
-    let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(1));
+    streaming.wrap = Some(wrap);
     let engine = try_engine(&path, tiny, 1, streaming).unwrap();
     let streamed = engine.streamed().unwrap();
     let memory = streamed.memory();
@@ -480,7 +485,8 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     let tiny = Tiny { ty: BlockType::F32, n_layers: 8, ..Tiny::default() };
     let (_dir, path) = packed(tiny);
     let bandwidth = 2_000_000;
-    let streaming = StreamOptions { bandwidth_max: Some(bandwidth), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(0));
+    streaming.bandwidth_max = Some(bandwidth);
     let engine = try_engine(&path, tiny, 1, streaming).unwrap();
     let pass_s = engine.streamed().unwrap().pass_bytes() as f64 / bandwidth as f64;
     assert!(pass_s > 0.3, "a pass of {pass_s} s");
@@ -553,7 +559,8 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
             let (head, is_open, n_waiting) = gate.clone();
             Arc::new(GatedHead { inner, head, is_open, n_waiting })
         });
-        let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+        let mut streaming = StreamOptions::new(Pinned::Layers(1));
+        streaming.wrap = Some(wrap);
         let engine = try_engine(&path, tiny, 2, streaming).unwrap();
         let mut session = engine.session(session).unwrap();
         session.append_tokens(&prompt).unwrap();
@@ -625,7 +632,8 @@ fn a_budget_that_is_too_small_names_what_is_needed() {
     let tiny = Tiny { hidden_dim: 1024, head_dim: 64, n_layers: 2, ty: BlockType::F16, ..Tiny::default() };
     let (_dir, path) = packed(tiny);
     let open = |limit, reserved_bytes| {
-        let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(limit)) };
+        let mut streaming = StreamOptions::new(Pinned::Memory(limit));
+        streaming.reserved_bytes = reserved_bytes;
         try_engine(&path, tiny, 1, streaming)
     };
     let StreamedError::MemoryLimit { needed, limit, taken } = refused(open(5, 0)) else { panic!() };

@@ -78,7 +78,9 @@ fn decode(model: &Path, budget: u64, drafts: bool) {
     let session = SessionOptions::default();
     let draft_bytes = draft.as_ref().map_or(0, |draft| keep.memory_bytes(draft, &session));
     let reserved_bytes = session.memory_bytes(Checkpoint::open(model).unwrap().config()) + draft_bytes;
-    let streaming = Some(StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(budget)) });
+    let mut streaming = StreamOptions::new(Pinned::Memory(budget));
+    streaming.reserved_bytes = reserved_bytes;
+    let streaming = Some(streaming);
     let options = EngineOptions { n_threads: Some(2), streaming, ..Tiny::default().options() };
     let engine = Engine::open(model, options).unwrap();
     if let Some(draft) = draft {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::drafting::{Candidates, DraftSource, EchoList};
+use refrain::drafting::{Candidates, DraftSource};
+use refrain::internals::draft::EchoList;
 use refrain::TokenId;
 use refrain_index::history::Access;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};

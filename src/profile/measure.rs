@@ -14,6 +14,7 @@ use crate::model::{
 
 /// The passes to measure.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ProfileOptions {
     /// Contexts besides 0. Longer contexts than the trained one become the longest context with room for a
     /// batch.

@@ -412,7 +412,7 @@ impl Assistant {
     }
 
     pub(crate) fn context_len(&self) -> usize {
-        self.options().session.context_len(self.engine().config())
+        self.options().session.context_len_for(self.engine().config())
     }
 
     /// Tokens reserved for the output.

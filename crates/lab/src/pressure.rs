@@ -197,7 +197,8 @@ fn load(
     options: &SessionOptions,
 ) -> Result<Engine, PressureBenchError> {
     let reserved_bytes = options.memory_bytes(checkpoint.config());
-    let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(bench.budget)) };
+    let mut streaming = StreamOptions::new(Pinned::Memory(bench.budget));
+    streaming.reserved_bytes = reserved_bytes;
     let options =
         EngineOptions { n_threads: bench.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
     Ok(Engine::load(checkpoint, options, None)?)

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use refrain::drafting::{DraftSource, DraftTree, EchoStore, NodeIdx, StepOutcome, SuccessorLists};
+use refrain::drafting::{DraftSource, DraftTree, NodeIdx, StepOutcome, SuccessorLists};
+use refrain::internals::draft::EchoStore;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
     BuilderConfig, CalibrationSource, ContextSource, DraftTimes, EchoConfig, EchoSource, Evidence, NodeSet,

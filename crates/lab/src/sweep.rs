@@ -149,11 +149,9 @@ fn load(
         Some(SweepDraft::OwnLayers(predictor)) => predictor.layer_idx(),
         _ => 0,
     };
-    let streaming = StreamOptions {
-        pinned_first,
-        bandwidth_max: sweep.bandwidth_max,
-        ..StreamOptions::new(Pinned::Layers(n_pinned))
-    };
+    let mut streaming = StreamOptions::new(Pinned::Layers(n_pinned));
+    streaming.pinned_first = pinned_first;
+    streaming.bandwidth_max = sweep.bandwidth_max;
     let options =
         EngineOptions { n_threads: sweep.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
     let engine = Engine::load(checkpoint, options, None)?;

@@ -451,6 +451,6 @@ impl Model {
 
     /// Tokens of prompt and output together.
     pub(crate) fn context_len(&self) -> usize {
-        self.session.context_len(self.engine.config())
+        self.session.context_len_for(self.engine.config())
     }
 }

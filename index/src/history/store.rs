@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
+use refrain::internals::draft::{EchoStore, OrderConfig};
 use refrain::{Session, TokenId};
-use refrain::drafting::EchoStore;
-use refrain::internals::draft::OrderConfig;
 use refrain_files::replace::tighten;
 
 use super::access::{Access, Role, enter};

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftSource, EchoConfig, ReuseConfig};
+use crate::face::internals;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
 use crate::model::graphs::Switching;
@@ -83,6 +84,7 @@ pub struct DraftModelOptions {
 /// Whether a session drafts, and from which draft sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Drafting {
     /// All draft sources. The tree builder decides at every step and may choose an empty draft.
     #[default]
@@ -107,6 +109,7 @@ pub enum Drafting {
 /// one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Calibration {
     /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: `Off`, and the source
     /// [echo](SessionOptions::echo) in its place, as configured there or with [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on:
@@ -189,9 +192,11 @@ pub struct SessionOptions {
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
 impl SessionOptions {
-    /// The context length for a model of this configuration, in tokens.
-    pub fn context_len(&self, config: &ModelConfig) -> usize {
-        self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+    internals! {
+        /// The context length for a model of this configuration, in tokens.
+        fn context_len_for(&self, config: &ModelConfig) -> usize {
+            self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+        }
     }
 
     /// Rows of the longest verification batch.

@@ -24,6 +24,7 @@ pub struct DraftPolicy {
 /// Number of draft rows per step, without the root: the *k* of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum DraftRows {
     /// The tree builder weighs the gain of each row against its measured cost.
     #[default]
@@ -152,6 +153,7 @@ pub struct SkipRules {
 /// The acceptance rule for draft tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Acceptance {
     /// Accepts only the target's own choice: the output equals plain decoding, bit for bit.
     #[default]
@@ -178,7 +180,7 @@ pub const LOSSY_ROWS: usize = 8;
 
 impl Acceptance {
     /// Whether the output may differ from that of plain decoding.
-    pub fn is_lossy(self) -> bool {
+    pub(crate) fn is_lossy(self) -> bool {
         self != Self::Strict
     }
 }

@@ -311,7 +311,8 @@ mod tests {
         let path = dir.path().join("target.refrain");
         let source = Checkpoint::open(format!("{fixtures}/target.gguf")).unwrap();
         pack(&source, &path, LoadOptions::default()).unwrap();
-        let streaming = StreamOptions { pinned_first: 3, ..StreamOptions::new(Pinned::Layers(3)) };
+        let mut streaming = StreamOptions::new(Pinned::Layers(3));
+        streaming.pinned_first = 3;
         let options = EngineOptions {
             n_threads: Some(1),
             streaming: Some(streaming),

@@ -116,6 +116,7 @@ impl StreamedLayer {
 
 /// Memory for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StreamMemory {
     /// Bytes of pinned weights.
     pub pinned_bytes: u64,

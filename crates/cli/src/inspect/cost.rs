@@ -1,7 +1,7 @@
 //! The memory that a model needs, and its measured speed.
 
-use refrain::checkpoint::ModelConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
 use refrain::device::MachineProfile;
 use refrain::internals::engine::ReadRate;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};

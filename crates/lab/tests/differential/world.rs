@@ -112,10 +112,8 @@ impl World {
             "streamed, own layers" => {
                 let (target, path) = packed(Checkpoint::open(target_file()).unwrap(), &mut files);
                 let first = 3;
-                let streaming = StreamOptions {
-                    pinned_first: first,
-                    ..StreamOptions::new(Pinned::Layers(first + rng.below(3)))
-                };
+                let mut streaming = StreamOptions::new(Pinned::Layers(first + rng.below(3)));
+                streaming.pinned_first = first;
                 let engine = streamed(&path, options, streaming);
                 let predictor = match chance(rng, 60) {
                     true => Predictor::read(fixtures().join("target.predictor")).unwrap(),
