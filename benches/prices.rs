@@ -27,7 +27,7 @@ fn main() -> Result<(), Error> {
     let load = |measure_time: Option<Duration>| -> Result<(Engine, f64), Error> {
         let options = EngineOptions { isa, measure_time, ..EngineOptions::default() };
         let start = Instant::now();
-        let engine = Engine::load(&checkpoint, options, None)?;
+        let engine = Engine::load(&checkpoint, options, |_, _| {})?;
         Ok((engine, start.elapsed().as_secs_f64() * 1e3))
     };
     let (_, without) = load(Some(Duration::ZERO))?;

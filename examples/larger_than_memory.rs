@@ -49,8 +49,8 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
     streaming.reserved_bytes = reserved_bytes;
     let mut options = EngineOptions::default();
     options.streaming = Some(streaming);
-    let engine = Engine::load(&target, options, None)?;
-    engine.set_draft_model(&draft, draft_model, None)?;
+    let engine = Engine::load(&target, options, |_, _| {})?;
+    engine.set_draft_model(&draft, draft_model, |_, _| {})?;
     let pinned = || engine.streamed().map_or(0, |streamed| streamed.memory().n_pinned_layers);
     println!("{} of {} layers pinned\n", pinned(), target.config().n_layers());
 

@@ -85,7 +85,7 @@ fn bench(shape: &str) -> Result<(), Box<dyn Error>> {
     let engine = Engine::load(
         &Checkpoint::from_gguf_bytes(Cow::Borrowed(MODEL), "the model inside")?,
         EngineOptions::default(),
-        None,
+        |_, _| {},
     )?;
     let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("{isa}, {n_threads} threads\n");

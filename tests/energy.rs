@@ -91,7 +91,7 @@ fn power_states_and_measured_times_change_no_output() {
             measure_time: Some(time),
             ..EngineOptions::default()
         };
-        let engine = Engine::load(&checkpoint, options, None).unwrap();
+        let engine = Engine::load(&checkpoint, options, |_, _| {}).unwrap();
         assert_eq!(generate(&engine, SessionOptions::default()).0, expected, "{time:?}");
     }
 }

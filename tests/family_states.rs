@@ -59,7 +59,7 @@ fn options() -> EngineOptions {
 }
 
 fn engine(family: &str) -> Engine {
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options(), None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options(), |_, _| {}).unwrap()
 }
 
 #[test]
@@ -183,19 +183,20 @@ fn packed_streamed_and_every_instruction_set() {
         // Weights as they are in the file, so that a packed file has them too.
         let keep = || EngineOptions { quantize: Quantize::Keep, ..options() };
         let text = tokens(70);
-        let in_memory = Engine::load(&checkpoint, keep(), None).unwrap();
+        let in_memory = Engine::load(&checkpoint, keep(), |_, _| {}).unwrap();
         let expected = logits(&mut session(&in_memory, plain(), &text));
         let path = dir.path().join(format!("{family}.refrain"));
         pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
         let packed = Checkpoint::open(&path).unwrap();
         assert_eq!(packed.config(), checkpoint.config(), "{family}");
         for isa in IsaKind::ALL.into_iter().filter(|&isa| Kernels::with_isa(isa).is_some()) {
-            let engine = Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, None).unwrap();
+            let engine =
+                Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, |_, _| {}).unwrap();
             assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: packed, {isa:?}");
         }
         let streaming = StreamOptions::new(Pinned::Layers(1));
         let engine =
-            Engine::load(&packed, EngineOptions { streaming: Some(streaming), ..keep() }, None).unwrap();
+            Engine::load(&packed, EngineOptions { streaming: Some(streaming), ..keep() }, |_, _| {}).unwrap();
         assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: streamed");
         let next = continuation(&mut session(&in_memory, plain(), &text), 12);
         let mut drafting =

@@ -205,10 +205,11 @@ fn the_model_is_the_one_that_was_cut() {
     let folder = opened.graphs().unwrap();
     assert_eq!((folder.identity(), folder.piece().blocks.as_slice()), (identity, &[0..2, 2..3][..]));
     folder.files().for_each(|file| file.verify(None).unwrap());
-    let engine = Engine::load(&opened, tiny.options(), None).unwrap();
+    let engine = Engine::load(&opened, tiny.options(), |_, _| {}).unwrap();
     assert_eq!(engine.model_identity(), identity);
     assert_eq!(engine.tokenizer().fingerprint(), tiny.engine(1).tokenizer().fingerprint());
-    let widened = Engine::load(&opened, EngineOptions { quantize: Quantize::F32, ..tiny.options() }, None);
+    let widened =
+        Engine::load(&opened, EngineOptions { quantize: Quantize::F32, ..tiny.options() }, |_, _| {});
     assert!(matches!(
         widened.err(),
         Some(EngineError::Weights(WeightsError::Graphs(GraphsError::Widened { .. })))
@@ -410,7 +411,7 @@ fn the_fixture_model_answers_as_ever() {
         session.append_turn(refrain::Role::User, format!("Summarize the notes.\n\n{note}")).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap());
     for switching in [Switching::Progressive, Switching::Synchronous] {
         let options = EngineOptions { graph_switching: switching, ..EngineOptions::default() };
         answer(&Engine::open(&path, options).unwrap()).assert_equal(&expected, "the fixture model");

@@ -69,20 +69,20 @@ fn pairs() -> Vec<Pair> {
     let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
     let smaller = Tiny { n_layers: 1, seed: 9, ..tiny };
     let draft_model = Checkpoint::from_gguf_bytes(smaller.gguf().into(), "smaller").unwrap();
-    let load = |checkpoint: &Checkpoint| Engine::load(checkpoint, with_free_rows(None), None).unwrap();
+    let load = |checkpoint: &Checkpoint| Engine::load(checkpoint, with_free_rows(None), |_, _| {}).unwrap();
     let mut pairs = Vec::new();
     let mut add = |name, engine, calm, session, _dir| {
         pairs.push(Pair { name, engine, calm, session, _dir });
     };
 
     let engine = load(&checkpoint);
-    engine.set_draft_model(&draft_model, nearly_free(), None).unwrap();
+    engine.set_draft_model(&draft_model, nearly_free(), |_, _| {}).unwrap();
     add("a draft model", engine, load(&checkpoint), drafting(), None);
 
     let (dir, path) = packed(&checkpoint);
     let streaming = Some(StreamOptions::new(Pinned::Layers(1)));
     let engine = Engine::open(&path, with_free_rows(streaming)).unwrap();
-    engine.set_draft_model(&draft_model, nearly_free(), None).unwrap();
+    engine.set_draft_model(&draft_model, nearly_free(), |_, _| {}).unwrap();
     add("streamed", engine, load(&checkpoint), drafting(), Some(dir));
 
     let fixture = Checkpoint::open(fixtures().join("target.gguf")).unwrap();
@@ -236,7 +236,7 @@ fn generations_that_share_passes_give_up_one_by_one() {
 #[test]
 fn remembered_states_come_back() {
     let engine =
-        Engine::load(&Checkpoint::open(golden("qwen3_5")).unwrap(), with_free_rows(None), None).unwrap();
+        Engine::load(&Checkpoint::open(golden("qwen3_5")).unwrap(), with_free_rows(None), |_, _| {}).unwrap();
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&random_prompt(1, 50)).unwrap();
     session.state_mut().remember(20);

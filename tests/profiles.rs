@@ -26,7 +26,7 @@ fn quick() -> ProfileOptions {
 fn engine(n_threads: usize, profile: Option<MachineProfile>) -> Engine {
     let checkpoint = Checkpoint::from_gguf_bytes(Tiny::default().gguf().into(), "tiny").unwrap();
     let options = EngineOptions { n_threads: Some(n_threads), profile, ..EngineOptions::default() };
-    Engine::load(&checkpoint, options, None).unwrap()
+    Engine::load(&checkpoint, options, |_, _| {}).unwrap()
 }
 
 /// `profile` after a change of its file.
@@ -112,7 +112,7 @@ fn a_model_trained_for_a_few_tokens_is_measured() {
         gguf.set("llama.context_length", trained_len);
         let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "tiny").unwrap();
         let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
-        let engine = Engine::load(&checkpoint, options, None).unwrap();
+        let engine = Engine::load(&checkpoint, options, |_, _| {}).unwrap();
         let options = ProfileOptions { rows: vec![1, 64], ..quick() };
         let profile = engine.device().measure_profile(&options, |_, _| {}).unwrap();
         let contexts: Vec<usize> = profile.verify().iter().map(|cost| cost.context).collect();

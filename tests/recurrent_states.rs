@@ -22,7 +22,7 @@ fn engine(family: &str, n_threads: usize) -> Engine {
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, |_, _| {}).unwrap()
 }
 
 /// Tokens that look like nothing in particular.

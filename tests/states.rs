@@ -89,7 +89,7 @@ fn states_are_equal_on_every_instruction_set_and_from_any_way_of_computing() {
                 let options = EngineOptions { isa: Some(isa), n_threads: Some(3), ..tiny.options() };
                 let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
                 // Not every machine has every instruction set.
-                let Ok(engine) = Engine::load(&checkpoint, options, None) else { continue };
+                let Ok(engine) = Engine::load(&checkpoint, options, |_, _| {}) else { continue };
                 let options = SessionOptions { kv_type, prefill_chunk: 7, ..plain() };
                 let mut session = engine.session(options).unwrap();
                 session.append_tokens(&prompt).unwrap();

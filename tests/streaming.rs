@@ -100,7 +100,7 @@ fn options_that_no_disk_has_are_refused() {
     }
     let longest = EngineOptions { measure_time: Some(Duration::MAX), ..EngineOptions::default() };
     assert!(
-        Engine::load(&Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap(), longest, None)
+        Engine::load(&Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap(), longest, |_, _| {})
             .is_ok()
     );
 }
@@ -186,7 +186,7 @@ fn the_fixture_model_answers_as_ever() {
         session.append_turn(refrain::Role::User, request).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap());
     let n_layers = source.config().n_layers();
     for pinned in [Pinned::Memory(0), Pinned::Layers(2), Pinned::Layers(n_layers), Pinned::Memory(1 << 40)] {
         let streaming = Some(StreamOptions::new(pinned));
@@ -232,7 +232,7 @@ fn rows_of_a_tied_output_matrix_are_read_once() {
     let streaming = Some(streaming);
     let streamed = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
     assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
-    let resident = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let resident = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
     let drafted = [&streamed, &resident].map(|engine| {
         let policy = DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() };
         let (calibration, echo) = (Calibration::InContext, Some(EchoConfig::default()));
@@ -267,7 +267,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
             GenerateOptions { max_tokens: 24, sampling: sampling.clone(), ..GenerateOptions::default() };
         run_in(&mut session, options, usize::MAX)
     };
-    let in_memory = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let in_memory = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
     let references = samplings().map(|sampling| answer(&in_memory, plain(), &sampling));
     let policies = [
         DraftPolicy::default(),
@@ -284,7 +284,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
         let options = EngineOptions { streaming, cost_profile: costs(100.0), ..EngineOptions::default() };
         let engine = Engine::open(&path, options).unwrap();
         let cheap = DraftModelOptions { cost_profile: costs(0.01), ..DraftModelOptions::default() };
-        engine.set_draft_model(&draft, cheap, None).unwrap();
+        engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
         engine.set_predictor(Predictor::read(common::fixtures().join("target.predictor")).unwrap()).unwrap();
         for policy in policies {
             for (sampling, reference) in samplings().iter().zip(&references) {
@@ -314,7 +314,7 @@ fn drafts_are_made_while_weights_are_read() {
         session.append_turn(refrain::Role::User, request).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 24, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap(), plain());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap(), plain());
     // Reading a layer takes 40 ms, a pass of the draft model a hundredth of that.
     let mut slow = StreamOptions::new(Pinned::Layers(0));
     slow.bandwidth_max = Some(15_000_000);
@@ -328,7 +328,7 @@ fn drafts_are_made_while_weights_are_read() {
         cost_profile: Some(CostProfile::free_rows(100.0)),
         ..DraftModelOptions::default()
     };
-    engine.set_draft_model(&draft, cheap, None).unwrap();
+    engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
     let policy = DraftPolicy { rows: DraftRows::Fixed(9), ..DraftPolicy::default() };
     let drafted = SessionOptions { policy, calibration: Calibration::Off, ..SessionOptions::default() };
     for (session, drafts) in [(plain(), false), (drafted, true)] {
@@ -614,12 +614,12 @@ fn what_cannot_be_streamed_is_refused() {
     let options = EngineOptions { streaming, ..tiny.options() };
 
     let gguf = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
-    let error = refused(Engine::load(&gguf, options.clone(), None));
+    let error = refused(Engine::load(&gguf, options.clone(), |_, _| {}));
     assert!(matches!(error, StreamedError::NotPacked { .. }), "{error}");
 
     let bytes = std::fs::read(&path).unwrap();
     let in_memory = Checkpoint::from_packed_bytes(bytes.into(), "bytes").unwrap();
-    let error = refused(Engine::load(&in_memory, options.clone(), None));
+    let error = refused(Engine::load(&in_memory, options.clone(), |_, _| {}));
     assert!(matches!(error, StreamedError::InMemory { .. }), "{error}");
 
     let error = refused(Engine::open(&path, EngineOptions { quantize: Quantize::F32, ..options }));

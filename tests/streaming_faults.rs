@@ -224,7 +224,7 @@ fn plant_all(n_faults: usize) -> usize {
             let draft = Checkpoint::from_gguf_bytes(Tiny { seed: 5, ..TINY }.gguf().into(), "draft").unwrap();
             let cost_profile = Some(CostProfile::free_rows(0.01));
             let cheap = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };
-            engine.set_draft_model(&draft, cheap, None).unwrap();
+            engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
         }
         plan.plant(usize::MAX, Fault::Eio);
         let mut whole = session(&engine, drafts);

@@ -85,7 +85,7 @@ fn decode(model: &Path, budget: u64, drafts: bool) {
     let engine = Engine::open(model, options).unwrap();
     if let Some(draft) = draft {
         let cost_profile = Some(CostProfile::free_rows(0.01));
-        engine.set_draft_model(&draft, DraftModelOptions { cost_profile, ..keep }, None).unwrap();
+        engine.set_draft_model(&draft, DraftModelOptions { cost_profile, ..keep }, |_, _| {}).unwrap();
         let memory = engine.draft_model().unwrap().memory_usage() as u64;
         assert!(memory > 80 << 20 && memory <= draft_bytes, "{memory} of {draft_bytes}");
     }

@@ -303,7 +303,7 @@ fn a_pass_has_the_rows_that_the_cache_was_made_for() {
 }
 
 fn engine(family: &str, options: EngineOptions) -> Engine {
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, |_, _| {}).unwrap()
 }
 
 fn options() -> EngineOptions {
@@ -444,7 +444,7 @@ fn packed_streamed_static_graphs_and_every_instruction_set() {
         let checkpoint = Checkpoint::open(golden(family)).unwrap();
         let engine_options = || EngineOptions { quantize: Quantize::Keep, ..options() };
         let text = tokens(1600);
-        let engine = Engine::load(&checkpoint, engine_options(), None).unwrap();
+        let engine = Engine::load(&checkpoint, engine_options(), |_, _| {}).unwrap();
         let expected = logits(&mut session(&engine, plain(), &text));
         let [path, graphs] = ["packed", "graphs"].map(|kind| dir.path().join(format!("{family}.{kind}")));
         pack(&checkpoint, &path, keep()).unwrap();
@@ -454,13 +454,14 @@ fn packed_streamed_static_graphs_and_every_instruction_set() {
                 let options =
                     EngineOptions { isa: Some(isa), n_threads: Some(n_threads), ..engine_options() };
                 // Not every machine has every instruction set.
-                let Ok(engine) = Engine::load(&packed, options, None) else { continue };
+                let Ok(engine) = Engine::load(&packed, options, |_, _| {}) else { continue };
                 let found = logits(&mut session(&engine, bounded(plain()), &text));
                 assert!(found == expected, "{family}: packed, {isa:?}, {n_threads} threads");
             }
         }
         let streaming = Some(StreamOptions::new(Pinned::Layers(1)));
-        let engine = Engine::load(&packed, EngineOptions { streaming, ..engine_options() }, None).unwrap();
+        let engine =
+            Engine::load(&packed, EngineOptions { streaming, ..engine_options() }, |_, _| {}).unwrap();
         assert!(logits(&mut session(&engine, bounded(plain()), &text)) == expected, "{family}: streamed");
         if family == "gpt_oss" {
             continue; // Static graphs have no experts.

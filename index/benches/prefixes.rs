@@ -32,7 +32,7 @@ fn main() -> Outcome<()> {
     let engine = Engine::load(
         &checkpoint,
         EngineOptions { cost_profile: Some(costs), ..EngineOptions::default() },
-        None,
+        |_, _| {},
     )?;
     drop(checkpoint);
     let prompt: Vec<TokenId> = (0..PROMPT_TOKENS).map(|i| TokenId((i * i % 251) as u32)).collect();

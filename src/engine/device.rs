@@ -132,7 +132,7 @@ impl<'a> Device<'a> {
     pub fn measure_profile(
         &self,
         options: &ProfileOptions,
-        progress: impl FnMut(usize, usize),
+        progress: impl FnMut(u64, u64),
     ) -> Result<MachineProfile, ProfileError> {
         MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
     }

@@ -1,5 +1,6 @@
 //! [`Engine`]: a loaded model, shared by threads.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,7 @@ impl Engine {
     /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of
     /// static graphs.
     pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, EngineError> {
-        Self::load(&Checkpoint::open(path)?, options, None)
+        Self::load(&Checkpoint::open(path)?, options, |_, _| {})
     }
 
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
@@ -67,7 +68,7 @@ impl Engine {
     pub fn load(
         checkpoint: &Checkpoint,
         options: EngineOptions,
-        progress: Option<&dyn Fn(u64, u64)>,
+        progress: impl FnMut(u64, u64),
     ) -> Result<Self, EngineError> {
         let kernels = match options.isa {
             None => Kernels::detect(),
@@ -82,12 +83,13 @@ impl Engine {
         let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
+        let progress = shared_progress(progress);
         let load = LoadOptions {
             quantize,
             packed_access,
             graph_memory_max,
             streaming,
-            progress,
+            progress: Some(&progress),
             n_threads: options.n_threads,
         };
         let model = Model::load(checkpoint, load)?;
@@ -191,7 +193,7 @@ impl Engine {
         &self,
         checkpoint: &Checkpoint,
         options: DraftModelOptions,
-        progress: Option<&dyn Fn(u64, u64)>,
+        progress: impl FnMut(u64, u64),
     ) -> Result<(), EngineError> {
         let DraftModelOptions { quantize, packed_access, cost_profile } = options;
         let name = checkpoint.name();
@@ -216,6 +218,8 @@ impl Engine {
                 .map_err(|mismatch| EngineError::DraftVocabulary { name: name.to_owned(), mismatch })?;
         }
         let n_threads = Some(self.shared.pool.n_threads());
+        let progress = shared_progress(progress);
+        let progress = Some(&progress as &dyn Fn(u64, u64));
         let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
         let model = match is_head {
             true => Model::load_head(checkpoint, &self.shared.model, load)?,
@@ -404,6 +408,12 @@ impl Engine {
     pub fn memory_usage(&self) -> usize {
         self.shared.model.memory_usage()
     }
+}
+
+/// The callback for several readers of a file, which one thread calls in turn.
+fn shared_progress(progress: impl FnMut(u64, u64)) -> impl Fn(u64, u64) {
+    let progress = RefCell::new(progress);
+    move |done, total| progress.borrow_mut()(done, total)
 }
 
 #[cfg(test)]

@@ -186,7 +186,7 @@ impl Tiny {
 
     pub fn engine_with(self, options: EngineOptions) -> Engine {
         let checkpoint = Checkpoint::from_gguf_bytes(self.gguf().into(), "tiny").expect("a valid model");
-        Engine::load(&checkpoint, options, None).expect("a loadable model")
+        Engine::load(&checkpoint, options, |_, _| {}).expect("a loadable model")
     }
 }
 

@@ -101,7 +101,7 @@ impl Engine {
                 };
                 let draft_model = opened.map_err(|error| Failure::Engine(EngineError::Load(error)))?;
                 engine
-                    .set_draft_model(&draft_model, DraftModelOptions::default(), None)
+                    .set_draft_model(&draft_model, DraftModelOptions::default(), |_, _| {})
                     .map_err(Failure::Engine)?;
             }
             Ok(engine)

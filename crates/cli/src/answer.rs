@@ -35,7 +35,7 @@ pub(crate) fn answer(
     let mut generation = session.generate(options)?;
     {
         let progress = Progress::tokens("prefill");
-        generation.prefill(|done, total| progress.set(done as u64, total as u64))?;
+        generation.prefill(|done, total| progress.set(done, total))?;
     }
     let (mut text, mut tokens) = (String::new(), Vec::new());
     for event in &mut generation {

@@ -33,8 +33,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
         ..ProfileOptions::default()
     };
     let progress = Progress::steps("measuring");
-    let profile =
-        engine.device().measure_profile(&options, |done, total| progress.set(done as u64, total as u64))?;
+    let profile = engine.device().measure_profile(&options, |done, total| progress.set(done, total))?;
     drop(progress);
 
     let mut out = AnswerStream::stdout();

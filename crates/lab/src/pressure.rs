@@ -201,7 +201,7 @@ fn load(
     streaming.reserved_bytes = reserved_bytes;
     let options =
         EngineOptions { n_threads: bench.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
-    Ok(Engine::load(checkpoint, options, None)?)
+    Ok(Engine::load(checkpoint, options, |_, _| {})?)
 }
 
 /// Decodes the answer again until `end`. Returns its tokens and the number of reports answered meanwhile.

@@ -167,7 +167,7 @@ pub fn measure(
                     streaming: Some(options.clone()),
                     ..EngineOptions::default()
                 },
-                None,
+                |_, _| {},
             )?;
             if let (0, Some(streamed)) = (round, engine.streamed()) {
                 report.read_mode = streamed.read_mode().to_string();

@@ -154,11 +154,11 @@ fn load(
     streaming.bandwidth_max = sweep.bandwidth_max;
     let options =
         EngineOptions { n_threads: sweep.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
-    let engine = Engine::load(checkpoint, options, None)?;
+    let engine = Engine::load(checkpoint, options, |_, _| {})?;
     match draft {
         None => {}
         Some(SweepDraft::Model(draft)) => {
-            engine.set_draft_model(draft, DraftModelOptions::default(), None)?
+            engine.set_draft_model(draft, DraftModelOptions::default(), |_, _| {})?
         }
         Some(SweepDraft::OwnLayers(predictor)) => {
             let copy = Predictor::new(predictor.parts().clone()).map_err(SelfDraftError::from)?;

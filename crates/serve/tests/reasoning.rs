@@ -25,7 +25,7 @@ fn reasoning_engine() -> Engine {
     let padding = " ".repeat(end - start - template.len() - 2);
     bytes[start..end].copy_from_slice(format!("{template}{padding}#}}").as_bytes());
     let checkpoint = Checkpoint::from_gguf_bytes(Cow::Owned(bytes), "reasoning fixture").unwrap();
-    Engine::load(&checkpoint, EngineOptions::default(), None).unwrap()
+    Engine::load(&checkpoint, EngineOptions::default(), |_, _| {}).unwrap()
 }
 
 #[test]

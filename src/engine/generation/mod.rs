@@ -171,7 +171,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
     /// # Errors
     /// As [`Session::prefill`]. After any error except a cancellation, a further call continues after the
     /// finished chunks.
-    pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+    pub fn prefill(&mut self, progress: impl FnMut(u64, u64)) -> Result<(), GenerateError> {
         if !matches!(self.progress, Progress::Prompt) {
             return Ok(());
         }

@@ -24,7 +24,7 @@ impl Session {
     pub fn prefill(
         &mut self,
         cancel: &CancelToken,
-        progress: impl FnMut(usize, usize),
+        progress: impl FnMut(u64, u64),
     ) -> Result<(), GenerateError> {
         self.encode_turns()?;
         self.prefill_tokens(cancel, progress, &mut 0.0)
@@ -53,14 +53,14 @@ impl Session {
     pub(in crate::engine) fn prefill_tokens(
         &mut self,
         cancel: &CancelToken,
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(u64, u64),
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
         let (end, pass_end) = self.prepare_prefill(cancel);
         let start = self.target.kv.len();
         while self.target.kv.len() < end {
             self.prefill_next(end, pass_end, cancel, calibrate_us)?;
-            progress(self.target.kv.len() - start, end - start);
+            progress((self.target.kv.len() - start) as u64, (end - start) as u64);
         }
         // The next turn often changes how this answer is written, and goes on from here.
         self.target.kv.checkpoint(self.shared.compute(), Purpose::Prompt);
