@@ -226,7 +226,7 @@ fn memory_stays_within_its_limit() {
     };
     let needed = open(None).unwrap().graphs().unwrap().memory().limit_bytes;
     // The memory of the model in memory, plus a page per block. Both graphs of each block would take twice the layers.
-    let resident = tiny.engine(1).memory_usage() as u64;
+    let resident = tiny.engine(1).memory_usage();
     assert!((resident..resident + resident / 8).contains(&needed), "{needed} of {resident}");
     match open(Some(needed - 1)).err() {
         Some(EngineError::Weights(WeightsError::Graphs(error))) => {
@@ -244,7 +244,7 @@ fn memory_stays_within_its_limit() {
         let memory = graphs.memory();
         assert!(memory.peak_bytes <= memory.limit_bytes && memory.used_bytes == needed, "{memory:?}");
     }
-    assert_eq!(engine.memory_usage() as u64, needed);
+    assert_eq!(engine.memory_usage(), needed);
     assert!(graphs.n_loads() >= 4);
 }
 

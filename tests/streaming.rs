@@ -194,7 +194,7 @@ fn the_fixture_model_answers_as_ever() {
         let memory = engine.streamed().unwrap().memory();
         assert_eq!(memory.head_pinned, memory.n_pinned_layers == n_layers, "{pinned:?}");
         assert_eq!(engine.model_identity(), summary.identity);
-        assert_eq!(engine.memory_usage() as u64, memory.total_bytes());
+        assert_eq!(engine.memory_usage(), memory.total_bytes());
         answer(&engine).assert_equal(&expected, &format!("{pinned:?}"));
     }
 }

@@ -486,16 +486,16 @@ fn memory_is_bounded_by_the_window() {
             let options = SessionOptions { window_cache, kv_type, context_len: Some(context_len), ..plain() };
             let stated = options.memory_bytes(&config);
             let session = engine.session(options).unwrap();
-            (session.memory_usage() - session.draft_memory_usage(), stated)
+            (session.memory_usage() - session.draft_memory_usage() as u64, stated)
         };
         let slot = KvCache::bytes_per_slot(&config, kv_type);
         let (used, stated) = bytes(WindowCache::Bounded, 32_768);
         // Whole blocks of 256 slots.
         let n_slots = (window + WINDOW_RESERVE + chunk - 1).next_multiple_of(256) as u64;
-        assert_eq!(used as u64, n_slots * slot, "{kv_type}");
+        assert_eq!(used, n_slots * slot, "{kv_type}");
         assert_eq!(bytes(WindowCache::Bounded, 4096).0, used, "{kv_type}");
         let (full, stated_full) = bytes(WindowCache::Full, 32_768);
-        assert!((32_768 * slot..33_000 * slot).contains(&(full as u64)), "{kv_type}: {full}");
+        assert!((32_768 * slot..33_000 * slot).contains(&full), "{kv_type}: {full}");
         assert_eq!(stated_full - stated, (32_768 + 32 - n_slots) * slot, "{kv_type}");
         // A context that is no longer than a ring has a full cache.
         let (short, _) = bytes(WindowCache::Bounded, 1000);

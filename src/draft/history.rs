@@ -215,10 +215,10 @@ impl HistoryStore {
     }
 
     /// Bytes on the heap, of all namespaces.
-    pub fn memory_usage(&self) -> usize {
+    pub fn memory_usage(&self) -> u64 {
         let map = self.lock();
-        map.entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum::<usize>()
-            + map.echoes.values().map(|(echo, _)| echo.memory_usage()).sum::<usize>()
+        let of_responses = map.entries.values().map(|entry| read(&entry.namespace).memory_usage());
+        of_responses.chain(map.echoes.values().map(|(echo, _)| echo.memory_usage())).sum::<usize>() as u64
     }
 
     internals! {

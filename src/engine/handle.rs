@@ -405,8 +405,8 @@ impl Engine {
 
     /// Bytes of the weights, including those of a mapped file. For a streamed model: the weights that stay in
     /// memory, and the ring.
-    pub fn memory_usage(&self) -> usize {
-        self.shared.model.memory_usage()
+    pub fn memory_usage(&self) -> u64 {
+        self.shared.model.memory_usage() as u64
     }
 }
 

@@ -208,7 +208,7 @@ impl Engine {
 
     /// Bytes of the weights, including those of a mapped file.
     #[getter]
-    fn memory_bytes(&self) -> PyResult<usize> {
+    fn memory_bytes(&self) -> PyResult<u64> {
         Ok(self.engine.get()?.memory_usage())
     }
 

@@ -161,7 +161,7 @@ impl Session {
 
     /// Bytes of the KV cache and of the draft sources.
     #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.memory_usage()))
     }
 

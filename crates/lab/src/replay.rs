@@ -201,7 +201,7 @@ impl<'a> Lane<'a> {
             n_said += n_new;
         }
         let of_sources: usize = sources.iter().map(|source| source.memory_usage()).sum();
-        let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
+        let memory = of_sources + builder.memory_usage() + self.history.memory_usage() as usize;
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
         self.table = builder.table().clone();

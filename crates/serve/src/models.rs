@@ -283,7 +283,7 @@ impl Models {
     /// Name, bytes, and bytes of kept prompts of each loaded model.
     pub(crate) fn memory(&self) -> Vec<(String, usize, usize)> {
         // Not cloned: a model that a report holds would not be idle.
-        let of = |model: &Model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes());
+        let of = |model: &Model| (model.id.clone(), model.engine.memory_usage() as usize, model.warm.bytes());
         self.entries.iter().filter_map(|entry| entry.lock().as_deref().map(of)).collect()
     }
 
@@ -392,7 +392,7 @@ impl Models {
 
     /// Unloads the longest unused models that no request has, until the loaded ones have at most `bytes_max` bytes; whether they do.
     fn unload_until(&self, bytes_max: usize) -> bool {
-        let bytes_of = |model: &Model| model.engine.memory_usage() + model.warm.bytes();
+        let bytes_of = |model: &Model| model.engine.memory_usage() as usize + model.warm.bytes();
         let mut entries: Vec<&Entry> = self.entries.iter().collect();
         entries.sort_by_key(|entry| entry.used.load(Ordering::Relaxed));
         let total =

@@ -34,7 +34,7 @@ impl Drop for Guard {
 }
 
 fn bytes() -> usize {
-    engine().memory_usage()
+    engine().memory_usage() as usize
 }
 
 /// Models that are loaded anew each time, with a measure of their bytes.

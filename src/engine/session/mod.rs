@@ -248,8 +248,8 @@ impl Session {
 
     /// Bytes of the KV cache and of drafting: the sources, the tree builder, and the projection matrix of calibration. The
     /// [`HistoryStore`](crate::HistoryStore) reports its own bytes.
-    pub fn memory_usage(&self) -> usize {
-        self.target.kv.memory_usage() + self.draft_memory_usage()
+    pub fn memory_usage(&self) -> u64 {
+        (self.target.kv.memory_usage() + self.draft_memory_usage()) as u64
     }
 
     /// Passes new committed tokens to the sources. While memory pressure is critical, the sources receive
