@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 use thiserror::Error;
 
-/// A counter of energy, supplied by the app or by [`Powercap`].
+/// A counter of energy.
 ///
 /// On Android an app can use `BatteryManager.BATTERY_PROPERTY_CHARGE_COUNTER` times the voltage, or the power rails of
 /// the device.

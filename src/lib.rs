@@ -89,7 +89,7 @@ pub mod drafting {
 
 /// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
 pub mod device {
-    pub use crate::energy::{EnergyMeter, EnergyStats, Powercap, PowercapError};
+    pub use crate::energy::{EnergyMeter, EnergyStats};
     pub use crate::engine::{Device, MemoryPressure, PowerState, ThermalState};
     pub use crate::kernels::{IsaKind, KernelsNotice};
     pub use crate::profile::{MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
@@ -114,7 +114,7 @@ pub mod checkpoint {
 
 /// Keys, values and recurrent states of a session, outside of it.
 pub mod state {
-    pub use crate::engine::{Restoration, SessionState, SessionStateMut, StateKey};
+    pub use crate::engine::{SessionState, SessionStateMut, StateKey};
     pub use crate::model::kv_cache::{WINDOW_RESERVE, WindowCache};
 }
 
@@ -154,6 +154,7 @@ pub mod internals {
     expose!(
         draft,
         draft_model,
+        energy,
         engine,
         kernels,
         model,

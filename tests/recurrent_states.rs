@@ -89,7 +89,7 @@ fn a_restored_session_continues_bit_for_bit() {
                             prefill(&mut session);
                             session.append_tokens(&text[n_cached + 1..]).unwrap();
                             assert_eq!(session.state().key(), whole.state().key());
-                            let mut restoration = session.state_mut().restoration();
+                            let mut restoration = session.state_mut();
                             let mut start = 0;
                             for &cut in cuts {
                                 let part = keys_values(&whole, start..cut);
@@ -212,7 +212,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             0
         );
         // Parts whose end never comes are given up; a gap, or a length between the two, is an error in any part.
-        let mut restoration = session.state_mut().restoration();
+        let mut restoration = session.state_mut();
         assert_eq!(restoration.add(0, &text[..32], &keys_values(&whole, 0..32)).unwrap(), 32);
         let gap = restoration.add(33, &text[33..59], &state(&whole, 33..59));
         assert!(matches!(gap, Err(SessionError::StateRange { start: 33, n_cached: 32, .. })), "{gap:?}");
@@ -224,7 +224,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         assert_eq!(state(&session, 0..59), kept, "{family}");
         // The state of no further token still completes the parts before it.
         let mut session = with(&engine, plain(), &text);
-        let mut restoration = session.state_mut().restoration();
+        let mut restoration = session.state_mut();
         restoration.add(0, &text[..32], &keys_values(&whole, 0..32)).unwrap();
         assert_eq!(restoration.add(32, &[], &state(&whole, 32..32)).unwrap(), 32);
         assert_eq!(session.state().n_cached_tokens(), 32);
@@ -310,7 +310,7 @@ proptest! {
                     session = with(&engine, options(), &text[..n_cached + 1]);
                     prefill(&mut session);
                     session.append_tokens(&[&text[n_cached + 1..], &[TokenId(3)]].concat()).unwrap();
-                    let mut restoration = session.state_mut().restoration();
+                    let mut restoration = session.state_mut();
                     restoration.add(0, &text[..cut], &keys_values(&giver, 0..cut)).unwrap();
                     let end = restoration.add(cut, &text[cut..], &state(&giver, cut..text.len())).unwrap();
                     prop_assert_eq!(end, text.len());

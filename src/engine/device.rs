@@ -6,8 +6,6 @@ use std::sync::{Arc, PoisonError};
 use crate::draft::CostProfile;
 use crate::energy::EnergyMeter;
 #[cfg(doc)]
-use crate::energy::Powercap;
-#[cfg(doc)]
 use crate::engine::handle::Engine;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PowerState, ThermalState};
@@ -71,7 +69,7 @@ impl<'a> Device<'a> {
 
     /// Sets the energy counter that the statistics of later generations read
     /// ([`Stats::energy`](crate::Stats::energy)); `None`: no energy in the statistics. At first it is the processor's
-    /// counter ([`Powercap`]), if this process may read it.
+    /// counter (`/sys/class/powercap`), if this process may read it.
     pub fn set_energy_meter(&self, meter: Option<Arc<dyn EnergyMeter>>) {
         let mut held = self.shared.energy_meter.lock().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *held, meter);

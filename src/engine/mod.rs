@@ -45,9 +45,7 @@ pub use options::{
 };
 pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use read_rate::ReadRate;
-pub use session::{
-    LogitsReceiver, Restoration, Score, Session, SessionState, SessionStateMut, StateKey, Traced,
-};
+pub use session::{LogitsReceiver, Score, Session, SessionState, SessionStateMut, StateKey, Traced};
 pub use stats::{
     DraftingOffStats, LossyStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats,
     StreamingStats,

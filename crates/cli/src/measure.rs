@@ -6,8 +6,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use refrain::EngineOptions;
-use refrain::device::{MachineProfile, Powercap, ProfileError, ProfileOptions, ThreadEnergy};
+use refrain::device::{MachineProfile, ProfileError, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
+use refrain::internals::energy::Powercap;
 use refrain::internals::profile::PassCost;
 use refrain_program::profile::beside;
 

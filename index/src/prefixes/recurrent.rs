@@ -102,7 +102,7 @@ impl PrefixStore {
         let [keys_values, _] = expected[0];
         let n_before = session.state().n_cached_tokens();
         let mut buf = Vec::new();
-        let mut restoration = session.state_mut().restoration();
+        let mut restoration = session.state_mut();
         for (index, entry) in chain.iter().chain([&last]).enumerate().skip(n_before / BLOCK_TOKENS) {
             let (start, is_last) = (index * BLOCK_TOKENS, index == chain.len());
             let mut restore = || -> Result<bool, PrefixProblem> {

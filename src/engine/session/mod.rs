@@ -32,7 +32,7 @@ const CONTEXT_STEP: usize = 32;
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
 pub(in crate::engine) use sources::Sources;
-pub use state::{Restoration, SessionState, SessionStateMut, StateKey};
+pub use state::{SessionState, SessionStateMut, StateKey};
 pub(in crate::engine) use target::{PassStates, TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 

@@ -59,7 +59,7 @@ impl Session {
 
     /// Restores keys, values and recurrent states.
     pub fn state_mut(&mut self) -> SessionStateMut<'_> {
-        SessionStateMut { session: self }
+        SessionStateMut { end: self.target.kv.len(), session: self }
     }
 }
 
@@ -157,10 +157,27 @@ impl SessionState<'_> {
     }
 }
 
-/// As [`SessionState`], for a session that takes a state instead of computing it.
+/// As [`SessionState`], for a session that takes a state instead of computing it: as a whole, or from the states of consecutive ranges.
+///
+/// With recurrent layers, [keys and values](SessionState::write_keys_values) alone are a part too. They count once a part behind them
+/// brings the [state](SessionState::write) of these layers. If none does, they are given up when this value is dropped: the session is then
+/// as the last part with such a state left it.
+///
+/// ```no_run
+/// # use refrain::{Engine, EngineOptions, SessionError, SessionOptions, TokenId};
+/// # fn restore(session: &mut refrain::Session, tokens: &[TokenId], parts: [&[u8]; 2]) -> Result<(), SessionError> {
+/// let mut state = session.state_mut();
+/// state.add(0, &tokens[..64], parts[0])?; // of `write_keys_values(0..64, …)`
+/// state.add(64, &tokens[64..99], parts[1])?; // of `write(64..99, …)`
+/// assert_eq!(session.state().n_cached_tokens(), 99);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SessionStateMut<'a> {
     session: &'a mut Session,
+    /// The position after the tokens whose keys and values are there.
+    end: usize,
 }
 
 impl<'a> SessionStateMut<'a> {
@@ -204,51 +221,20 @@ impl<'a> SessionStateMut<'a> {
     /// # Errors
     /// [`SessionError::StateRange`]: positions between the cached ones and `first` are missing;
     /// [`SessionError::StateLength`]: the state has another length than these tokens need. The session is unchanged.
-    pub fn restore(self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
+    pub fn restore(mut self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
         let (given, expected) = (state.len() as u64, self.session.state().bytes(tokens.len()));
         if given != expected {
             return Err(SessionError::StateLength { given, expected });
         }
         let n_cached = self.session.state().n_cached_tokens();
-        self.restoration().add(first, tokens, state).map(|end| end - n_cached)
+        self.add(first, tokens, state).map(|end| end - n_cached)
     }
 
-    /// Begins to restore a state that was written in parts.
-    pub fn restoration(self) -> Restoration<'a> {
-        let end = self.session.state().n_cached_tokens();
-        Restoration { session: self.session, end }
-    }
-}
-
-/// A state that is restored from the states of consecutive ranges, made by [`SessionStateMut::restoration`].
-///
-/// With recurrent layers, [keys and values](SessionState::write_keys_values) alone are a part too. They count once a part behind them
-/// brings the [state](SessionState::write) of these layers. If none does, they are given up when the value is dropped: the session is then
-/// as the last part with such a state left it.
-///
-/// ```no_run
-/// # use refrain::{Engine, EngineOptions, SessionError, SessionOptions, TokenId};
-/// # fn restore(session: &mut refrain::Session, tokens: &[TokenId], parts: [&[u8]; 2]) -> Result<(), SessionError> {
-/// let mut restoration = session.state_mut().restoration();
-/// restoration.add(0, &tokens[..64], parts[0])?; // of `write_keys_values(0..64, …)`
-/// restoration.add(64, &tokens[64..99], parts[1])?; // of `write(64..99, …)`
-/// assert_eq!(session.state().n_cached_tokens(), 99);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Restoration<'a> {
-    session: &'a mut Session,
-    /// The position after the tokens whose keys and values are there.
-    end: usize,
-}
-
-impl Restoration<'_> {
-    /// Adds the state of a range, as [`SessionStateMut::restore`] does, or its keys and values alone. Its first position may lie before
-    /// the end of what is there. Returns the position after the tokens that are there now.
+    /// Adds the state of a range, as [`restore`](Self::restore) does, or its [keys and values](SessionState::write_keys_values) alone, of
+    /// a state that was written in parts. Its first position may lie before the end of what is there. Returns the position after the tokens that are there now.
     ///
     /// # Errors
-    /// As [`SessionStateMut::restore`]; what was added before stays.
+    /// As [`restore`](Self::restore); what was added before stays.
     pub fn add(&mut self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
         let Self { session, end: start } = self;
         if first > *start {
