@@ -115,8 +115,8 @@ impl DraftSource for PhraseBook {
     // The book does not depend on the text, so there is nothing to observe or to forget.
     fn truncate(&mut self, _len: usize) {}
 
-    fn memory_usage(&self) -> usize {
-        self.phrases.iter().map(|phrase| phrase.len() * size_of::<TokenId>()).sum()
+    fn memory_usage(&self) -> u64 {
+        self.phrases.iter().map(|phrase| (phrase.len() * size_of::<TokenId>()) as u64).sum()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -238,7 +238,7 @@ impl DraftSource for Fragile {
         self.inner.observe(committed, step);
     }
 
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         self.inner.memory_usage()
     }
 

@@ -252,12 +252,12 @@ impl DraftSource for CalibrationSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.text.capacity() * size_of::<TokenId>()
+    fn memory_usage(&self) -> u64 {
+        (self.text.capacity() * size_of::<TokenId>()
             + self.earlier.capacity() * size_of::<u32>()
             + self.newest.capacity() * (size_of::<(TokenId, u32)>() + 1)
             + self.lists.memory_usage()
-            + self.places.capacity() * size_of::<Place>()
+            + self.places.capacity() * size_of::<Place>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

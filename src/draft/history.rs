@@ -489,8 +489,8 @@ impl DraftSource for HistorySource {
         self.follow(committed);
     }
 
-    fn memory_usage(&self) -> usize {
-        self.openings.memory_usage() // the store reports shared memory
+    fn memory_usage(&self) -> u64 {
+        self.openings.memory_usage() as u64 // the store reports shared memory
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -251,10 +251,10 @@ impl DraftSource for ReuseSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.tokens.capacity() * size_of::<TokenId>()
+    fn memory_usage(&self) -> u64 {
+        (self.tokens.capacity() * size_of::<TokenId>()
             + self.segments.capacity() * size_of::<Segment>()
-            + self.lens.capacity() * size_of::<u32>()
+            + self.lens.capacity() * size_of::<u32>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

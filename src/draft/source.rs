@@ -208,7 +208,7 @@ pub trait DraftSource: Send {
     }
 
     /// Bytes on the heap owned by this source; shared memory is reported by its owner. 0 by default.
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         0
     }
 

@@ -200,8 +200,8 @@ impl<'a> Lane<'a> {
             }
             n_said += n_new;
         }
-        let of_sources: usize = sources.iter().map(|source| source.memory_usage()).sum();
-        let memory = of_sources + builder.memory_usage() + self.history.memory_usage() as usize;
+        let of_sources: u64 = sources.iter().map(|source| source.memory_usage()).sum();
+        let memory = (of_sources + self.history.memory_usage()) as usize + builder.memory_usage();
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
         self.table = builder.table().clone();

@@ -251,8 +251,8 @@ impl DraftSource for EchoSource {
     }
 
     /// The owner of the store reports the lists.
-    fn memory_usage(&self) -> usize {
-        self.unread.memory_usage()
+    fn memory_usage(&self) -> u64 {
+        self.unread.memory_usage() as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
@@ -395,10 +395,10 @@ mod tests {
                     nodes.push(tree.push(NodeIdx::ROOT, TokenId(row), 0.5, 0));
                 }
                 source.reject(&tree, &nodes, &lists(&vec!["abcdefgh"; nodes.len()]));
-                most = most.max(source.memory_usage() + store.memory_usage());
+                most = most.max(source.memory_usage() + store.memory_usage() as u64);
             }
             let bound = EchoSource::bytes(config, 0);
-            assert!(most as u64 <= bound, "{lists_max} lists: {most} of {bound} bytes");
+            assert!(most <= bound, "{lists_max} lists: {most} of {bound} bytes");
             assert_eq!(store.len(), lists_max as usize);
         }
     }
