@@ -45,9 +45,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let engine = Engine::open(fixtures.join("target.gguf"), EngineOptions::default())?;
     let notes = read_notes(&fixtures.join("notes"))?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("fixture target, {isa}, {n_threads} threads, greedy, {} notes, {ROUNDS} rounds", notes.len());
-    let costs = engine.cost_profile();
+    let costs = engine.device().cost_profile();
     let rows: Vec<String> =
         [1, 2, 4, 8, 16, 32].iter().map(|&n| format!("{n}: {:.0}", costs.verify_us(n, 1))).collect();
     println!("verification, µs by rows: {}\n", rows.join(", "));

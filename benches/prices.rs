@@ -27,16 +27,16 @@ fn main() -> Result<(), Error> {
     let load = |measure_time: Option<Duration>| -> Result<(Engine, f64), Error> {
         let options = EngineOptions { isa, measure_time, ..EngineOptions::default() };
         let start = Instant::now();
-        let engine = Engine::load(&checkpoint, options, None)?;
+        let engine = Engine::load(&checkpoint, options, |_, _| {})?;
         Ok((engine, start.elapsed().as_secs_f64() * 1e3))
     };
     let (_, without) = load(Some(Duration::ZERO))?;
     let (engine, with) = load(None)?;
-    println!("{path}: {:?}", engine.compute());
+    println!("{path}: {:?}", (engine.device().isa(), engine.device().n_threads()));
     println!("load {without:.0} ms without measuring, {with:.0} ms with");
     let options = ProfileOptions { prefill: vec![64], ..ProfileOptions::default() };
     let start = Instant::now();
-    let profile = engine.measure_profile(&options, |_, _| {})?;
+    let profile = engine.device().measure_profile(&options, |_, _| {})?;
     println!("long measurement {:.1} s", start.elapsed().as_secs_f64());
     println!(
         "| context | {} |",

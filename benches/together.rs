@@ -68,7 +68,7 @@ fn main() -> Result<(), Failure> {
 
 fn measure(path: &Path, texts: &[String], plan: &Plan) -> Result<(), Failure> {
     let engine = Engine::open(path, EngineOptions::default())?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("\n{}, {isa}, {n_threads} threads, {} tokens each\n", path.display(), plan.n_tokens);
     println!(
         "| generations | drafts | in turns, tokens/s | together, tokens/s | ratio | steps in shared passes | rows per shared pass |"
@@ -128,8 +128,8 @@ fn run(
         let mut session =
             engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
         session.append_text(text, SpecialTokens::AsText)?;
-        let mut generation = session
-            .into_generation(GenerateOptions { max_tokens: n_tokens, ..GenerateOptions::default() })?;
+        let options = GenerateOptions { max_tokens: n_tokens, ..GenerateOptions::default() };
+        let mut generation = OwnedGeneration::new(session, options)?;
         generation.prefill(|_, _| {})?;
         generations.push(generation);
     }

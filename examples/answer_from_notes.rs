@@ -42,7 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn ask(session: &mut Session, message: &str) -> Result<(), Box<dyn Error>> {
     session.append_turn(Role::User, message)?;
     let mut stats = None;
-    for event in session.generate(GenerateOptions { max_tokens: 60, ..GenerateOptions::default() })? {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 60;
+    for event in session.generate(options)? {
         match event? {
             Event::Token(token) if token.origin == Origin::Target => print!("{}", token.text),
             Event::Token(token) => print!("[{}]", token.text),

@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 
 use refrain::{
-    CancelToken, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, Session, SessionOptions,
-    Task,
+    CancelToken, Engine, EngineOptions, Event, GenerateOptions, OwnedGeneration, PromptPassage, Role,
+    Session, SessionOptions, Task,
 };
 
 /// A running answer.
@@ -24,8 +24,9 @@ struct Answer {
 impl Answer {
     /// Starts to answer. The worker owns the session until the answer ends.
     fn start(session: Session, max_tokens: usize) -> Result<Self, Box<dyn Error>> {
-        let options = GenerateOptions::default().with_max_tokens(max_tokens);
-        let mut generation = session.into_generation(options)?;
+        let mut options = GenerateOptions::default();
+        options.max_tokens = max_tokens;
+        let mut generation = OwnedGeneration::new(session, options)?;
         let cancel = generation.cancel_token();
         let (sender, pieces) = mpsc::channel();
         let worker = thread::spawn(move || {

@@ -19,7 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     session.append_text("Everything about the trip to Bergholm.", SpecialTokens::AsText)?;
 
     // Without an end token the output would fill the context.
-    let endless = GenerateOptions { max_tokens: usize::MAX, ignore_eos: true, ..GenerateOptions::default() };
+    let mut endless = GenerateOptions::default();
+    endless.max_tokens = usize::MAX;
+    endless.ignore_eos = true;
     // Any thread may hold the token: a button, a battery monitor, a timer. It stops this generation and no other.
     let cancel = endless.cancel.clone();
     let timer = thread::spawn(move || {
@@ -36,7 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Committed tokens stay, and so does their KV cache.
     println!("the session holds {} tokens and goes on", session.tokens().len());
-    for event in session.generate(GenerateOptions { max_tokens: 8, ..GenerateOptions::default() })? {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 8;
+    for event in session.generate(options)? {
         if let Event::Done(summary) = event? {
             println!("{:?} after {} tokens", summary.finish, summary.stats.tokens);
         }

@@ -45,10 +45,12 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
 
     // Pinned layers take the part of the budget that the session and the draft model leave.
     let reserved_bytes = session.memory_bytes(target.config()) + draft_model.memory_bytes(&draft, &session);
-    let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(BUDGET)) };
-    let options = EngineOptions { streaming: Some(streaming), ..EngineOptions::default() };
-    let engine = Engine::load(&target, options, None)?;
-    engine.set_draft_model(&draft, draft_model, None)?;
+    let mut streaming = StreamOptions::new(Pinned::Memory(BUDGET));
+    streaming.reserved_bytes = reserved_bytes;
+    let mut options = EngineOptions::default();
+    options.streaming = Some(streaming);
+    let engine = Engine::load(&target, options, |_, _| {})?;
+    engine.set_draft_model(&draft, draft_model, |_, _| {})?;
     let pinned = || engine.streamed().map_or(0, |streamed| streamed.memory().n_pinned_layers);
     println!("{} of {} layers pinned\n", pinned(), target.config().n_layers());
 
@@ -56,13 +58,15 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
     session
         .append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
     let mut n_tokens = 0;
-    for event in session.generate(GenerateOptions { max_tokens: 100, ..GenerateOptions::default() })? {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 100;
+    for event in session.generate(options)? {
         match event? {
             Event::Token(token) => {
                 n_tokens += 1;
                 if n_tokens == 10 {
                     // The system's callback does the same, on any thread.
-                    engine.set_memory_pressure(MemoryPressure::Critical);
+                    engine.device().set_memory_pressure(MemoryPressure::Critical);
                 }
                 print!("{}", token.text);
             }
@@ -77,6 +81,6 @@ fn answer(target: &Path, draft: &Path) -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     Ok(())
 }

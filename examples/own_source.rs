@@ -37,7 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(String, Stats), Box<dyn Error>> {
-    let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
+    let mut options = SessionOptions::default();
+    options.history = false;
+    let mut session = engine.session(options)?;
     if let Some(source) = source {
         session.add_source(source)?;
     }
@@ -46,7 +48,9 @@ fn reply(engine: &Engine, source: Option<Box<dyn DraftSource>>) -> Result<(Strin
         "Write a reply to the message.\n\nDear Ada,\n\nCan we meet on 4 May?\n\nRafael",
     )?;
     let mut text = String::new();
-    for event in session.generate(GenerateOptions { max_tokens: 80, ..GenerateOptions::default() })? {
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 80;
+    for event in session.generate(options)? {
         match event? {
             Event::Token(token) => text.push_str(&token.text),
             Event::Done(summary) => return Ok((text, summary.stats)),
@@ -91,7 +95,7 @@ impl DraftSource for PhraseBook {
         for (number, phrase) in self.phrases.iter().enumerate() {
             let longest = (1..phrase.len()).rev().find(|&len| committed.ends_with(&phrase[..len]));
             if let Some(len) = longest {
-                out.push(Anchor { cursor: Self::cursor(number, len), match_len: len as u32 });
+                out.push(Anchor::new(Self::cursor(number, len), len as u32));
             }
         }
         out.sort_by_key(|anchor| std::cmp::Reverse(anchor.match_len));
@@ -101,15 +105,9 @@ impl DraftSource for PhraseBook {
     fn expand(&mut self, frontier: &[Cursor], out: &mut Candidates) {
         for (parent, &cursor) in frontier.iter().enumerate() {
             if let Some(token) = self.token_at(cursor) {
-                let place = cursor.0 as u32;
-                out.push(Candidate {
-                    parent: parent as u32,
-                    token,
-                    probability: 0.6,
-                    match_len: place,
-                    count: 1,
-                    next: Cursor(cursor.0 + 1),
-                });
+                let mut candidate = Candidate::new(parent as u32, token, 0.6, Cursor(cursor.0 + 1));
+                candidate.match_len = cursor.0 as u32;
+                out.push(candidate);
             }
         }
     }
@@ -117,8 +115,8 @@ impl DraftSource for PhraseBook {
     // The book does not depend on the text, so there is nothing to observe or to forget.
     fn truncate(&mut self, _len: usize) {}
 
-    fn memory_usage(&self) -> usize {
-        self.phrases.iter().map(|phrase| phrase.len() * size_of::<TokenId>()).sum()
+    fn memory_usage(&self) -> u64 {
+        self.phrases.iter().map(|phrase| (phrase.len() * size_of::<TokenId>()) as u64).sum()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -85,9 +85,9 @@ fn bench(shape: &str) -> Result<(), Box<dyn Error>> {
     let engine = Engine::load(
         &Checkpoint::from_gguf_bytes(Cow::Borrowed(MODEL), "the model inside")?,
         EngineOptions::default(),
-        None,
+        |_, _| {},
     )?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("{isa}, {n_threads} threads\n");
     steps(shape, n_threads)?;
     println!("\n| task | tokens | plain tokens/s | drafted tokens/s | plain time / drafted time |");
@@ -207,11 +207,13 @@ fn text(
     question: &str,
     drafting: Drafting,
 ) -> Result<(String, Stats), Box<dyn Error>> {
-    let mut session =
-        engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
+    let mut options = SessionOptions::default();
+    (options.drafting, options.history) = (drafting, false);
+    let mut session = engine.session(options)?;
     session.append_turn(Role::User, task.user_message(&[PromptPassage { title, text: note }], question))?;
     let mut text = String::new();
-    let options = GenerateOptions { max_tokens: 80, ..GenerateOptions::default() };
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 80;
     let summary = session.generate(options)?.run(|token| {
         text.push_str(&token.text);
         ControlFlow::Continue(())

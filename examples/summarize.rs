@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     session
         .append_turn(Role::User, Task::Summarize.user_message(&[NOTE], "Write two or three sentences."))?;
 
-    let options = GenerateOptions { max_tokens: 100, ..GenerateOptions::default() };
+    let mut options = GenerateOptions::default();
+    options.max_tokens = 100;
     let summary = session.generate(options)?.run(|token| {
         print!("{}", token.text);
         match std::io::stdout().flush() {

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::error::LoadError;
 use refrain_files::{ErrorKind, Facts, Fault};
 
-/// A counter of energy, supplied by the app or by [`Powercap`].
+/// A counter of energy.
 ///
 /// On Android an app can use `BatteryManager.BATTERY_PROPERTY_CHARGE_COUNTER` times the voltage, or the power rails of
 /// the device.

@@ -1,20 +1,4 @@
-//! Macros of the public face: setters of option structs, and methods for this project's own crates.
-
-/// Writes one chainable setter per field. Apps cannot write these structs as literals, because fields may be added.
-macro_rules! setters {
-    ($type:ty { $($setter:ident: $field:ident: $kind:ty),* $(,)? }) => {
-        impl $type {
-            $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-                #[must_use]
-                pub fn $setter(mut self, $field: impl Into<$kind>) -> Self {
-                    self.$field = $field.into();
-                    self
-                }
-            )*
-        }
-    };
-}
+//! Macros of the public face: methods and fields for this project's own crates.
 
 /// Makes methods of exported types public with the feature `internals`, and private to this crate without it.
 macro_rules! internals {
@@ -31,4 +15,21 @@ macro_rules! internals {
     };
 }
 
-pub(crate) use {internals, setters};
+/// Makes the fields of an exported struct public with the feature `internals`, and private to this crate without it.
+macro_rules! internal_fields {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        #[cfg(feature = "internals")]
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type),*
+        }
+
+        #[cfg(not(feature = "internals"))]
+        $(#[$meta])*
+        pub struct $name {
+            $($(#[$field_meta])* pub(crate) $field: $type),*
+        }
+    };
+}
+
+pub(crate) use {internal_fields, internals};

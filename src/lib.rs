@@ -27,8 +27,8 @@
 //! depending on the draft model. The README has the table, with the cases that lose.
 //!
 //! The root exports the types that every app needs. Modules have the rest by task: [`drafting`], [`device`], [`streaming`],
-//! [`checkpoint`], [`state`] and [`architecture`]. Errors have an [`ErrorKind`] and name the file, field, offset, value and limit that
-//! they concern. Modules behind the feature `internals` are outside semantic versioning.
+//! [`checkpoint`] and [`state`]. Errors have an [`ErrorKind`] and name the file, field, offset, value and limit that they concern.
+//! Modules behind the feature `internals` are outside semantic versioning.
 // Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
 
@@ -78,21 +78,20 @@ pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling};
 pub mod drafting {
     pub use crate::draft::{
         Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource,
-        DraftTree, EchoConfig, EchoList, EchoStore, EvidenceClass, HiddenStates, Learned, NodeIdx,
-        Rejections, ReuseConfig, SourceName, StepOutcome, Successor, SuccessorLists, TargetListener,
-        VERIFY_ROWS_MAX,
+        DraftTree, EchoConfig, EvidenceClass, HiddenStates, Learned, NodeIdx, Rejections, ReuseConfig, SourceName,
+        StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
-        AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, PolicyStats, PruningStats,
-        RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
+        AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LearnedState, PolicyStats,
+        PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
     };
     pub use crate::pruning::{Predictor, PruningConfig, Safeguards};
 }
 
 /// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
 pub mod device {
-    pub use crate::energy::{EnergyMeter, EnergyStats, Powercap};
-    pub use crate::engine::{MemoryPressure, PowerState, ThermalState};
+    pub use crate::energy::{EnergyMeter, EnergyStats};
+    pub use crate::engine::{Device, MemoryPressure, PowerState, ThermalState};
     pub use crate::kernels::{IsaKind, KernelsNotice};
     pub use crate::profile::{MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
 }
@@ -109,23 +108,15 @@ pub mod streaming {
 pub mod checkpoint {
     pub use crate::model::GenerationDefaults;
     pub use crate::model::checkpoint::Checkpoint;
+    pub use crate::model::config::ModelConfig;
     pub use crate::model::packed::ModelIdentity;
     pub use crate::model::weights::PackedAccess;
 }
 
 /// Keys, values and recurrent states of a session, outside of it.
 pub mod state {
-    pub use crate::engine::{Restoration, StateKey};
+    pub use crate::engine::{SessionState, SessionStateMut, StateKey};
     pub use crate::model::kv_cache::{WINDOW_RESERVE, WindowCache};
-}
-
-/// What the layers of a model compute: the types inside [`ModelConfig`](architecture::ModelConfig).
-pub mod architecture {
-    pub use crate::model::config::{
-        Activation, Architecture, Attention, DeltaNet, Dense, DraftHead, Eagle3, Experts, FeedForward,
-        KvSource, LayerPlan, Mamba2, Mixer, ModelConfig, Norms, PerLayerInputs, QkNorm, QueryGrowth,
-        RopeConfig, RopeScaling, Routing, ShortConv, Streams, Widths,
-    };
 }
 
 /// Internal modules, for this project's own crates: the search index, the benchmarks, training and the
@@ -141,6 +132,7 @@ pub mod internals {
     expose!(
         draft,
         draft_model,
+        energy,
         engine,
         kernels,
         model,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Task {
     /// Restate the passages in fewer words.
     Summarize,

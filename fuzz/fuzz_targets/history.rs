@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::drafting::{Candidates, DraftSource, EchoList};
+use refrain::drafting::{Candidates, DraftSource};
 use refrain::TokenId;
+use refrain::internals::draft::EchoList;
 use refrain_index::history::Access;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};

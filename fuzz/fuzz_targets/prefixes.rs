@@ -30,7 +30,11 @@ impl Folder {
     fn new() -> Self {
         let path = std::env::temp_dir().join(format!("refrain-fuzz-prefixes-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(1.0));
+        let options = EngineOptions {
+            n_threads: Some(1),
+            cost_profile: Some(CostProfile::free_rows(1.0)),
+            ..EngineOptions::default()
+        };
         let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf");
         let engine = Engine::open(model, options).expect("the fixture loads");
         let mut session = session(&engine);
@@ -50,7 +54,9 @@ impl Folder {
 }
 
 fn session(engine: &Engine) -> Session {
-    let mut session = engine.session(SessionOptions::default().with_context_len(16usize)).expect("a session");
+    let mut session = engine
+        .session(SessionOptions { context_len: Some(16), ..SessionOptions::default() })
+        .expect("a session");
     session.append_tokens(&PROMPT).expect("fits");
     session
 }

@@ -22,7 +22,7 @@ fn checkers() -> &'static [BodyChecker; 2] {
         FORMS.map(|calls| {
             let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();
             let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
-            BodyChecker::new(&Engine::load(&checkpoint, options, None).unwrap())
+            BodyChecker::new(&Engine::load(&checkpoint, options, |_, _| {}).unwrap())
         })
     })
 }

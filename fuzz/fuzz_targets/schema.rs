@@ -22,7 +22,7 @@ fn vocabulary() -> &'static (Vocabulary, usize) {
     VOCABULARY.get_or_init(|| {
         let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(Calls::Control).into(), "bigram").unwrap();
         let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
-        let engine = Engine::load(&checkpoint, options, None).unwrap();
+        let engine = Engine::load(&checkpoint, options, |_, _| {}).unwrap();
         let vocab_size = engine.config().vocab_size;
         (Vocabulary::of_engine(&engine).unwrap(), vocab_size)
     })

@@ -155,7 +155,7 @@ fn report(log: &HistoryLog, texts: &[Vec<TokenId>]) {
     println!(
         "memory of the store {:.1} MiB, of the source {:.2}",
         mib(stats.memory_bytes),
-        mib(source.memory_usage())
+        mib(source.memory_usage() as usize)
     );
 }
 

@@ -29,7 +29,11 @@ const ROUNDS: usize = 7;
 fn main() -> Outcome<()> {
     let checkpoint = Checkpoint::from_gguf_bytes(random_model()?.into(), "random 1.5B")?;
     let costs = CostProfile::free_rows(1.0);
-    let engine = Engine::load(&checkpoint, EngineOptions::default().with_cost_profile(costs), None)?;
+    let engine = Engine::load(
+        &checkpoint,
+        EngineOptions { cost_profile: Some(costs), ..EngineOptions::default() },
+        |_, _| {},
+    )?;
     drop(checkpoint);
     let prompt: Vec<TokenId> = (0..PROMPT_TOKENS).map(|i| TokenId((i * i % 251) as u32)).collect();
     println!("| KV cache | | MB | keep ms | warm ms (least) | cold ms (least) | of prefill, warm | cold |");
@@ -65,7 +69,8 @@ fn main() -> Outcome<()> {
 }
 
 fn session(engine: &Engine, kv_type: KvType, prompt: &[TokenId]) -> Outcome<Session> {
-    let options = SessionOptions::default().with_drafting(Drafting::Off).with_context_len(4096usize);
+    let options =
+        SessionOptions { drafting: Drafting::Off, context_len: Some(4096), ..SessionOptions::default() };
     let mut session = engine.session(SessionOptions { kv_type, ..options })?;
     session.append_tokens(prompt)?;
     Ok(session)
@@ -83,7 +88,7 @@ fn restores(
     let mut times = Vec::new();
     let state = |session: &Session| -> Outcome<Vec<u8>> {
         let mut state = Vec::new();
-        session.write_state(0..session.n_cached_tokens(), &mut state)?;
+        session.state().write(0..session.state().n_cached_tokens(), &mut state)?;
         Ok(state)
     };
     let expected = state(computed)?;

@@ -67,6 +67,7 @@ impl Alignment {
 
 /// Rejected drafts by their later alignment with the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Rejections {
     /// The draft lacked one token.
     pub missing: usize,

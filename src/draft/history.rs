@@ -89,23 +89,25 @@ impl HistoryStore {
     /// Maximum namespaces of a store.
     pub const NAMESPACES_MAX: usize = 1024;
 
-    /// An empty store with the default bound per namespace.
-    pub fn new() -> Self {
-        Self::with_tokens_max(Self::TOKENS_MAX)
-    }
+    internals! {
+        /// An empty store with the default bound per namespace.
+        fn new() -> Self {
+            Self::with_tokens_max(Self::TOKENS_MAX)
+        }
 
-    /// An empty store with at most `tokens_max` tokens (at least 2) per namespace. The default bound of all namespaces rises to that of one.
-    pub fn with_tokens_max(tokens_max: u32) -> Self {
-        let tokens_max = tokens_max.max(2);
-        let total_tokens_max = Self::TOTAL_TOKENS_MAX.max(tokens_max as usize);
-        HistoryStore { map: Mutex::default(), tokens_max, total_tokens_max, n_changes: AtomicU64::new(0) }
-    }
+        /// An empty store with at most `tokens_max` tokens (at least 2) per namespace. The default bound of all namespaces rises to that of one.
+        fn with_tokens_max(tokens_max: u32) -> Self {
+            let tokens_max = tokens_max.max(2);
+            let total_tokens_max = Self::TOTAL_TOKENS_MAX.max(tokens_max as usize);
+            HistoryStore { map: Mutex::default(), tokens_max, total_tokens_max, n_changes: AtomicU64::new(0) }
+        }
 
-    /// The store with at most `total_tokens_max` tokens (at least 2) in all namespaces, and in each.
-    pub fn with_total_tokens_max(self, total_tokens_max: usize) -> Self {
-        let total_tokens_max = total_tokens_max.max(2);
-        let tokens_max = self.tokens_max.min(u32::try_from(total_tokens_max).unwrap_or(u32::MAX));
-        HistoryStore { tokens_max, total_tokens_max, ..self }
+        /// The store with at most `total_tokens_max` tokens (at least 2) in all namespaces, and in each.
+        fn with_total_tokens_max(self, total_tokens_max: usize) -> Self {
+            let total_tokens_max = total_tokens_max.max(2);
+            let tokens_max = self.tokens_max.min(u32::try_from(total_tokens_max).unwrap_or(u32::MAX));
+            HistoryStore { tokens_max, total_tokens_max, ..self }
+        }
     }
 
     /// Adds a finished response. If it is longer than half the bound, only its end is kept; an empty response
@@ -163,21 +165,23 @@ impl HistoryStore {
         self.retire(removed.into_values());
     }
 
-    /// The lists of echo of a namespace, which its sessions share. The first call creates them, empty; if there
-    /// are [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) others, those asked for longest ago are dropped here and stay with
-    /// their sessions.
-    pub fn echo(&self, namespace: &str) -> EchoStore {
-        let mut map = self.lock();
-        map.n_echo_uses += 1;
-        let used_at = map.n_echo_uses;
-        if !map.echoes.contains_key(namespace) && map.echoes.len() >= Self::NAMESPACES_MAX {
-            let stalest = map.echoes.iter().min_by_key(|(_, (_, used_at))| *used_at);
-            let stalest = stalest.map(|(name, _)| name.clone());
-            stalest.and_then(|name| map.echoes.remove(&name));
+    internals! {
+        /// The lists of echo of a namespace, which its sessions share. The first call creates them, empty; if there
+        /// are [`NAMESPACES_MAX`](Self::NAMESPACES_MAX) others, those asked for longest ago are dropped here and stay with
+        /// their sessions.
+        fn echo(&self, namespace: &str) -> EchoStore {
+            let mut map = self.lock();
+            map.n_echo_uses += 1;
+            let used_at = map.n_echo_uses;
+            if !map.echoes.contains_key(namespace) && map.echoes.len() >= Self::NAMESPACES_MAX {
+                let stalest = map.echoes.iter().min_by_key(|(_, (_, used_at))| *used_at);
+                let stalest = stalest.map(|(name, _)| name.clone());
+                stalest.and_then(|name| map.echoes.remove(&name));
+            }
+            let (echo, of_newest) = map.echoes.entry(namespace.to_owned()).or_default();
+            *of_newest = used_at;
+            echo.clone()
         }
-        let (echo, of_newest) = map.echoes.entry(namespace.to_owned()).or_default();
-        *of_newest = used_at;
-        echo.clone()
     }
 
     /// Removes a namespace, with its lists of echo. Its sessions find it empty from the next step on, and see
@@ -211,10 +215,10 @@ impl HistoryStore {
     }
 
     /// Bytes on the heap, of all namespaces.
-    pub fn memory_usage(&self) -> usize {
+    pub fn memory_usage(&self) -> u64 {
         let map = self.lock();
-        map.entries.values().map(|entry| read(&entry.namespace).memory_usage()).sum::<usize>()
-            + map.echoes.values().map(|(echo, _)| echo.memory_usage()).sum::<usize>()
+        let of_responses = map.entries.values().map(|entry| read(&entry.namespace).memory_usage());
+        of_responses.chain(map.echoes.values().map(|(echo, _)| echo.memory_usage())).sum::<usize>() as u64
     }
 
     internals! {
@@ -485,8 +489,8 @@ impl DraftSource for HistorySource {
         self.follow(committed);
     }
 
-    fn memory_usage(&self) -> usize {
-        self.openings.memory_usage() // the store reports shared memory
+    fn memory_usage(&self) -> u64 {
+        self.openings.memory_usage() as u64 // the store reports shared memory
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

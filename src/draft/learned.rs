@@ -191,7 +191,7 @@ struct Stored {
 
 impl Learned {
     /// A state without evidence, with the measured step costs.
-    pub fn new(measured: CostProfile) -> Self {
+    pub(crate) fn new(measured: CostProfile) -> Self {
         Learned {
             reliability: ReliabilityTable::new(),
             times: DraftTimes::new(),
@@ -215,11 +215,11 @@ impl Learned {
         fn times(&self) -> &DraftTimes {
             &self.times
         }
-    }
 
-    /// Costs of steps, used if there is no stored profile.
-    pub fn costs(&self) -> &CostProfile {
-        &self.costs.costs
+        /// Costs of steps, used if there is no stored profile.
+        fn costs(&self) -> &CostProfile {
+            &self.costs.costs
+        }
     }
 
     /// The learned correction of a stored profile.
@@ -255,7 +255,7 @@ impl Learned {
 
     /// Adds the evidence between `base` and `theirs`: claims are summed, times and costs are averaged by the
     /// number of steps. If nothing was added since `base`, the result equals `theirs`.
-    pub fn merge(&mut self, base: &Learned, theirs: &Learned) {
+    pub(crate) fn merge(&mut self, base: &Learned, theirs: &Learned) {
         self.reliability.merge(&base.reliability, &theirs.reliability);
         self.times.merge(&base.times, &theirs.times);
         self.costs.merge(&base.costs, &theirs.costs, CostProfile::blend);

@@ -91,8 +91,8 @@ impl DraftSource for PassagesSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.automaton.memory_usage()
+    fn memory_usage(&self) -> u64 {
+        self.automaton.memory_usage() as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

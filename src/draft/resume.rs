@@ -203,10 +203,10 @@ impl DraftSource for ResumeSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.text.capacity() * size_of::<TokenId>()
+    fn memory_usage(&self) -> u64 {
+        (self.text.capacity() * size_of::<TokenId>()
             + self.grams.capacity() * (size_of::<([u32; GRAM], u32)>() + 1)
-            + (self.places.capacity() + self.spare.capacity()) * size_of::<Place>()
+            + (self.places.capacity() + self.spare.capacity()) * size_of::<Place>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -18,6 +18,7 @@ pub struct Cursor(pub u64);
 
 /// A cursor that matches the end of the committed tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Anchor {
     /// The source's state at the end of the committed tokens.
     pub cursor: Cursor,
@@ -25,8 +26,16 @@ pub struct Anchor {
     pub match_len: u32,
 }
 
+impl Anchor {
+    /// An anchor.
+    pub fn new(cursor: Cursor, match_len: u32) -> Self {
+        Self { cursor, match_len }
+    }
+}
+
 /// A candidate for the next token at a cursor, with its evidence.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Candidate {
     /// Index of the cursor in the frontier given to [`DraftSource::expand`].
     pub parent: u32,
@@ -40,6 +49,13 @@ pub struct Candidate {
     pub count: u32,
     /// The source's state after the token.
     pub next: Cursor,
+}
+
+impl Candidate {
+    /// A candidate from one observation, with no preceding token that agrees.
+    pub fn new(parent: u32, token: TokenId, probability: f32, next: Cursor) -> Self {
+        Self { parent, token, probability, match_len: 0, count: 1, next }
+    }
 }
 
 /// Candidates of one call of [`DraftSource::expand`]. The list is bounded and drops later candidates, so a
@@ -83,6 +99,7 @@ impl Candidates {
 
 /// The result of one step for its tree.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StepOutcome<'a> {
     /// The tree that was verified.
     pub tree: &'a DraftTree,
@@ -106,6 +123,7 @@ pub fn most_frequent(counts: impl Iterator<Item = (u32, u32)>, n_max: usize) -> 
 
 /// The total computation of a source that runs a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Computed {
     /// Forward passes of a draft model, including those over the text.
     pub passes: usize,
@@ -187,7 +205,7 @@ pub trait DraftSource: Send {
     }
 
     /// Bytes on the heap owned by this source; shared memory is reported by its owner. 0 by default.
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         0
     }
 
@@ -204,6 +222,7 @@ pub trait DraftSource: Send {
 
 /// Hidden states of the target that a source reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum HiddenStates {
     /// The final ones, `[n, hidden_dim]`. Prefill computes them, which takes about the time of one layer for each row of a prompt.
     Final,

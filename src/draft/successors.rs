@@ -1,9 +1,11 @@
 //! The target's likely successors of a position: a few tokens with their probabilities, stored compactly.
 
+use crate::face::internals;
 use refrain_trees::TokenId;
 
 /// A likely next token, and the natural logarithm of its target probability.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Successor {
     /// The token.
     pub token: TokenId,
@@ -33,9 +35,11 @@ pub(super) const LIST_BYTES: usize = SUCCESSORS_MAX * (size_of::<u32>() + 1);
 const NONE: u32 = u32::MAX;
 
 impl SuccessorLists {
-    /// No lists.
-    pub fn new() -> Self {
-        Self::default()
+    internals! {
+        /// No lists.
+        fn new() -> Self {
+            Self::default()
+        }
     }
 
     /// Number of positions, including those with an empty list.
@@ -48,23 +52,25 @@ impl SuccessorLists {
         self.tokens.is_empty()
     }
 
-    /// Removes all positions.
-    pub fn clear(&mut self) {
-        self.truncate(0);
-    }
+    internals! {
+        /// Removes all positions.
+        fn clear(&mut self) {
+            self.truncate(0);
+        }
 
-    /// Keeps the first `len` positions.
-    pub fn truncate(&mut self, len: usize) {
-        self.tokens.truncate(len.saturating_mul(SUCCESSORS_MAX));
-        self.sixteenths.truncate(len.saturating_mul(SUCCESSORS_MAX));
-    }
+        /// Keeps the first `len` positions.
+        fn truncate(&mut self, len: usize) {
+            self.tokens.truncate(len.saturating_mul(SUCCESSORS_MAX));
+            self.sixteenths.truncate(len.saturating_mul(SUCCESSORS_MAX));
+        }
 
-    /// Appends the list of the next position; entries beyond [`SUCCESSORS_MAX`] are dropped.
-    pub fn push(&mut self, list: &[Successor]) {
-        for i in 0..SUCCESSORS_MAX {
-            let successor = list.get(i);
-            self.tokens.push(successor.map_or(NONE, |successor| successor.token.0));
-            self.sixteenths.push(successor.map_or(u8::MAX, |s| sixteenths(s.log_probability)));
+        /// Appends the list of the next position; entries beyond [`SUCCESSORS_MAX`] are dropped.
+        fn push(&mut self, list: &[Successor]) {
+            for i in 0..SUCCESSORS_MAX {
+                let successor = list.get(i);
+                self.tokens.push(successor.map_or(NONE, |successor| successor.token.0));
+                self.sixteenths.push(successor.map_or(u8::MAX, |s| sixteenths(s.log_probability)));
+            }
         }
     }
 
@@ -80,23 +86,25 @@ impl SuccessorLists {
         })
     }
 
-    /// The `n`th successor of a position.
-    pub fn successor(&self, position: usize, n: usize) -> Option<Successor> {
-        self.list(position).nth(n)
-    }
-
-    /// Writes `lists` at the positions from `first` on; positions between the end and `first` get empty
-    /// lists.
-    pub fn write(&mut self, first: usize, lists: &SuccessorLists) {
-        while self.len() < first {
-            self.push(&[]);
+    internals! {
+        /// The `n`th successor of a position.
+        fn successor(&self, position: usize, n: usize) -> Option<Successor> {
+            self.list(position).nth(n)
         }
-        let start = first * SUCCESSORS_MAX;
-        let overlap = (self.tokens.len() - start).min(lists.tokens.len());
-        self.tokens[start..start + overlap].copy_from_slice(&lists.tokens[..overlap]);
-        self.sixteenths[start..start + overlap].copy_from_slice(&lists.sixteenths[..overlap]);
-        self.tokens.extend_from_slice(&lists.tokens[overlap..]);
-        self.sixteenths.extend_from_slice(&lists.sixteenths[overlap..]);
+
+        /// Writes `lists` at the positions from `first` on; positions between the end and `first` get empty
+        /// lists.
+        fn write(&mut self, first: usize, lists: &SuccessorLists) {
+            while self.len() < first {
+                self.push(&[]);
+            }
+            let start = first * SUCCESSORS_MAX;
+            let overlap = (self.tokens.len() - start).min(lists.tokens.len());
+            self.tokens[start..start + overlap].copy_from_slice(&lists.tokens[..overlap]);
+            self.sixteenths[start..start + overlap].copy_from_slice(&lists.sixteenths[..overlap]);
+            self.tokens.extend_from_slice(&lists.tokens[overlap..]);
+            self.sixteenths.extend_from_slice(&lists.sixteenths[overlap..]);
+        }
     }
 
     /// Writes list `at` of `from` at `position`, which is at most [`len`](Self::len).
@@ -133,9 +141,11 @@ impl SuccessorLists {
         self.sixteenths.extend_from_slice(sixteenths);
     }
 
-    /// Bytes on the heap.
-    pub fn memory_usage(&self) -> usize {
-        self.tokens.capacity() * size_of::<u32>() + self.sixteenths.capacity()
+    internals! {
+        /// Bytes on the heap.
+        fn memory_usage(&self) -> usize {
+            self.tokens.capacity() * size_of::<u32>() + self.sixteenths.capacity()
+        }
     }
 
     fn range(&self, position: usize) -> std::ops::Range<usize> {

@@ -265,8 +265,8 @@ impl DraftSource for DraftModelSource {
         self.lock().follow(committed);
     }
 
-    fn memory_usage(&self) -> usize {
-        self.lock().memory_usage() + self.unseen.capacity() * size_of::<(u32, TokenId)>()
+    fn memory_usage(&self) -> u64 {
+        (self.lock().memory_usage() + self.unseen.capacity() * size_of::<(u32, TokenId)>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

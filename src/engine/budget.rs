@@ -25,7 +25,7 @@ impl SessionOptions {
         fn cache_size(&self, config: &ModelConfig) -> CacheSize {
             let tree_rows_max = self.rows_max();
             // A full context is followed by the scratch slots of a verification batch.
-            let n_slots = self.context_len(config).saturating_add(tree_rows_max);
+            let n_slots = self.context_len_for(config).saturating_add(tree_rows_max);
             let pass_rows_max = self.prefill_chunk.max(tree_rows_max);
             let windows = match self.window_cache {
                 WindowCache::Full => None,
@@ -75,7 +75,7 @@ impl SessionOptions {
         let first = ModelConfig { layers: config.layers[..n_layers].to_vec(), ..config.clone() };
         // The matrix of the whole vocabulary is there twice: as it was read, and packed.
         let exit_bytes = 2 * predictor.memory_usage() as u64;
-        DraftModelSource::bytes(&first, self.context_len(config), self.kv_type).saturating_add(exit_bytes)
+        DraftModelSource::bytes(&first, self.context_len_for(config), self.kv_type).saturating_add(exit_bytes)
     }
 }
 

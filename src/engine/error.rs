@@ -190,7 +190,7 @@ pub enum SessionProblem {
     /// The model has recurrent layers, whose state is known at few positions, and not at this one.
     #[error(
         "a state cannot end at position {end}, because recurrent layers know theirs at {known:?} only; end it there, or call \
-         `Session::remember_state` before the prefill"
+         `SessionStateMut::remember` before the prefill"
     )]
     StateEnd {
         /// The position after the last one of the state.

@@ -39,6 +39,7 @@ pub struct TokenEvent {
 /// The origin of a token. The target model chose every token; the origin names the source that proposed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Origin {
     /// No source: the target's own next token.
     Target,

@@ -1,25 +1,28 @@
 //! [`Engine`]: a loaded model, shared by threads.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use crate::draft::{CostProfile, HistoryStore, Learned, LearnedError, LearnedKey, ReliabilityTable};
+use crate::draft::{CostProfile, HistoryStore, Learned, ReliabilityTable};
 use crate::draft_model::{DraftModel, vocabulary};
 use crate::energy::{EnergyMeter, Powercap};
 use crate::engine::cores::{self, THREADS_MAX};
+use crate::engine::device::Device;
 use crate::engine::error::EngineProblem;
+use crate::engine::learned::LearnedState;
 use crate::engine::measure::{
     MEASURE_TIME_DEFAULT, assumed_costs, graph_costs, measure_load, measure_projection, measure_streamed,
     set_times, times_label,
 };
 use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
-use crate::engine::policy::{Device, MemoryPressure, PowerState, ThermalState};
+use crate::engine::policy::DeviceState;
 use crate::engine::session::Session;
 use crate::engine::shared::Shared;
 use crate::error::{LoadError, SessionError};
 use crate::face::internals;
-use crate::kernels::{IsaKind, Kernels, KernelsNotice, Pool};
+use crate::kernels::{Kernels, Pool};
 use crate::kernels::{MEMORY_MARGIN, has_room};
 use crate::model::config::Eagle3;
 use crate::model::graphs::{GraphsError, StaticGraphs};
@@ -28,7 +31,7 @@ use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
 use crate::model::weights::LoadOptions;
 use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
-use crate::profile::{self, MachineProfile, ProfileKey, ProfileOptions, ThreadEnergy, cpu_name};
+use crate::profile::ProfileKey;
 use crate::pruning::Predictor;
 use crate::schedule::SwitchTimes;
 use refrain_tokenizer::Tokenizer;
@@ -42,11 +45,10 @@ pub struct Engine {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (isa, n_threads) = self.compute();
         f.debug_struct("Engine")
             .field("config", self.config())
-            .field("isa", &isa)
-            .field("n_threads", &n_threads)
+            .field("isa", &self.device().isa())
+            .field("n_threads", &self.device().n_threads())
             .finish_non_exhaustive()
     }
 }
@@ -55,7 +57,7 @@ impl Engine {
     /// Loads the checkpoint at `path`: a GGUF file, a Hugging Face folder, a packed file, or a folder of
     /// static graphs.
     pub fn open(path: impl AsRef<Path>, options: EngineOptions) -> Result<Self, LoadError> {
-        Self::load(&Checkpoint::open(path)?, options, None)
+        Self::load(&Checkpoint::open(path)?, options, |_, _| {})
     }
 
     /// Loads an opened checkpoint; `progress` is called with (bytes read, bytes to read) after each tensor.
@@ -67,7 +69,7 @@ impl Engine {
     pub fn load(
         checkpoint: &Checkpoint,
         options: EngineOptions,
-        progress: Option<&dyn Fn(u64, u64)>,
+        progress: impl FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let kernels = match options.isa {
             None => Kernels::detect(),
@@ -82,12 +84,13 @@ impl Engine {
         let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
+        let progress = shared_progress(progress);
         let load = LoadOptions {
             quantize,
             packed_access,
             graph_memory_max,
             streaming,
-            progress,
+            progress: Some(&progress),
             n_threads: options.n_threads,
         };
         let model = Model::load(checkpoint, load)?;
@@ -157,7 +160,7 @@ impl Engine {
                     .into_iter()
                     .fold(HistoryStore::with_tokens_max(of_one), HistoryStore::with_total_tokens_max)
             }),
-            device: Device::default(),
+            device: DeviceState::default(),
             energy_meter: Mutex::new(
                 Powercap::open().ok().map(|meter| Arc::new(meter) as Arc<dyn EnergyMeter>),
             ),
@@ -193,7 +196,7 @@ impl Engine {
         &self,
         checkpoint: &Checkpoint,
         options: DraftModelOptions,
-        progress: Option<&dyn Fn(u64, u64)>,
+        progress: impl FnMut(u64, u64),
     ) -> Result<(), LoadError> {
         let DraftModelOptions { quantize, packed_access, cost_profile } = options;
         let name = checkpoint.name();
@@ -219,6 +222,8 @@ impl Engine {
                 .map_err(|mismatch| EngineProblem::DraftVocabulary { name: name.to_owned(), mismatch })?;
         }
         let n_threads = Some(self.shared.pool.n_threads());
+        let progress = shared_progress(progress);
+        let progress = Some(&progress as &dyn Fn(u64, u64));
         let load = LoadOptions { quantize, packed_access, progress, n_threads, ..LoadOptions::default() };
         let model = match is_head {
             true => Model::load_head(checkpoint, &self.shared.model, load)?,
@@ -319,71 +324,14 @@ impl Engine {
         &self.shared.history
     }
 
-    /// The learned drafting state so far. A running generation is not included: it merges its part when it
-    /// ends.
-    pub fn learned(&self) -> Learned {
-        self.shared.learned().clone()
+    /// The device as the app reports it and as it was measured: heat, memory pressure, power, energy, step costs.
+    pub fn device(&self) -> Device<'_> {
+        Device { shared: &self.shared }
     }
 
-    /// Replaces the learned drafting state for later generations. A running generation merges its part when
-    /// it ends.
-    pub fn set_learned(&self, learned: Learned) {
-        *self.shared.learned() = learned;
-    }
-
-    /// Saves the learned drafting state to a file for [`load_learned`](Self::load_learned).
-    ///
-    /// # Errors
-    /// The file could not be written; an existing file is unchanged.
-    pub fn save_learned(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
-        Ok(self.learned().save(path.as_ref(), &self.learned_key())?)
-    }
-
-    /// Adds the learned drafting state since `base` to a file of learned values, which other processes may
-    /// have written meanwhile. Creates the file if it does not exist. The file is not locked between reading
-    /// and writing: if two processes merge at the same moment, the later write wins, and the evidence of the
-    /// other process is lost.
-    ///
-    /// # Errors
-    /// An existing file cannot be read, or the new file could not be written. The file is
-    /// unchanged.
-    pub fn merge_learned(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LoadError> {
-        let path = path.as_ref();
-        let mut learned = self.learned();
-        match Learned::load(path, &self.learned_key(), base) {
-            Ok(stored) => {
-                let ours = std::mem::replace(&mut learned, stored.learned);
-                learned.merge(base, &ours);
-            }
-            Err(LearnedError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(learned.save(path, &self.learned_key())?)
-    }
-
-    /// Continues with the learned drafting state of another run. Returns `false` if that run used another
-    /// machine, thread count or memory setting: then only the reliability of sources is loaded, and the costs
-    /// measured here stay.
-    ///
-    /// # Errors
-    /// The file cannot be read, is damaged, or belongs to another model. Nothing is
-    /// changed.
-    pub fn load_learned(&self, path: impl AsRef<Path>) -> Result<bool, LoadError> {
-        let loaded = Learned::load(path.as_ref(), &self.learned_key(), &self.learned())?;
-        self.set_learned(loaded.learned);
-        Ok(!loaded.is_of_other_machine)
-    }
-
-    /// The model and machine that the learned state is valid for.
-    fn learned_key(&self) -> LearnedKey {
-        let (isa, n_threads) = self.compute();
-        LearnedKey {
-            model: self.model_identity().to_string(),
-            cpu: cpu_name(),
-            isa: isa.name().to_owned(),
-            n_threads,
-            weights_bytes: self.memory_usage(),
-        }
+    /// What generations have learned for drafting.
+    pub fn learned(&self) -> LearnedState<'_> {
+        LearnedState { shared: &self.shared }
     }
 
     internals! {
@@ -395,93 +343,6 @@ impl Engine {
         /// Replaces the reliability table for later generations.
         fn set_reliability(&self, table: ReliabilityTable) {
             self.shared.learned().set_reliability(table);
-        }
-    }
-
-    /// Sets the device's thermal state; callable from any thread. Threads are bounded at once, drafts from
-    /// each session's next step. [`ThermalState`] lists the bounds. The output is unchanged, bit for bit.
-    pub fn set_thermal_state(&self, state: ThermalState) {
-        self.shared.device.set_thermal(state);
-        self.shared.pool.limit(state.n_threads(self.shared.pool.n_threads()));
-    }
-
-    /// The thermal state set last.
-    pub fn thermal_state(&self) -> ThermalState {
-        self.shared.device.thermal()
-    }
-
-    /// Sets the device's power supply; callable from any thread. [`PowerState`] lists the effects. The output is
-    /// unchanged, bit for bit.
-    pub fn set_power_state(&self, state: PowerState) {
-        self.shared.device.set_power(state);
-        self.shared.pool.set_spin_time(state.spin_time());
-    }
-
-    /// The power supply set last.
-    pub fn power_state(&self) -> PowerState {
-        self.shared.device.power()
-    }
-
-    /// Sets the energy counter that the statistics of later generations read
-    /// ([`Stats::energy`](crate::Stats::energy)); `None`: no energy in the statistics. At first it is the processor's
-    /// counter ([`Powercap`]), if this process may read it.
-    pub fn set_energy_meter(&self, meter: Option<Arc<dyn EnergyMeter>>) {
-        let mut held = self.shared.energy_meter.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *held, meter);
-        drop(held);
-        // The app's own code, which may call the engine.
-        drop(old);
-    }
-
-    /// The energy counter, if there is one.
-    pub fn energy_meter(&self) -> Option<Arc<dyn EnergyMeter>> {
-        self.shared.energy_meter()
-    }
-
-    /// Measures the energy of plain decoding for each number of threads, up to those of the engine (above 4, every
-    /// second, fourth, …): about half a second each. `None` without an energy counter. Nothing else should run
-    /// meanwhile. Afterwards the number of threads is as before.
-    ///
-    /// # Errors
-    /// As [`Engine::measure_profile`].
-    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, LoadError> {
-        let Some(meter) = self.shared.energy_meter() else { return Ok(None) };
-        let measured = profile::measure_energy(&self.shared.model, self.shared.compute(), &*meter);
-        // The measurement limits the pool.
-        self.set_thermal_state(self.thermal_state());
-        Ok(measured?)
-    }
-
-    /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
-    ///
-    /// Every call makes each session release memory again, at its next step or prefill. A session that waits
-    /// releases memory with [`Session::release_memory`], and at [`MemoryPressure::Critical`] its KV cache too, which is computed again when
-    /// the session goes on. The [history](Self::history) is emptied at once by a critical report, and a streamed model releases its pinned
-    /// layers at once, or after the current pass. When the pressure ends, later passes pin the layers again as they read
-    /// them. The output is unchanged, bit for bit.
-    pub fn set_memory_pressure(&self, level: MemoryPressure) {
-        self.shared.device.set_pressure(level);
-        if level == MemoryPressure::Critical {
-            self.shared.history.release();
-        }
-        if let Some(streamed) = self.shared.model.streamed() {
-            streamed.set_lean(level == MemoryPressure::Critical);
-        }
-    }
-
-    /// The memory pressure set last.
-    pub fn memory_pressure(&self) -> MemoryPressure {
-        self.shared.device.pressure().level
-    }
-
-    /// Cost of a verification batch, as learned so far; with a stored profile, for an empty context.
-    pub fn cost_profile(&self) -> CostProfile {
-        match &self.shared.profile {
-            Some(profile) => {
-                let costs = profile.costs(0, SessionOptions::default().projection_rows);
-                costs.corrected(self.shared.learned().correction())
-            }
-            None => self.shared.learned().costs().clone(),
         }
     }
 
@@ -502,25 +363,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// The stored profile that generations start from, if one was given and matches this machine.
-    pub fn profile(&self) -> Option<&MachineProfile> {
-        self.shared.profile.as_ref()
-    }
-
-    /// Measures step costs on this machine; `progress` is called with (entries done, entries to do). Takes
-    /// about ten seconds for a model of 1.5 billion weights in 4 bits on two cores, longer for larger ones. Nothing else
-    /// should run meanwhile.
-    ///
-    /// # Errors
-    /// There is no memory for a cache of the longest context, or a list of the options has no usable entry.
-    pub fn measure_profile(
-        &self,
-        options: &ProfileOptions,
-        progress: impl FnMut(usize, usize),
-    ) -> Result<MachineProfile, LoadError> {
-        Ok(MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)?)
     }
 
     internals! {
@@ -567,21 +409,15 @@ impl Engine {
 
     /// Bytes of the weights, including those of a mapped file. For a streamed model: the weights that stay in
     /// memory, and the ring.
-    pub fn memory_usage(&self) -> usize {
-        self.shared.model.memory_usage()
+    pub fn memory_usage(&self) -> u64 {
+        self.shared.model.memory_usage() as u64
     }
+}
 
-    /// Why the engine computes with the slow scalar kernels; `None` if it does not, or if
-    /// [`EngineOptions::isa`] requires an instruction set. An app shows it once: nothing else tells its user why answers
-    /// are slow.
-    pub fn kernels_notice(&self) -> Option<KernelsNotice> {
-        self.shared.kernels_notice
-    }
-
-    /// Instruction set and thread count of the forward pass.
-    pub fn compute(&self) -> (IsaKind, usize) {
-        (self.shared.kernels.isa(), self.shared.pool.n_threads())
-    }
+/// The callback for several readers of a file, which one thread calls in turn.
+fn shared_progress(progress: impl FnMut(u64, u64)) -> impl Fn(u64, u64) {
+    let progress = RefCell::new(progress);
+    move |done, total| progress.borrow_mut()(done, total)
 }
 
 #[cfg(test)]
@@ -596,12 +432,13 @@ mod tests {
     #[test]
     fn a_context_that_has_grown_is_not_taken_for_a_change_of_the_machine() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let mut engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
-        let steps = engine.cost_profile();
+        let mut engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
+        let steps = engine.device().cost_profile();
         let shared = Arc::get_mut(&mut engine.shared).expect("no session holds it");
         shared.context_costs = Some(ContextCosts::of([0.0, steps.verify_us(8, 1)], steps));
         let ratio = |engine: &Engine| {
-            let costs = engine.cost_profile();
+            let costs = engine.device().cost_profile();
             costs.verify_us(8, 1) / costs.verify_us(1, 1)
         };
         let before = ratio(&engine);
@@ -623,8 +460,11 @@ mod tests {
     fn costs_of_batches_that_are_given_say_nothing_of_the_projection() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
         let given = CostProfile::free_rows(1.0);
-        let engine =
-            Engine::open(path, EngineOptions::default().with_n_threads(1).with_cost_profile(given)).unwrap();
+        let engine = Engine::open(
+            path,
+            EngineOptions { n_threads: Some(1), cost_profile: Some(given), ..EngineOptions::default() },
+        )
+        .unwrap();
         let costs = engine.shared.projection_costs();
         // A megabyte of weights, in products with one row and with eight rows.
         assert!(costs.verify_us(1, 1) > 2.0, "{costs:?}");

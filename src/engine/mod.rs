@@ -5,16 +5,18 @@
 //! commit → observe.
 //!
 //! Files import downwards only: `options`, `error`, `event`, `output` and `stats` import no other file of the
-//! engine; `shared`, `policy` and `reader` build on them, then `session`, `step`, `generation`, and `handle`
-//! (the [`Engine`]).
+//! engine; `shared`, `policy` and `reader` build on them, then `session`, `step`, `generation`, `device`, `learned`, and
+//! `handle` (the [`Engine`]).
 
 mod budget;
 mod cores;
+mod device;
 mod error;
 mod event;
 mod generation;
 mod handle;
 mod layer_sample;
+mod learned;
 mod measure;
 mod options;
 mod output;
@@ -28,12 +30,14 @@ mod shared;
 mod stats;
 mod step;
 
+pub use device::Device;
 pub use error::{EngineProblem, GenerateProblem, SessionProblem};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;
 pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
+pub use learned::LearnedState;
 pub use options::{
     AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy, DraftRows,
     Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,
@@ -43,7 +47,7 @@ pub use options::{
 pub use policy::{Account, StepTime};
 pub use policy::{MemoryPressure, PowerState, ThermalState};
 pub use read_rate::ReadRate;
-pub use session::{LogitsReceiver, Restoration, Score, Session, StateKey, Traced};
+pub use session::{LogitsReceiver, Score, Session, SessionState, SessionStateMut, StateKey, Traced};
 pub use stats::{
     DraftingOffStats, PolicyStats, PruningStats, RowStats, SourceStats, StageTimes, Stats, StreamingStats,
 };

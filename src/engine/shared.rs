@@ -6,7 +6,7 @@ use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
 use crate::draft_model::DraftModel;
 use crate::energy::EnergyMeter;
 use crate::engine::measure::ContextCosts;
-use crate::engine::policy::{Device, Owed};
+use crate::engine::policy::{DeviceState, Owed};
 use crate::kernels::{Kernels, KernelsNotice, Pool};
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,
     /// The device state that the app reported.
-    pub(crate) device: Device,
+    pub(crate) device: DeviceState,
     /// Why the kernels are slow.
     pub(super) kernels_notice: Option<KernelsNotice>,
     /// The energy counter of the system or the app.

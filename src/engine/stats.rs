@@ -51,7 +51,7 @@ pub struct Stats {
     /// Flash traffic, if the model is streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamingStats>,
-    /// Energy of the device, if there is a meter ([`Engine::set_energy_meter`](crate::Engine::set_energy_meter)). Set
+    /// Energy of the device, if there is a meter ([`Device::set_energy_meter`](crate::device::Device::set_energy_meter)). Set
     /// at the end of the output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<EnergyStats>,

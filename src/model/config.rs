@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::face::internals;
+use crate::face::{internal_fields, internals};
 pub use crate::model::arch::family::Architecture;
 use refrain_files::{ErrorKind, Facts, Fault};
 
@@ -38,42 +38,44 @@ pub const STREAMS_MAX: usize = 8;
 /// Largest rank of a branch beside the mixer accepted (published: 64).
 pub const BRANCH_RANK_MAX: usize = 4096;
 
-/// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The family, which names tensors and fields in containers.
-    pub architecture: Architecture,
-    /// Width of the residual stream.
-    pub hidden_dim: usize,
-    /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
-    pub vocab_size: usize,
-    /// Trained context length.
-    pub context_len: usize,
-    /// Epsilon of every RMS norm.
-    pub norm_eps: f32,
-    /// The output matrix is the embedding.
-    pub tied_head: bool,
-    /// The embedding of a token is multiplied by this number.
-    pub embedding_scale: f32,
-    /// Logits are multiplied by this number.
-    pub logit_scale: f32,
-    /// Logits become `cap · tanh(logit / cap)`, after their scale.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub logit_softcap: Option<f32>,
-    /// Inputs that each layer receives of its own, beside the residual stream.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub per_layer: Option<PerLayerInputs>,
-    /// Several residual streams in place of one.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub streams: Option<Streams>,
-    /// The model is a layer that drafts for another model, its target, from the target's hidden states.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub draft_head: Option<DraftHead>,
-    /// The rotary position embeddings that layers name by index.
-    pub ropes: Vec<RopeConfig>,
-    /// The layers, in order.
-    pub layers: Vec<LayerPlan>,
+internal_fields! {
+    /// Hyper-parameters of a transformer. All counts are at least one and below the limits of this module.
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct ModelConfig {
+        /// The family, which names tensors and fields in containers.
+        architecture: Architecture,
+        /// Width of the residual stream.
+        hidden_dim: usize,
+        /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
+        vocab_size: usize,
+        /// Trained context length.
+        context_len: usize,
+        /// Epsilon of every RMS norm.
+        norm_eps: f32,
+        /// The output matrix is the embedding.
+        tied_head: bool,
+        /// The embedding of a token is multiplied by this number.
+        embedding_scale: f32,
+        /// Logits are multiplied by this number.
+        logit_scale: f32,
+        /// Logits become `cap · tanh(logit / cap)`, after their scale.
+        #[serde(default, skip_serializing_if = "is_default")]
+        logit_softcap: Option<f32>,
+        /// Inputs that each layer receives of its own, beside the residual stream.
+        #[serde(default, skip_serializing_if = "is_default")]
+        per_layer: Option<PerLayerInputs>,
+        /// Several residual streams in place of one.
+        #[serde(default, skip_serializing_if = "is_default")]
+        streams: Option<Streams>,
+        /// The model is a layer that drafts for another model, its target, from the target's hidden states.
+        #[serde(default, skip_serializing_if = "is_default")]
+        draft_head: Option<DraftHead>,
+        /// The rotary position embeddings that layers name by index.
+        ropes: Vec<RopeConfig>,
+        /// The layers, in order.
+        layers: Vec<LayerPlan>,
+    }
 }
 
 /// A layer that predicts the token behind the next one of its target. Below, `e` is the embedding of a token, and `h` a hidden state at
@@ -667,92 +669,29 @@ pub struct Widths {
 }
 
 impl ModelConfig {
+    /// The name of the family, such as `llama`.
+    pub fn architecture(&self) -> &'static str {
+        self.architecture.name()
+    }
+
     /// Number of layers.
     pub fn n_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// The largest widths of any layer.
-    pub fn widths(&self) -> Widths {
-        let mut widths = Widths::default();
-        for layer in &self.layers {
-            match &layer.mixer {
-                Mixer::Attention(attention) => {
-                    widths.n_heads = widths.n_heads.max(attention.n_heads);
-                    widths.n_kv_heads = widths.n_kv_heads.max(attention.n_kv_heads);
-                    widths.head_dim = widths.head_dim.max(attention.head_dim);
-                    widths.q_dim = widths.q_dim.max(attention.q_dim());
-                    widths.kv_dim = widths.kv_dim.max(attention.kv_dim());
-                }
-                Mixer::ShortConv(conv) => {
-                    widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
-                }
-                Mixer::DeltaNet(delta) => {
-                    let width = delta.conv_dim() + 2 * delta.n_value_heads;
-                    widths.recurrent_dim = widths.recurrent_dim.max(width);
-                    widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
-                }
-                Mixer::Mamba2(mamba) => {
-                    let width = mamba.conv_dim() + mamba.inner_dim() + mamba.n_heads;
-                    widths.recurrent_dim = widths.recurrent_dim.max(width);
-                    widths.q_dim = widths.q_dim.max(mamba.inner_dim());
-                }
-            }
-            let ffn_dim = match &layer.feed {
-                FeedForward::None => 0,
-                FeedForward::Dense(dense) => dense.ffn_dim,
-                FeedForward::Experts(experts) => {
-                    experts.shared_ffn_dim.max(experts.ffn_dim.saturating_mul(experts.n_used))
-                }
-            };
-            widths.ffn_dim = widths.ffn_dim.max(ffn_dim);
-        }
-        widths
+    /// Width of the residual stream.
+    pub fn hidden_dim(&self) -> usize {
+        self.hidden_dim
     }
 
-    /// The attention of a layer; `None` if its mixer is another one.
-    pub fn attention(&self, layer_idx: usize) -> Option<&Attention> {
-        match &self.layers.get(layer_idx)?.mixer {
-            Mixer::Attention(attention) => Some(attention),
-            _ => None,
-        }
+    /// Rows of the embedding; the tokenizer may have fewer tokens (padded vocabularies).
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
-    /// The last layer that writes keys and values, or has a state. Layers behind it have nothing to do for tokens whose
-    /// final hidden states nobody reads.
-    pub fn last_stateful_layer(&self) -> usize {
-        let has_state = |layer: &LayerPlan| match &layer.mixer {
-            Mixer::Attention(attention) => attention.kv_layer().is_none(),
-            _ => true,
-        };
-        self.layers.iter().rposition(has_state).unwrap_or(0)
-    }
-
-    /// Width of the inputs of all layers beside the residual stream.
-    pub fn per_layer_dims(&self) -> usize {
-        self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
-    }
-
-    /// The EAGLE-3 head that the model is.
-    pub(crate) fn eagle3(&self) -> Option<&Eagle3> {
-        match &self.draft_head {
-            Some(DraftHead::Eagle3(eagle3)) => Some(eagle3),
-            _ => None,
-        }
-    }
-
-    /// Numbers of the target that a draft head reads for a row.
-    pub(crate) fn target_state_dim(&self) -> usize {
-        match &self.draft_head {
-            None => 0,
-            Some(DraftHead::Mtp) => self.hidden_dim,
-            Some(DraftHead::Eagle3(eagle3)) => 3 * eagle3.target_hidden_dim,
-        }
-    }
-
-    /// Logits of a row.
-    pub(crate) fn n_logits(&self) -> usize {
-        self.eagle3().map_or(self.vocab_size, |eagle3| eagle3.draft_vocab_size)
+    /// Trained context length.
+    pub fn context_len(&self) -> usize {
+        self.context_len
     }
 
     /// Whether a layer keeps a state that cannot be cut back to any position.
@@ -761,6 +700,67 @@ impl ModelConfig {
     }
 
     internals! {
+        /// The largest widths of any layer.
+        fn widths(&self) -> Widths {
+            let mut widths = Widths::default();
+            for layer in &self.layers {
+                match &layer.mixer {
+                    Mixer::Attention(attention) => {
+                        widths.n_heads = widths.n_heads.max(attention.n_heads);
+                        widths.n_kv_heads = widths.n_kv_heads.max(attention.n_kv_heads);
+                        widths.head_dim = widths.head_dim.max(attention.head_dim);
+                        widths.q_dim = widths.q_dim.max(attention.q_dim());
+                        widths.kv_dim = widths.kv_dim.max(attention.kv_dim());
+                    }
+                    Mixer::ShortConv(conv) => {
+                        widths.recurrent_dim = widths.recurrent_dim.max(3 * conv.conv_dim);
+                    }
+                    Mixer::DeltaNet(delta) => {
+                        let width = delta.conv_dim() + 2 * delta.n_value_heads;
+                        widths.recurrent_dim = widths.recurrent_dim.max(width);
+                        widths.q_dim = widths.q_dim.max(delta.n_value_heads * delta.value_dim);
+                    }
+                    Mixer::Mamba2(mamba) => {
+                        let width = mamba.conv_dim() + mamba.inner_dim() + mamba.n_heads;
+                        widths.recurrent_dim = widths.recurrent_dim.max(width);
+                        widths.q_dim = widths.q_dim.max(mamba.inner_dim());
+                    }
+                }
+                let ffn_dim = match &layer.feed {
+                    FeedForward::None => 0,
+                    FeedForward::Dense(dense) => dense.ffn_dim,
+                    FeedForward::Experts(experts) => {
+                        experts.shared_ffn_dim.max(experts.ffn_dim.saturating_mul(experts.n_used))
+                    }
+                };
+                widths.ffn_dim = widths.ffn_dim.max(ffn_dim);
+            }
+            widths
+        }
+
+        /// The attention of a layer; `None` if its mixer is another one.
+        fn attention(&self, layer_idx: usize) -> Option<&Attention> {
+            match &self.layers.get(layer_idx)?.mixer {
+                Mixer::Attention(attention) => Some(attention),
+                _ => None,
+            }
+        }
+
+        /// The last layer that writes keys and values, or has a state. Layers behind it have nothing to do for tokens whose
+        /// final hidden states nobody reads.
+        fn last_stateful_layer(&self) -> usize {
+            let has_state = |layer: &LayerPlan| match &layer.mixer {
+                Mixer::Attention(attention) => attention.kv_layer().is_none(),
+                _ => true,
+            };
+            self.layers.iter().rposition(has_state).unwrap_or(0)
+        }
+
+        /// Width of the inputs of all layers beside the residual stream.
+        fn per_layer_dims(&self) -> usize {
+            self.per_layer.map_or(0, |per_layer| per_layer.dim * self.layers.len())
+        }
+
         /// Checks every limit and relation; `file` is used in messages.
         ///
         /// # Errors
@@ -809,6 +809,28 @@ impl ModelConfig {
             self.ropes.iter().try_for_each(|rope| check.rope(rope))?;
             (0..self.layers.len()).try_for_each(|layer_idx| self.validate_kv_source(&check, layer_idx))
         }
+    }
+
+    /// The EAGLE-3 head that the model is.
+    pub(crate) fn eagle3(&self) -> Option<&Eagle3> {
+        match &self.draft_head {
+            Some(DraftHead::Eagle3(eagle3)) => Some(eagle3),
+            _ => None,
+        }
+    }
+
+    /// Numbers of the target that a draft head reads for a row.
+    pub(crate) fn target_state_dim(&self) -> usize {
+        match &self.draft_head {
+            None => 0,
+            Some(DraftHead::Mtp) => self.hidden_dim,
+            Some(DraftHead::Eagle3(eagle3)) => 3 * eagle3.target_hidden_dim,
+        }
+    }
+
+    /// Logits of a row.
+    pub(crate) fn n_logits(&self) -> usize {
+        self.eagle3().map_or(self.vocab_size, |eagle3| eagle3.draft_vocab_size)
     }
 
     /// Keys and values that a layer shares are those of an earlier layer, of its widths.

@@ -42,7 +42,7 @@ const COUNT_MAX: u32 = 1 << 30;
 
 impl GenerationDefaults {
     /// Reads the text of a `generation_config.json`.
-    pub fn from_json(text: &str) -> Self {
+    pub(crate) fn from_json(text: &str) -> Self {
         let config: serde_json::Map<String, Value> = match serde_json::from_str(text) {
             Ok(config) => config,
             Err(error) => return Self { left_aside: vec![error.to_string()], ..Self::default() },

@@ -105,6 +105,7 @@ const ROWS_DEFAULT: usize = 64;
 /// Which keys and values layers with a window keep. No choice changes the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum WindowCache {
     /// Those of all tokens. A session can be truncated to any length at no cost, and its state can be kept.
     #[default]

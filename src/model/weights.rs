@@ -28,6 +28,7 @@ use refrain_stream::StreamOptions;
 ///
 /// The types of a packed file are fixed: it is loaded as it was packed, or widened by [`Quantize::F32`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Quantize {
     /// Float matrices become Q8_0 (8.5 bits a weight). Quantised matrices keep their type.
     #[default]
@@ -93,6 +94,7 @@ impl Quantize {
 
 /// Access to the weights of a packed file. Other containers are always read and packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum PackedAccess {
     /// The file is read into memory of the process. Loading takes the time of reading the file, and a disk
     /// error is a typed error. Afterwards the file is not needed, and the weights are in huge pages if the

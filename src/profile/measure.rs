@@ -14,6 +14,7 @@ use crate::model::{
 
 /// The passes to measure.
 #[derive(Debug, Clone)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ProfileOptions {
     /// Contexts besides 0. Longer contexts than the trained one become the longest context with room for a
     /// batch.
@@ -45,7 +46,7 @@ impl MachineProfile {
         model: &Model,
         compute: Compute<'_>,
         options: &ProfileOptions,
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(u64, u64),
     ) -> Result<Self, ProfileError> {
         let Plan { contexts, rows, prefill: chunks, n_slots } =
             Plan::new(options, model.config().context_len)?;
@@ -54,7 +55,7 @@ impl MachineProfile {
         let mut n_done = 0;
         let mut done = || {
             n_done += 1;
-            progress(n_done, n_entries);
+            progress(n_done as u64, n_entries as u64);
         };
         let mut verify = Vec::new();
         for &context in &contexts {

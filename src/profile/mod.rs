@@ -102,6 +102,7 @@ fn is_zero(n: &usize) -> bool {
 /// is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("it was measured with {field} {measured}, here it is {here}")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ProfileMismatch {
     /// Name of the differing field.
     pub field: &'static str,

@@ -42,6 +42,7 @@ pub(crate) use pruner::{Pruned, Pruner};
 /// How drafts are pruned. No value changes the output.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct PruningConfig {
     /// Minimum chance of a kept node, 0 to 1. Default 0.01: on the fixture target, a fifth to a third of the
     /// rows are kept, and a hundredth of the accepted tokens is lost; at 0.05 a thirtieth is lost
@@ -57,6 +58,7 @@ pub struct PruningConfig {
 /// The nodes that pruning always keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Safeguards {
     /// Number of kept nodes of the backbone below the root. The backbone is the draft's own likeliest path.
     pub backbone_len: usize,

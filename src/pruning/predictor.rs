@@ -110,14 +110,16 @@ impl Predictor {
         self.parts.layer_idx
     }
 
-    /// Bytes of the weights.
-    pub fn memory_usage(&self) -> usize {
-        self.down.size_bytes()
-            + self.pool.size_bytes()
-            + size_of_val(&self.parts.down[..])
-            + size_of_val(&self.parts.up[..])
-            + size_of_val(&self.parts.shadow_pool[..])
-            + size_of_val(&self.ones[..])
+    internals! {
+        /// Bytes of the weights.
+        fn memory_usage(&self) -> usize {
+            self.down.size_bytes()
+                + self.pool.size_bytes()
+                + size_of_val(&self.parts.down[..])
+                + size_of_val(&self.parts.up[..])
+                + size_of_val(&self.parts.shadow_pool[..])
+                + size_of_val(&self.ones[..])
+        }
     }
 
     /// Checks that the predictor can prune drafts of `model`.

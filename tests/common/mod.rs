@@ -17,7 +17,7 @@ use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateOptions,
-    LogitsProcessor, Origin, ProcessorError, Quantize, Sampling, Session, SessionOptions, Stats, TokenId,
+    LogitsProcessor, Origin, OwnedGeneration, ProcessorError, Quantize, Sampling, Session, SessionOptions, Stats, TokenId,
     step_together,
 };
 
@@ -185,7 +185,7 @@ impl Tiny {
 
     pub fn engine_with(self, options: EngineOptions) -> Engine {
         let checkpoint = Checkpoint::from_gguf_bytes(self.gguf().into(), "tiny").expect("a valid model");
-        Engine::load(&checkpoint, options, None).expect("a loadable model")
+        Engine::load(&checkpoint, options, |_, _| {}).expect("a loadable model")
     }
 }
 
@@ -492,7 +492,7 @@ pub fn assert_shared_passes_draft(engine: &Engine, session: &SessionOptions, pro
     let generation = |prompt: &Vec<TokenId>| {
         let mut session = engine.session(session.clone()).unwrap();
         session.append_tokens(prompt).unwrap();
-        session.into_generation(options(30)).unwrap()
+        OwnedGeneration::new(session, options(30)).unwrap()
     };
     let mut generations: Vec<_> = prompts.iter().map(generation).collect();
     let (mut found, mut n_done, mut n_shared) = (vec![Vec::new(); prompts.len()], 0, 0);

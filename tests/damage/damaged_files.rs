@@ -247,7 +247,7 @@ fn load(checkpoint: &Checkpoint) {
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    let _ = Engine::load(checkpoint, options, None);
+    let _ = Engine::load(checkpoint, options, |_, _| {});
 }
 
 static PACKED: LazyLock<Vec<u8>> = LazyLock::new(|| packed("qwen3"));

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::{fs, panic};
 
-use refrain::architecture::{Architecture, ModelConfig};
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::arch::Architecture;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::config::ConfigError;
 use refrain::internals::model::kv_cache::{CacheSize, KvCache, WindowBound};

@@ -19,7 +19,15 @@ const TEMPLATE: &str = "{{ strftime_now('%d') }}{% if tools %}<{{ tools[0].name 
 const TINY: Tiny = Tiny { template: TEMPLATE, ..Tiny::DEFAULT };
 
 fn on_day(day: u32) -> ChatOptions {
-    ChatOptions::default().with_date(ChatDate::from_ymd(2026, 3, day).unwrap())
+    let mut options = ChatOptions::default();
+    options.date = ChatDate::from_ymd(2026, 3, day);
+    options
+}
+
+fn thinking_on_day(day: u32, thinks: bool) -> ChatOptions {
+    let mut options = on_day(day);
+    options.enable_thinking = Some(thinks);
+    options
 }
 
 /// The text that the model continues: all tokens except the one generated here.
@@ -39,9 +47,10 @@ fn chat_options_apply_from_the_next_answer_on() {
     assert_eq!(prompt_text(&engine, &mut session), "05[user]When?[assistant]</think>");
 
     // The tokens of the earlier turns change too, and the date is kept.
-    session.set_chat_options(
-        ChatOptions::default().with_enable_thinking(true).with_tools(vec![json!({"name": "clock"})]),
-    );
+    let mut options = ChatOptions::default();
+    options.enable_thinking = Some(true);
+    options.tools = vec![json!({"name": "clock"})];
+    session.set_chat_options(options);
     let answer = session.turns()[1].content.clone();
     session.append_turn(Role::User, "Where?").unwrap();
     let expected = format!("05<clock>[user]When?[assistant]{answer}[user]Where?[assistant]<think>");
@@ -69,11 +78,11 @@ fn a_session_whose_options_changed_continues_like_a_new_one() {
     let mut changed = engine.session(SessionOptions::default()).unwrap();
     changed.set_chat_options(on_day(5));
     ask(&mut changed, "When?");
-    changed.set_chat_options(on_day(6).with_enable_thinking(true));
+    changed.set_chat_options(thinking_on_day(6, true));
     let continued = ask(&mut changed, "Where?");
 
     let mut new = engine.session(plain()).unwrap();
-    new.set_chat_options(on_day(6).with_enable_thinking(true));
+    new.set_chat_options(thinking_on_day(6, true));
     changed.turns()[..2].iter().for_each(|turn| new.append_message(turn.clone()).unwrap());
     assert_eq!(ask(&mut new, "Where?"), continued);
     assert_eq!(new.tokens(), changed.tokens());
@@ -85,9 +94,12 @@ fn messages_reach_the_template_with_all_their_fields() {
     let mut session = engine.session(plain()).unwrap();
     session.set_chat_options(on_day(5));
     session.append_turn(Role::User, "What time is it?").unwrap();
-    let call = Message::new(Role::Assistant, "").with_tool_calls(vec![json!({"name": "clock"})]);
+    let mut call = Message::new(Role::Assistant, "");
+    call.tool_calls = vec![json!({"name": "clock"})];
     session.append_message(call).unwrap();
-    session.append_message(Message::new(Role::Tool, "10:15").with_tool_call_id("1")).unwrap();
+    let mut result = Message::new(Role::Tool, "10:15");
+    result.tool_call_id = Some("1".to_owned());
+    session.append_message(result).unwrap();
     let expected = "05[user]What time is it?[assistant](clock)[tool]10:15[assistant]</think>";
     assert_eq!(prompt_text(&engine, &mut session), expected);
     assert_eq!(session.turns()[2].tool_call_id.as_deref(), Some("1"));
@@ -155,7 +167,7 @@ fn events_tell_reasoning_from_the_answer() {
         (false, "<thin", &[(Answer, "<thin")]),
     ];
     for (thinks, text, expected) in cases {
-        let chat = on_day(5).with_enable_thinking(thinks);
+        let chat = thinking_on_day(5, thinks);
         let output: Vec<TokenId> = text.bytes().map(|byte| TokenId(u32::from(byte))).chain([EOS]).collect();
         let tokens = |events: &[Event]| -> Vec<TokenEvent> {
             let token = |event: &Event| match event {

@@ -62,8 +62,8 @@ impl Pairs {
 
 /// Rows cost nothing, and passes of the head next to nothing.
 fn with_head(target: &Checkpoint, head: &Checkpoint, options: EngineOptions) -> Engine {
-    let engine = Engine::load(target, with_free_rows(options), None).unwrap();
-    engine.set_draft_model(head, nearly_free(), None).unwrap();
+    let engine = Engine::load(target, with_free_rows(options), |_, _| {}).unwrap();
+    engine.set_draft_model(head, nearly_free(), |_, _| {}).unwrap();
     engine
 }
 
@@ -138,11 +138,11 @@ fn forks_truncations_and_restored_states_change_no_bit() {
         let tokens = reference.tokens().to_vec();
         reference.truncate(tokens.len() - 30).unwrap();
         reference.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-        let (n, mut state) = (reference.n_cached_tokens(), Vec::new());
-        reference.write_state(0..n, &mut state).unwrap();
+        let (n, mut state) = (reference.state().n_cached_tokens(), Vec::new());
+        reference.state().write(0..n, &mut state).unwrap();
         let mut restored = engine.session(drafts_with(16, Drafting::DraftModel)).unwrap();
         restored.append_tokens(&tokens).unwrap();
-        assert_eq!(restored.restore_state(0, &tokens[..n], &state).unwrap(), n);
+        assert_eq!(restored.state_mut().restore(0, &tokens[..n], &state).unwrap(), n);
         reference.append_tokens(&tokens[tokens.len() - 30..]).unwrap();
         let expected = run_in(&mut reference, options(20), usize::MAX);
         let found = run_in(&mut restored, options(20), usize::MAX);
@@ -177,9 +177,10 @@ fn a_streamed_target_has_a_resident_head() {
     // The target streams its embedding, and the file of the head has none.
     let streaming = Some(StreamOptions::new(Pinned::Layers(2)));
     let engine =
-        Engine::load(&target, with_free_rows(EngineOptions { streaming, ..on(2, isa()) }), None).unwrap();
+        Engine::load(&target, with_free_rows(EngineOptions { streaming, ..on(2, isa()) }), |_, _| {})
+            .unwrap();
     for head in [random_head(), eagle3()] {
-        let error = engine.set_draft_model(&head, nearly_free(), None).unwrap_err();
+        let error = engine.set_draft_model(&head, nearly_free(), |_, _| {}).unwrap_err();
         assert_variant(&error, "Weights(Missing", &["Embedding"]);
     }
 }
@@ -256,7 +257,7 @@ fn hidden_states_before_layers_are_those_of_the_target_in_every_pass() {
         (&from_folder, keeping(3)),
         (&packed, EngineOptions { streaming, ..keeping(2) }),
     ]
-    .map(|(checkpoint, options)| Engine::load(checkpoint, with_free_rows(options), None).unwrap());
+    .map(|(checkpoint, options)| Engine::load(checkpoint, with_free_rows(options), |_, _| {}).unwrap());
     let mut first: Option<(States, Vec<TokenId>)> = None;
     for (i, chunk) in [64, 7, 1, 16].into_iter().enumerate() {
         let listener = Listener::default();
@@ -336,10 +337,10 @@ fn what_is_no_head_is_refused() {
     // A head is no model, and drafts for its own model alone.
     let fixture = Checkpoint::open(target_file()).unwrap();
     let (qwen, qwen_head, _folder) = qwen();
-    let error = Engine::load(&random_head(), EngineOptions::default(), None).unwrap_err();
+    let error = Engine::load(&random_head(), EngineOptions::default(), |_, _| {}).unwrap_err();
     assert_variant(&error, "Weights(NoTarget", &["needs the model"]);
-    let engine = Engine::load(&fixture, with_free_rows(on(1, isa())), None).unwrap();
-    let error = engine.set_draft_model(&qwen_head, nearly_free(), None).unwrap_err();
+    let engine = Engine::load(&fixture, with_free_rows(on(1, isa())), |_, _| {}).unwrap();
+    let error = engine.set_draft_model(&qwen_head, nearly_free(), |_, _| {}).unwrap_err();
     assert!(
         matches!(
             error.detail(),
@@ -348,8 +349,8 @@ fn what_is_no_head_is_refused() {
         "{error}"
     );
     assert!(engine.draft_model().is_none());
-    let engine = Engine::load(&qwen, with_free_rows(on(1, isa())), None).unwrap();
-    assert!(engine.set_draft_model(&random_head(), nearly_free(), None).is_err());
+    let engine = Engine::load(&qwen, with_free_rows(on(1, isa())), |_, _| {}).unwrap();
+    assert!(engine.set_draft_model(&random_head(), nearly_free(), |_, _| {}).is_err());
     // A head with other tensors.
     type Change = fn(&mut Gguf);
     let changes: [(&str, &str, Change); 7] = [
@@ -473,17 +474,17 @@ fn what_is_no_eagle3_head_is_refused() {
         assert_variant(&folder.open().unwrap_err(), variant, parts);
     }
     // A head is no model, and drafts for its own model alone.
-    let error = Engine::load(&eagle3(), EngineOptions::default(), None).unwrap_err();
+    let error = Engine::load(&eagle3(), EngineOptions::default(), |_, _| {}).unwrap_err();
     assert_variant(&error, "Weights(NoTarget", &["needs the model"]);
     let out = tempfile::tempdir().unwrap();
     let error = pack(&eagle3(), &out.path().join("head"), LoadOptions::default()).unwrap_err();
     assert_variant(&error, "DraftHead", &["is not packed"]);
     let fixture = Checkpoint::open(target_file()).unwrap();
-    let engine = Engine::load(&fixture, with_free_rows(on(1, isa())), None).unwrap();
+    let engine = Engine::load(&fixture, with_free_rows(on(1, isa())), |_, _| {}).unwrap();
     let refused = |change: Change| {
         let mut folder = Eagle3Folder::of_speculators(256, 2048);
         change(&mut folder);
-        let error = engine.set_draft_model(&folder.open().unwrap(), nearly_free(), None).unwrap_err();
+        let error = engine.set_draft_model(&folder.open().unwrap(), nearly_free(), |_, _| {}).unwrap_err();
         assert!(engine.draft_model().is_none());
         error
     };
@@ -498,12 +499,12 @@ fn what_is_no_eagle3_head_is_refused() {
     for ids in [json!([2, 5, 7]), json!([1, 3, 6])] {
         let mut folder = Eagle3Folder::new(256, 2048);
         folder.config["eagle_config"] = json!({"eagle_aux_hidden_state_layer_ids": ids});
-        let error = engine.set_draft_model(&folder.open().unwrap(), nearly_free(), None).unwrap_err();
+        let error = engine.set_draft_model(&folder.open().unwrap(), nearly_free(), |_, _| {}).unwrap_err();
         assert_variant(&error, "HeadLayer", &["input of layer 7", "6 layers"]);
     }
     let mut folder = Eagle3Folder::new(256, 2048);
     folder.config["eagle_config"] = json!({"eagle_aux_hidden_state_layer_ids": [1, 3, 5]});
-    engine.set_draft_model(&folder.open().unwrap(), nearly_free(), None).unwrap();
+    engine.set_draft_model(&folder.open().unwrap(), nearly_free(), |_, _| {}).unwrap();
     let prompt = random_prompt(3, 50);
     let found = run(&engine, forced(8, Drafting::DraftModel), Vec::new(), &prompt, options(20));
     found.assert_equal(&run(&engine, plain(), Vec::new(), &prompt, options(20)), "the last layer's output");
@@ -680,9 +681,9 @@ fn folder_and_file_of_a_head_draft_the_same() {
     let options_of = || EngineOptions { quantize: refrain::Quantize::F32, ..on(1, isa()) };
     let prompt = random_prompt(4, 40);
     let runs = [&from_folder, &from_file].map(|head| {
-        let engine = Engine::load(&target, with_free_rows(options_of()), None).unwrap();
+        let engine = Engine::load(&target, with_free_rows(options_of()), |_, _| {}).unwrap();
         let options_of_head = DraftModelOptions { quantize: refrain::Quantize::F32, ..nearly_free() };
-        engine.set_draft_model(head, options_of_head, None).unwrap();
+        engine.set_draft_model(head, options_of_head, |_, _| {}).unwrap();
         run(&engine, drafts_with(16, Drafting::DraftModel), Vec::new(), &prompt, options(30))
     });
     assert_eq!((&runs[0].tokens, &runs[0].origins), (&runs[1].tokens, &runs[1].origins));

@@ -72,8 +72,8 @@ impl DraftSource for Scripted {
         Box::new(self.clone())
     }
 
-    fn memory_usage(&self) -> usize {
-        self.known.len() * size_of::<TokenId>()
+    fn memory_usage(&self) -> u64 {
+        (self.known.len() * size_of::<TokenId>()) as u64
     }
 }
 

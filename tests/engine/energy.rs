@@ -44,29 +44,29 @@ fn generate(engine: &Engine, options: SessionOptions) -> (String, Stats) {
 #[test]
 fn the_statistics_have_the_joules_of_decoding() {
     let engine = Tiny::DEFAULT.engine(2);
-    engine.set_energy_meter(Some(Arc::new(Counting::default())));
+    engine.device().set_energy_meter(Some(Arc::new(Counting::default())));
     let (_, stats) = generate(&engine, plain());
     let energy = stats.energy.expect("there is a counter");
     // One reading after the prefill, one at the end.
     assert_eq!((energy.decode_joules, energy.joules_per_token), (1.0, 1.0 / 16.0));
     assert!(serde_json::to_string(&stats).unwrap().contains("joules_per_token"));
 
-    engine.set_energy_meter(Some(Arc::new(Broken)));
+    engine.device().set_energy_meter(Some(Arc::new(Broken)));
     assert_eq!(generate(&engine, plain()).1.energy, None);
-    assert_eq!(engine.measure_energy().unwrap(), None);
-    engine.set_energy_meter(None);
+    assert_eq!(engine.device().measure_energy().unwrap(), None);
+    engine.device().set_energy_meter(None);
     let (_, stats) = generate(&engine, plain());
     assert_eq!(stats.energy, None);
     assert!(!serde_json::to_string(&stats).unwrap().contains("joules"));
-    assert_eq!(engine.measure_energy().unwrap(), None);
+    assert_eq!(engine.device().measure_energy().unwrap(), None);
 }
 
 #[test]
 fn every_number_of_threads_is_measured() {
     let engine = Tiny::DEFAULT.engine(3);
     let counter = Arc::new(Counting::default());
-    engine.set_energy_meter(Some(counter));
-    let measured = engine.measure_energy().unwrap().expect("there is a counter");
+    engine.device().set_energy_meter(Some(counter));
+    let measured = engine.device().measure_energy().unwrap().expect("there is a counter");
     assert_eq!(measured.iter().map(|row| row.n_threads).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(measured.iter().all(|row| row.joules_per_token > 0.0 && row.tokens_per_s > 0.0));
 }
@@ -76,8 +76,8 @@ fn power_states_and_measured_times_change_no_output() {
     let engine = Tiny::DEFAULT.engine(3);
     let (expected, _) = generate(&engine, SessionOptions::default());
     for state in [PowerState::Saver, PowerState::Battery, PowerState::Mains] {
-        engine.set_power_state(state);
-        assert_eq!(engine.power_state(), state);
+        engine.device().set_power_state(state);
+        assert_eq!(engine.device().power_state(), state);
         assert_eq!(generate(&engine, SessionOptions::default()).0, expected, "{state:?}");
     }
     let bytes = Tiny::DEFAULT.gguf();
@@ -90,7 +90,7 @@ fn power_states_and_measured_times_change_no_output() {
             measure_time: Some(time),
             ..EngineOptions::default()
         };
-        let engine = Engine::load(&checkpoint, options, None).unwrap();
+        let engine = Engine::load(&checkpoint, options, |_, _| {}).unwrap();
         assert_eq!(generate(&engine, SessionOptions::default()).0, expected, "{time:?}");
     }
 }
@@ -98,9 +98,10 @@ fn power_states_and_measured_times_change_no_output() {
 #[test]
 fn nothing_is_measured_if_the_app_says_so() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-    let options = EngineOptions::default().with_n_threads(1).with_measure_time(Duration::ZERO);
+    let options =
+        EngineOptions { n_threads: Some(1), measure_time: Some(Duration::ZERO), ..EngineOptions::default() };
     let engine = Engine::open(path, options).unwrap();
-    let costs = engine.cost_profile();
+    let costs = engine.device().cost_profile();
     // A quarter of a row for each further one.
     assert!((costs.verify_us(8, 1) / costs.verify_us(1, 1) - 2.75).abs() < 1e-3, "{costs:?}");
 }
@@ -109,12 +110,16 @@ fn nothing_is_measured_if_the_app_says_so() {
 fn scalar_kernels_are_a_notice_unless_they_were_asked_for() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
     let open = |isa: Option<IsaKind>| {
-        let mut options = EngineOptions::default().with_n_threads(1).with_measure_time(Duration::ZERO);
+        let mut options = EngineOptions {
+            n_threads: Some(1),
+            measure_time: Some(Duration::ZERO),
+            ..EngineOptions::default()
+        };
         options.isa = isa;
         Engine::open(path, options).unwrap()
     };
-    assert_eq!(open(Some(IsaKind::Scalar)).kernels_notice(), None);
+    assert_eq!(open(Some(IsaKind::Scalar)).device().kernels_notice(), None);
     let engine = open(None);
-    assert_eq!(engine.kernels_notice(), KernelsNotice::of_this_machine());
-    assert_eq!(engine.kernels_notice().is_some(), engine.compute().0 == IsaKind::Scalar);
+    assert_eq!(engine.device().kernels_notice(), KernelsNotice::of_this_machine());
+    assert_eq!(engine.device().kernels_notice().is_some(), engine.device().isa() == IsaKind::Scalar);
 }

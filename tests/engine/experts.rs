@@ -99,11 +99,11 @@ fn experts_in_use_are_not_read_again() {
     assert!(flow.expert_hits > 0 && flow.expert_hits < flow.expert_uses, "{flow:?}");
     // Under pressure, there is room for the experts of a row.
     let before = engine.streamed().unwrap().memory().experts_bytes;
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before / 4);
     let reference = reference(&path);
     run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "under pressure");
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "after it");
     assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before);
 }
@@ -139,7 +139,9 @@ fn faulty(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
     let wrap = move |inner: Arc<dyn ReadAt>| -> Arc<dyn ReadAt> {
         Arc::new(Faulty { inner, left: Arc::clone(&left), delay })
     };
-    StreamOptions { wrap: Some(WrapReader::new(wrap)), ..StreamOptions::new(Pinned::Layers(1)) }
+    let mut options = StreamOptions::new(Pinned::Layers(1));
+    options.wrap = Some(WrapReader::new(wrap));
+    options
 }
 
 #[test]
@@ -169,8 +171,8 @@ fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
 fn a_slow_disk_stalls_or_is_cancelled() {
     let (_dir, path) = packed("qwen3_moe");
     let left = Arc::new(AtomicUsize::new(usize::MAX));
-    let streaming =
-        StreamOptions { stall_max: Duration::from_millis(40), ..faulty(&left, Duration::from_millis(200)) };
+    let mut streaming = faulty(&left, Duration::from_millis(200));
+    streaming.stall_max = Duration::from_millis(40);
     let engine = engine(&path, 1, Some(streaming));
     let mut session = engine.session(plain()).unwrap();
     // The rows of one panel of the embedding.

@@ -52,7 +52,7 @@ fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    Engine::load(checkpoint, options, None).unwrap()
+    Engine::load(checkpoint, options, |_, _| {}).unwrap()
 }
 
 fn check(family: &str, prefix: &str, context_len: Option<usize>) {

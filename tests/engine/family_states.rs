@@ -57,7 +57,7 @@ fn options() -> EngineOptions {
 }
 
 fn engine(family: &str) -> Engine {
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options(), None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options(), |_, _| {}).unwrap()
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn truncation_to_any_length_and_forks_go_on_as_if_new() {
         for len in [158, 151, 150, 149, 130, 128, 97, 64, 48, 20, 3, 1] {
             let all = long.tokens().to_vec();
             long.truncate(len).unwrap();
-            assert!(long.n_cached_tokens() <= len, "{family} at {len}");
+            assert!(long.state().n_cached_tokens() <= len, "{family} at {len}");
             let expected = continuation(&mut session(&engine, plain(), &all[..len]), 5);
             let mut fork = long.fork().unwrap();
             assert_eq!(continuation(&mut fork, 5), expected, "{family}: a fork at {len}");
@@ -155,12 +155,12 @@ fn restored_states_go_on_as_if_computed() {
             let mut computed = session(&first, plain(), &text);
             computed.prefill(&CancelToken::new(), |_, _| {}).unwrap();
             let expected = continuation(&mut session(&first, plain(), &text), 8);
-            for end in computed.state_ends().unwrap_or_else(|| vec![1, 64, 97, 149]) {
+            for end in computed.state().ends().unwrap_or_else(|| vec![1, 64, 97, 149]) {
                 let mut state = Vec::new();
-                computed.write_state(0..end, &mut state).unwrap();
-                assert_eq!(state.len() as u64, computed.state_bytes(end), "{family}");
+                computed.state().write(0..end, &mut state).unwrap();
+                assert_eq!(state.len() as u64, computed.state().bytes(end), "{family}");
                 let mut restored = session(&second, plain(), &text);
-                assert_eq!(restored.restore_state(0, &text[..end], &state).unwrap(), end, "{family}");
+                assert_eq!(restored.state_mut().restore(0, &text[..end], &state).unwrap(), end, "{family}");
                 let mut fork = restored.fork().unwrap();
                 assert_eq!(continuation(&mut fork, 8), expected, "{family}: a fork, restored to {end}");
                 assert_eq!(continuation(&mut restored, 8), expected, "{family}: restored to {end}");
@@ -181,19 +181,20 @@ fn packed_streamed_and_every_instruction_set() {
         // Weights as they are in the file, so that a packed file has them too.
         let keep = || EngineOptions { quantize: Quantize::Keep, ..options() };
         let text = tokens(70);
-        let in_memory = Engine::load(&checkpoint, keep(), None).unwrap();
+        let in_memory = Engine::load(&checkpoint, keep(), |_, _| {}).unwrap();
         let expected = logits(&mut session(&in_memory, plain(), &text));
         let path = dir.path().join(format!("{family}.refrain"));
         pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
         let packed = Checkpoint::open(&path).unwrap();
         assert_eq!(packed.config(), checkpoint.config(), "{family}");
         for isa in IsaKind::ALL.into_iter().filter(|&isa| Kernels::with_isa(isa).is_some()) {
-            let engine = Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, None).unwrap();
+            let engine =
+                Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, |_, _| {}).unwrap();
             assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: packed, {isa:?}");
         }
         let streaming = StreamOptions::new(Pinned::Layers(1));
         let engine =
-            Engine::load(&packed, EngineOptions { streaming: Some(streaming), ..keep() }, None).unwrap();
+            Engine::load(&packed, EngineOptions { streaming: Some(streaming), ..keep() }, |_, _| {}).unwrap();
         assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: streamed");
         let next = continuation(&mut session(&in_memory, plain(), &text), 12);
         let mut drafting =

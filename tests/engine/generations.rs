@@ -34,7 +34,7 @@ fn an_owned_generation_is_sent_stored_and_gives_its_session_back() {
     let engine = Tiny::default().engine(2);
     let prompt = prompt(1, 40);
     let expected = known(&engine, &prompt, 30);
-    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    let generation = OwnedGeneration::new(drafted(&engine, &prompt, &expected), options(20)).unwrap();
     assert_owned(&generation);
     let mut screen = Screen { answer: Some(generation) };
     let first = token(screen.answer.as_mut().unwrap().next());
@@ -62,7 +62,7 @@ fn an_owned_generation_that_is_left_early_holds_the_tokens_that_were_taken() {
     let prompt = prompt(2, 40);
     let expected = known(&engine, &prompt, 30);
     for taken in 0..14 {
-        let mut generation = drafted(&engine, &prompt, &expected).into_generation(options(30)).unwrap();
+        let mut generation = OwnedGeneration::new(drafted(&engine, &prompt, &expected), options(30)).unwrap();
         for &id in &expected[..taken] {
             assert_eq!(token(generation.next()), id);
         }
@@ -98,7 +98,7 @@ fn text_and_statistics_are_those_of_the_tokens_that_were_taken() {
 fn a_refused_generation_gives_its_session_back() {
     let engine = Tiny::default().engine(1);
     let session = engine.session(plain()).unwrap();
-    let refused = session.into_generation(options(1)).unwrap_err();
+    let refused = OwnedGeneration::new(session, options(1)).unwrap_err();
     assert!(matches!(refused.error.detail(), Some(GenerateProblem::EmptyPrompt)));
     let mut session = *refused.session;
     session.append_tokens(&prompt(1, 9)).unwrap();
@@ -237,7 +237,7 @@ impl DraftSource for Fragile {
         self.inner.observe(committed, step);
     }
 
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         self.inner.memory_usage()
     }
 
@@ -355,7 +355,7 @@ fn a_stream_yields_the_events_and_gives_the_session_back() {
     let engine = Tiny::default().engine(1);
     let prompt = prompt(7, 40);
     let expected = known(&engine, &prompt, 30);
-    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    let generation = OwnedGeneration::new(drafted(&engine, &prompt, &expected), options(20)).unwrap();
     let mut stream = generation.into_stream().unwrap();
     for &id in &expected[..20] {
         assert_eq!(token(wait(&mut stream)), id);
@@ -367,7 +367,7 @@ fn a_stream_yields_the_events_and_gives_the_session_back() {
     assert_eq!(run_in(&mut session, options(10), usize::MAX).tokens, expected[20..]);
 
     // Dropped early: no event is computed that was not polled for.
-    let generation = drafted(&engine, &prompt, &expected).into_generation(options(20)).unwrap();
+    let generation = OwnedGeneration::new(drafted(&engine, &prompt, &expected), options(20)).unwrap();
     let mut stream = generation.into_stream().unwrap();
     for &id in &expected[..3] {
         assert_eq!(token(wait(&mut stream)), id);
@@ -381,7 +381,7 @@ fn a_stream_that_is_polled_too_often_loses_nothing() {
     let engine = Tiny::default().engine(1);
     let prompt = prompt(9, 40);
     let expected = known(&engine, &prompt, 60);
-    let generation = drafted(&engine, &prompt, &expected).into_generation(options(60)).unwrap();
+    let generation = OwnedGeneration::new(drafted(&engine, &prompt, &expected), options(60)).unwrap();
     let mut stream = generation.into_stream().unwrap();
     let mut tokens = Vec::new();
     let finish = loop {
@@ -401,7 +401,7 @@ fn a_stream_whose_worker_panics_unwinds_in_its_poll_and_gives_the_session_back()
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&prompt(8, 20)).unwrap();
     let processors: Vec<Box<dyn LogitsProcessor>> = vec![Box::new(PanicsAt(22))];
-    let generation = session.into_generation(GenerateOptions { processors, ..options(9) }).unwrap();
+    let generation = OwnedGeneration::new(session, GenerateOptions { processors, ..options(9) }).unwrap();
     let mut stream = generation.into_stream().unwrap();
     let first: Vec<TokenId> = (0..2).map(|_| token(wait(&mut stream))).collect();
     assert!(catch_unwind(AssertUnwindSafe(|| wait(&mut stream))).is_err());

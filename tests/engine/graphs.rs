@@ -204,10 +204,11 @@ fn the_model_is_the_one_that_was_cut() {
     let folder = opened.graphs().unwrap();
     assert_eq!((folder.identity(), folder.piece().blocks.as_slice()), (identity, &[0..2, 2..3][..]));
     folder.files().for_each(|file| file.verify(None).unwrap());
-    let engine = Engine::load(&opened, tiny.options(), None).unwrap();
+    let engine = Engine::load(&opened, tiny.options(), |_, _| {}).unwrap();
     assert_eq!(engine.model_identity(), identity);
     assert_eq!(engine.tokenizer().fingerprint(), tiny.engine(1).tokenizer().fingerprint());
-    let widened = Engine::load(&opened, EngineOptions { quantize: Quantize::F32, ..tiny.options() }, None);
+    let widened =
+        Engine::load(&opened, EngineOptions { quantize: Quantize::F32, ..tiny.options() }, |_, _| {});
     assert!(matches!(widened.unwrap_err().detail(), Some(WeightsError::Graphs(GraphsError::Widened { .. }))));
 }
 
@@ -221,7 +222,7 @@ fn memory_stays_within_its_limit() {
     };
     let needed = open(None).unwrap().graphs().unwrap().memory().limit_bytes;
     // The memory of the model in memory, plus a page per block. Both graphs of each block would take twice the layers.
-    let resident = tiny.engine(1).memory_usage() as u64;
+    let resident = tiny.engine(1).memory_usage();
     assert!((resident..resident + resident / 8).contains(&needed), "{needed} of {resident}");
     let error = open(Some(needed - 1)).unwrap_err();
     assert_eq!((error.kind(), error.limit()), (ErrorKind::OverLimit, Some(needed - 1)), "{error:?}");
@@ -236,7 +237,7 @@ fn memory_stays_within_its_limit() {
         let memory = graphs.memory();
         assert!(memory.peak_bytes <= memory.limit_bytes && memory.used_bytes == needed, "{memory:?}");
     }
-    assert_eq!(engine.memory_usage() as u64, needed);
+    assert_eq!(engine.memory_usage(), needed);
     assert!(graphs.n_loads() >= 4);
 }
 
@@ -405,7 +406,7 @@ fn the_fixture_model_answers_as_ever() {
         session.append_turn(refrain::Role::User, format!("Summarize the notes.\n\n{note}")).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap());
     for switching in [Switching::Progressive, Switching::Synchronous] {
         let options = EngineOptions { graph_switching: switching, ..EngineOptions::default() };
         answer(&Engine::open(&path, options).unwrap()).assert_equal(&expected, "the fixture model");

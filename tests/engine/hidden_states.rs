@@ -35,7 +35,7 @@ fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    Engine::load(checkpoint, options, None).unwrap()
+    Engine::load(checkpoint, options, |_, _| {}).unwrap()
 }
 
 fn tokens(engine: &Engine, text: &str) -> Vec<TokenId> {

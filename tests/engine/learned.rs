@@ -29,7 +29,7 @@ fn run(engine: &Engine, seed: u64) {
 }
 
 fn evidence(engine: &Engine) -> String {
-    format!("{:?}", engine.learned().reliability())
+    format!("{:?}", engine.learned().get().reliability())
 }
 
 #[test]
@@ -58,32 +58,32 @@ fn another_run_goes_on_with_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.learned");
     let first = timed_engine(Tiny::default());
-    let base = first.learned();
+    let base = first.learned().get();
     run(&first, 3);
-    first.save_learned(&path).unwrap();
+    first.learned().save(&path).unwrap();
 
     let second = timed_engine(Tiny::default());
-    assert!(second.load_learned(&path).unwrap());
-    assert_eq!(second.learned().reliability().source_names().count(), 2, "context and resume");
+    assert!(second.learned().load(&path).unwrap());
+    assert_eq!(second.learned().get().reliability().source_names().count(), 2, "context and resume");
     for rows in [1, 8, 32] {
-        let us = |engine: &Engine| engine.learned().costs().verify_us(rows, 1);
+        let us = |engine: &Engine| engine.learned().get().costs().verify_us(rows, 1);
         assert_eq!(us(&second), us(&first));
     }
     // The evidence that a second process adds to the file of the first.
     let written = fs::read(&path).unwrap();
     let other = timed_engine(Tiny::default());
     run(&other, 5);
-    other.merge_learned(&path, &base).unwrap();
+    other.learned().merge_into(&path, &base).unwrap();
     assert_ne!(fs::read(&path).unwrap(), written);
 
     let other_model = timed_engine(Tiny { seed: 9, ..Tiny::default() });
     let before = evidence(&other_model);
-    let refused = other_model.load_learned(&path).unwrap_err();
+    let refused = other_model.learned().load(&path).unwrap_err();
     assert!(matches!(refused.detail(), Some(LearnedError::OtherModel { .. })));
     fs::write(&path, "{}").unwrap();
-    let refused = second.load_learned(&path).unwrap_err();
+    let refused = second.learned().load(&path).unwrap_err();
     assert!(matches!(refused.detail(), Some(LearnedError::NotLearned { .. })));
-    let refused = other.merge_learned(&path, &base).unwrap_err();
+    let refused = other.learned().merge_into(&path, &base).unwrap_err();
     assert!(matches!(refused.detail(), Some(LearnedError::NotLearned { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"{}", "a file that is not understood is left as it is");
     assert_eq!(evidence(&other_model), before);

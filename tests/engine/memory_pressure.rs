@@ -15,8 +15,8 @@ use refrain::internals::stream::resident_bytes;
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, Quantize, Sampling, Session,
-    SessionOptions, TokenId, step_together,
+    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, OwnedGeneration, Quantize, Sampling,
+    Session, SessionOptions, TokenId, step_together,
 };
 use tempfile::TempDir;
 
@@ -69,25 +69,26 @@ fn pairs() -> Vec<Pair> {
     let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
     let smaller = Tiny { n_layers: 1, seed: 9, ..tiny };
     let draft_model = Checkpoint::from_gguf_bytes(smaller.gguf().into(), "smaller").unwrap();
-    let load = |checkpoint: &Checkpoint| Engine::load(checkpoint, with_free_rows(None), None).unwrap();
+    let load = |checkpoint: &Checkpoint| Engine::load(checkpoint, with_free_rows(None), |_, _| {}).unwrap();
     let mut pairs = Vec::new();
     let mut add = |name, engine, calm, session, _dir| {
         pairs.push(Pair { name, engine, calm, session, _dir });
     };
 
     let engine = load(&checkpoint);
-    engine.set_draft_model(&draft_model, nearly_free(), None).unwrap();
+    engine.set_draft_model(&draft_model, nearly_free(), |_, _| {}).unwrap();
     add("a draft model", engine, load(&checkpoint), drafting(), None);
 
     let (dir, path) = packed(&checkpoint);
     let streaming = Some(StreamOptions::new(Pinned::Layers(1)));
     let engine = Engine::open(&path, with_free_rows(streaming)).unwrap();
-    engine.set_draft_model(&draft_model, nearly_free(), None).unwrap();
+    engine.set_draft_model(&draft_model, nearly_free(), |_, _| {}).unwrap();
     add("streamed", engine, load(&checkpoint), drafting(), Some(dir));
 
     let fixture = Checkpoint::open(fixtures().join("target.gguf")).unwrap();
     let (dir, path) = packed(&fixture);
-    let streaming = StreamOptions { pinned_first: 3, ..StreamOptions::new(Pinned::Layers(4)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(4));
+    streaming.pinned_first = 3;
     let engine = Engine::open(&path, with_free_rows(Some(streaming))).unwrap();
     engine.set_self_draft(Predictor::read(fixtures().join("target.predictor")).unwrap()).unwrap();
     add("self-draft", engine, load(&fixture), drafting(), Some(dir));
@@ -112,7 +113,7 @@ fn sampling(seed: u64) -> Sampling {
 /// Reports pressure; whether it is critical.
 fn press(engine: &Engine, rng: &mut Rng) -> bool {
     let level = PRESSURE[rng.below(3)];
-    engine.set_memory_pressure(level);
+    engine.device().set_memory_pressure(level);
     level == MemoryPressure::Critical
 }
 
@@ -160,7 +161,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
                 for _ in 0..rng.below(4) {
                     if press(engine, &mut rng) {
                         session.release_memory();
-                        assert_eq!(session.n_cached_tokens(), 0, "{case}");
+                        assert_eq!(session.state().n_cached_tokens(), 0, "{case}");
                         n_released += 1;
                     }
                     session.prefill_chunk(&CancelToken::new()).unwrap();
@@ -170,7 +171,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
                 }
                 let request = (1 + rng.below(12), rng.next_u64());
                 let (expected, expected_logits, _) = generate(calm, &mut reference, request, &mut Rng(0));
-                calm.set_memory_pressure(MemoryPressure::Normal);
+                calm.device().set_memory_pressure(MemoryPressure::Normal);
                 let (found, logits, n) = generate(engine, &mut session, request, &mut rng);
                 n_released += n;
                 assert_eq!(found, expected, "{case}");
@@ -186,7 +187,7 @@ fn what_waits_gives_its_keys_and_values_up_and_changes_no_bit() {
         }
         assert!(n_released > 20, "{name}: {n_released}");
         // Nothing of it stays: the engine drafts again.
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         let text = prompt(3, 60);
         for _ in 0..2 {
             let expected = run(calm, plain(), Vec::new(), &text, options(30));
@@ -206,7 +207,7 @@ fn generations_that_share_passes_give_up_one_by_one() {
     let generation = |prompt: &Vec<TokenId>| {
         let mut session = engine.session(session.clone()).unwrap();
         session.append_tokens(prompt).unwrap();
-        session.into_generation(options(20)).unwrap()
+        OwnedGeneration::new(session, options(20)).unwrap()
     };
     let mut generations: Vec<_> = prompts.iter().map(generation).collect();
     let (mut found, mut rng) = (vec![Vec::new(); prompts.len()], Rng(5));
@@ -235,18 +236,18 @@ fn generations_that_share_passes_give_up_one_by_one() {
 #[test]
 fn remembered_states_come_back() {
     let engine =
-        Engine::load(&Checkpoint::open(golden("qwen3_5")).unwrap(), with_free_rows(None), None).unwrap();
+        Engine::load(&Checkpoint::open(golden("qwen3_5")).unwrap(), with_free_rows(None), |_, _| {}).unwrap();
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&random_prompt(1, 50)).unwrap();
-    session.remember_state(20);
+    session.state_mut().remember(20);
     let mut states = [Vec::new(), Vec::new()];
     for state in &mut states {
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-        assert!(session.state_ends().unwrap().contains(&20));
-        session.write_state(0..20, state).unwrap();
-        engine.set_memory_pressure(MemoryPressure::Critical);
+        assert!(session.state().ends().unwrap().contains(&20));
+        session.state().write(0..20, state).unwrap();
+        engine.device().set_memory_pressure(MemoryPressure::Critical);
         session.release_memory();
-        assert!(session.write_state(0..20, &mut Vec::new()).is_err(), "nothing is computed");
+        assert!(session.state().write(0..20, &mut Vec::new()).is_err(), "nothing is computed");
     }
     assert_eq!(states[0], states[1]);
 }
@@ -258,13 +259,13 @@ fn histories_are_released_and_not_rebuilt_under_pressure() {
     session.append_tokens(&prompt(1, 30)).unwrap();
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_tokens("default"), 20);
-    engine.set_memory_pressure(MemoryPressure::Warning);
+    engine.device().set_memory_pressure(MemoryPressure::Warning);
     assert_eq!(engine.history().n_tokens("default"), 20);
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     assert_eq!((engine.history().n_namespaces(), engine.history().memory_usage()), (0, 0));
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_namespaces(), 0);
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run_in(&mut session, options(20), usize::MAX);
     assert_eq!(engine.history().n_tokens("default"), 20);
 }
@@ -290,12 +291,12 @@ fn what_is_given_up_is_free_memory() {
     let mut session = engine.session(options).unwrap();
     let tokens = vec![TokenId(97); 90_000];
     session.append_tokens(&tokens).unwrap();
-    let bytes = session.state_bytes(tokens.len());
+    let bytes = session.state().bytes(tokens.len());
     let state = vec![0x11; bytes as usize];
-    assert_eq!(session.restore_state(0, &tokens, &state).unwrap(), tokens.len() - 1);
+    assert_eq!(session.state_mut().restore(0, &tokens, &state).unwrap(), tokens.len() - 1);
     drop(state);
     let Some(before) = resident_bytes() else { return };
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     session.release_memory();
     let after = resident_bytes().unwrap();
     assert!(bytes > 150 << 20, "{bytes}");

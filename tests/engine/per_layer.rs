@@ -160,7 +160,7 @@ fn check_forms(family: &str) {
     let prompt = tokens(3, 45);
     let generate = || GenerateOptions { max_tokens: 24, ignore_eos: true, ..GenerateOptions::default() };
     let expected = {
-        let engine = Engine::load(&checkpoint, options(None), None).unwrap();
+        let engine = Engine::load(&checkpoint, options(None), |_, _| {}).unwrap();
         run(&engine, plain(), Vec::new(), &prompt, generate())
     };
     let assert_same = |engine: &Engine, case: &str| {

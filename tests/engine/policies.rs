@@ -130,7 +130,7 @@ fn full_engine() -> (Tiny, Engine) {
     let engine = tiny.engine(3);
     let smaller = Tiny { n_layers: 1, seed: 9, ..tiny };
     let draft_model = Checkpoint::from_gguf_bytes(smaller.gguf().into(), "smaller").unwrap();
-    engine.set_draft_model(&draft_model, refrain::DraftModelOptions::default(), None).unwrap();
+    engine.set_draft_model(&draft_model, refrain::DraftModelOptions::default(), |_, _| {}).unwrap();
     (tiny, engine)
 }
 
@@ -156,9 +156,12 @@ fn heat_and_memory_pressure_bound_drafts_and_change_nothing() {
         let reference = run(&tiny.engine(1), plain(), Vec::new(), &prompt, options(sampling));
         for thermal in THERMAL {
             for pressure in PRESSURE {
-                engine.set_thermal_state(thermal);
-                engine.set_memory_pressure(pressure);
-                assert_eq!((engine.thermal_state(), engine.memory_pressure()), (thermal, pressure));
+                engine.device().set_thermal_state(thermal);
+                engine.device().set_memory_pressure(pressure);
+                assert_eq!(
+                    (engine.device().thermal_state(), engine.device().memory_pressure()),
+                    (thermal, pressure)
+                );
                 let [_, right, ..] = sources(&prompt, &reference.tokens);
                 let run = run(&engine, full_session(), right, &prompt, options(sampling));
                 let case = format!("{thermal:?} {pressure:?} {sampling:?}");
@@ -175,8 +178,8 @@ fn heat_and_memory_pressure_bound_drafts_and_change_nothing() {
                 assert_eq!(limited > 0, (2..usize::MAX).contains(&most), "{case}: {:?}", run.stats.policy);
             }
         }
-        engine.set_thermal_state(ThermalState::Nominal);
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_thermal_state(ThermalState::Nominal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
     }
 }
 
@@ -206,8 +209,8 @@ fn reports_from_another_thread_change_nothing() {
             let mut rng = Rng(3);
             while !done.load(Ordering::Relaxed) {
                 match rng.below(3) {
-                    0 => engine.set_thermal_state(THERMAL[rng.below(4)]),
-                    _ => engine.set_memory_pressure(PRESSURE[rng.below(3)]),
+                    0 => engine.device().set_thermal_state(THERMAL[rng.below(4)]),
+                    _ => engine.device().set_memory_pressure(PRESSURE[rng.below(3)]),
                 }
                 n_reports.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_micros(rng.below(3000) as u64));
@@ -248,14 +251,14 @@ fn reports_between_tokens_change_nothing() {
             let (mut rng, mut tokens) = (Rng(seed), Vec::new());
             let summary = session.generate(long()).unwrap().run(|event| {
                 tokens.push(event.id);
-                engine.set_memory_pressure(PRESSURE[rng.below(3)]);
+                engine.device().set_memory_pressure(PRESSURE[rng.below(3)]);
                 std::ops::ControlFlow::Continue(())
             });
             let stats = summary.unwrap().stats;
             assert_eq!(tokens, reference.tokens, "{sampling:?}, seed {seed}");
             assert!(stats.policy.memory_reports > 10, "{:?}", stats.policy);
             assert!(stats.drafting_off.memory_pressure > 5, "{:?}", stats.drafting_off);
-            engine.set_memory_pressure(MemoryPressure::Normal);
+            engine.device().set_memory_pressure(MemoryPressure::Normal);
             // The sources are rebuilt: the text drafts again.
             let after = run_in(&mut session, long(), usize::MAX);
             let context = after.stats.sources.iter().find(|source| source.name == "context").unwrap();
@@ -272,16 +275,20 @@ fn memory_is_given_back_and_comes_back() {
     run_in(&mut session, options(&Sampling::default()), usize::MAX);
     let mut used = vec![session.draft_memory_usage()];
     for pressure in [MemoryPressure::Warning, MemoryPressure::Critical] {
-        engine.set_memory_pressure(pressure);
+        engine.device().set_memory_pressure(pressure);
         assert_eq!(session.draft_memory_usage(), *used.last().unwrap(), "nothing moves in an idle session");
         session.release_memory();
         used.push(session.draft_memory_usage());
         let n_cached = if pressure == MemoryPressure::Critical { 0 } else { session.tokens().len() - 1 };
-        assert_eq!(session.n_cached_tokens(), n_cached, "the KV cache of a session that waits, {pressure:?}");
+        assert_eq!(
+            session.state().n_cached_tokens(),
+            n_cached,
+            "the KV cache of a session that waits, {pressure:?}"
+        );
     }
     // The remaining memory is the draft model's keys and values, which are new and untouched, and the builder.
     assert!(used[1] < used[0] && used[2] < used[1], "{used:?}");
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run_in(&mut session, options(&Sampling::default()), usize::MAX);
     assert!(session.draft_memory_usage() > used[1], "{used:?}");
 }
@@ -292,13 +299,13 @@ fn forks_under_pressure() {
     let (tiny, engine) = full_engine();
     let reference = run(&tiny.engine(1), plain(), Vec::new(), &prompt(3, 70), options(&Sampling::default()));
     for pressure in PRESSURE {
-        engine.set_memory_pressure(pressure);
+        engine.device().set_memory_pressure(pressure);
         let mut session = engine.session(full_session()).unwrap();
         session.append_tokens(&prompt(3, 70)).unwrap();
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
         let mut fork = session.fork().unwrap();
         run_in(&mut fork, options(&Sampling::default()), usize::MAX).assert_equal(&reference, "fork");
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         run_in(&mut session, options(&Sampling::default()), usize::MAX).assert_equal(&reference, "session");
     }
 }

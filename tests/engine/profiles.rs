@@ -25,7 +25,7 @@ fn quick() -> ProfileOptions {
 fn engine(n_threads: usize, profile: Option<MachineProfile>) -> Engine {
     let checkpoint = Checkpoint::from_gguf_bytes(Tiny::default().gguf().into(), "tiny").unwrap();
     let options = EngineOptions { n_threads: Some(n_threads), profile, ..EngineOptions::default() };
-    Engine::load(&checkpoint, options, None).unwrap()
+    Engine::load(&checkpoint, options, |_, _| {}).unwrap()
 }
 
 /// `profile` after a change of its file.
@@ -50,11 +50,10 @@ fn generate(engine: &Engine, options: SessionOptions, n_tokens: usize) -> Vec<To
 #[test]
 fn a_profile_is_used_for_what_it_was_measured_with_only() {
     let first = engine(1, None);
-    let profile = first.measure_profile(&quick(), |_, _| {}).unwrap();
+    let profile = first.device().measure_profile(&quick(), |_, _| {}).unwrap();
     let mismatch = |profile: MachineProfile, n_threads: usize, kv_type: KvType| {
         let engine = engine(n_threads, Some(profile));
-        let session = engine.session(SessionOptions { kv_type, ..SessionOptions::default() }).unwrap();
-        session.profile_mismatch().map(|mismatch| mismatch.to_string())
+        engine.device().profile_mismatch(kv_type).map(|mismatch| mismatch.to_string())
     };
     assert_eq!(mismatch(profile.clone(), 1, KvType::F16), None);
     let threads = mismatch(profile.clone(), 2, KvType::F16).unwrap();
@@ -65,22 +64,22 @@ fn a_profile_is_used_for_what_it_was_measured_with_only() {
     let cpu = mismatch(elsewhere, 1, KvType::F16).unwrap();
     assert!(cpu.contains("CPU Another CPU"), "{cpu}");
     // Without a profile there is no mismatch.
-    assert_eq!(first.session(SessionOptions::default()).unwrap().profile_mismatch(), None);
+    assert_eq!(first.device().profile_mismatch(KvType::F16), None);
 }
 
 #[test]
 fn a_profile_changes_no_token() {
     let plain = engine(1, None);
-    let profile = plain.measure_profile(&quick(), |_, _| {}).unwrap();
+    let profile = plain.device().measure_profile(&quick(), |_, _| {}).unwrap();
     let expected = generate(&plain, SessionOptions::default(), 40);
     let profiled = engine(1, Some(profile));
-    assert!(profiled.profile().is_some());
+    assert!(profiled.device().profile().is_some());
     assert_eq!(generate(&profiled, SessionOptions::default(), 40), expected);
 }
 
 #[test]
 fn what_generations_learn_of_the_device_is_kept() {
-    let profile = engine(1, None).measure_profile(&quick(), |_, _| {}).unwrap();
+    let profile = engine(1, None).device().measure_profile(&quick(), |_, _| {}).unwrap();
     // The measured device was ten times faster.
     let faster = changed(&profile, |json| {
         for list in ["verify", "projection", "prefill"] {
@@ -90,19 +89,19 @@ fn what_generations_learn_of_the_device_is_kept() {
         }
     });
     let engine = engine(1, Some(faster));
-    let before = engine.cost_profile();
+    let before = engine.device().cost_profile();
     // One token each: no single generation could learn this much.
     for _ in 0..60 {
         generate(&engine, SessionOptions::default(), 1);
     }
-    let after = engine.cost_profile();
+    let after = engine.device().cost_profile();
     for rows in [1, 4, 16] {
         let factor = after.verify_us(rows, 1) / before.verify_us(rows, 1);
         assert!((4.0..17.0).contains(&factor), "{rows} rows cost {factor} times as much");
     }
     // A session that cannot use the profile ignores it.
     generate(&engine, SessionOptions { kv_type: KvType::F32, ..SessionOptions::default() }, 20);
-    assert_eq!(engine.cost_profile().verify_us(1, 1), after.verify_us(1, 1));
+    assert_eq!(engine.device().cost_profile().verify_us(1, 1), after.verify_us(1, 1));
 }
 
 #[test]
@@ -112,9 +111,9 @@ fn a_model_trained_for_a_few_tokens_is_measured() {
         gguf.set("llama.context_length", trained_len);
         let checkpoint = Checkpoint::from_gguf_bytes(gguf.bytes().into(), "tiny").unwrap();
         let options = EngineOptions { n_threads: Some(1), ..EngineOptions::default() };
-        let engine = Engine::load(&checkpoint, options, None).unwrap();
+        let engine = Engine::load(&checkpoint, options, |_, _| {}).unwrap();
         let options = ProfileOptions { rows: vec![1, 64], ..quick() };
-        let profile = engine.measure_profile(&options, |_, _| {}).unwrap();
+        let profile = engine.device().measure_profile(&options, |_, _| {}).unwrap();
         let contexts: Vec<usize> = profile.verify().iter().map(|cost| cost.context).collect();
         let expected: &[usize] = if trained_len == 65 { &[0, 0, 1, 1] } else { &[0, 0] };
         assert_eq!(contexts, expected, "{trained_len}");
@@ -126,9 +125,9 @@ fn a_model_trained_for_a_few_tokens_is_measured() {
 fn measuring_nothing_is_refused() {
     let engine = engine(1, None);
     let nothing = ProfileOptions { rows: Vec::new(), ..quick() };
-    let error = engine.measure_profile(&nothing, |_, _| {}).unwrap_err();
+    let error = engine.device().measure_profile(&nothing, |_, _| {}).unwrap_err();
     assert!(matches!(error.detail(), Some(ProfileError::NothingToMeasure { option: "rows" })), "{error}");
     let everything = ProfileOptions { contexts: vec![usize::MAX], prefill: vec![usize::MAX], ..quick() };
-    let profile = engine.measure_profile(&everything, |_, _| {}).unwrap();
+    let profile = engine.device().measure_profile(&everything, |_, _| {}).unwrap();
     assert_eq!(profile.verify().last().map(|cost| cost.context), Some(512 - 64));
 }

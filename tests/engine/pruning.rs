@@ -184,7 +184,7 @@ fn pair() -> Engine {
         cost_profile: Some(CostProfile::free_rows(0.01)),
         ..DraftModelOptions::default()
     };
-    engine.set_draft_model(&draft, cheap, None).unwrap();
+    engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
     engine
 }
 

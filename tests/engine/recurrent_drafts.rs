@@ -21,7 +21,7 @@ fn pair(target: &str, draft: &str, n_threads: usize, isa: Option<IsaKind>) -> En
     let engine_options = EngineOptions { n_threads, isa, cost_profile, ..EngineOptions::default() };
     let engine = Engine::open(golden(target), engine_options).unwrap();
     let of_draft = DraftModelOptions { cost_profile: costs(0.01), ..DraftModelOptions::default() };
-    engine.set_draft_model(&Checkpoint::open(golden(draft)).unwrap(), of_draft, None).unwrap();
+    engine.set_draft_model(&Checkpoint::open(golden(draft)).unwrap(), of_draft, |_, _| {}).unwrap();
     engine
 }
 

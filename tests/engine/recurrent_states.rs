@@ -19,7 +19,7 @@ fn engine(family: &str, n_threads: usize) -> Engine {
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, |_, _| {}).unwrap()
 }
 
 /// Tokens that look like nothing in particular.
@@ -39,16 +39,16 @@ fn prefill(session: &mut Session) {
 
 fn state(session: &Session, range: std::ops::Range<usize>) -> Vec<u8> {
     let mut state = vec![7];
-    session.write_state(range.clone(), &mut state).unwrap();
+    session.state().write(range.clone(), &mut state).unwrap();
     assert_eq!(state.remove(0), 7);
-    assert_eq!(state.len() as u64, session.state_bytes(range.len()));
+    assert_eq!(state.len() as u64, session.state().bytes(range.len()));
     state
 }
 
 fn keys_values(session: &Session, range: std::ops::Range<usize>) -> Vec<u8> {
     let mut state = Vec::new();
-    session.write_keys_values(range.clone(), &mut state).unwrap();
-    assert_eq!(state.len() as u64, session.keys_values_bytes(range.len()));
+    session.state().write_keys_values(range.clone(), &mut state).unwrap();
+    assert_eq!(state.len() as u64, session.state().keys_values_bytes(range.len()));
     state
 }
 
@@ -71,10 +71,10 @@ fn a_restored_session_continues_bit_for_bit() {
                 let generate = || refrain::GenerateOptions { sampling: sampling.clone(), ..options(24) };
                 let plain = || SessionOptions { kv_type, ..plain() };
                 let mut whole = with(&first, plain(), &text);
-                whole.remember_state(96);
+                whole.state_mut().remember(96);
                 let expected = run_in(&mut whole, generate(), usize::MAX);
-                let n_cached = whole.n_cached_tokens();
-                assert_eq!(whole.state_ends(), Some(vec![96, 149, n_cached]), "{family}");
+                let n_cached = whole.state().n_cached_tokens();
+                assert_eq!(whole.state().ends(), Some(vec![96, 149, n_cached]), "{family}");
                 for end in [96, 149] {
                     // In one part, in parts that begin anywhere, and behind tokens that are cached already.
                     for (n_cached, cuts) in [(0, &[][..]), (0, &[1, 64, 65]), (37, &[]), (37, &[20, 50])] {
@@ -85,8 +85,8 @@ fn a_restored_session_continues_bit_for_bit() {
                                 with(&second, if drafts { options } else { plain() }, &text[..n_cached + 1]);
                             prefill(&mut session);
                             session.append_tokens(&text[n_cached + 1..]).unwrap();
-                            assert_eq!(session.state_key(), whole.state_key());
-                            let mut restoration = session.restoration();
+                            assert_eq!(session.state().key(), whole.state().key());
+                            let mut restoration = session.state_mut();
                             let mut start = 0;
                             for &cut in cuts {
                                 let part = keys_values(&whole, start..cut);
@@ -98,7 +98,7 @@ fn a_restored_session_continues_bit_for_bit() {
                             }
                             let part = state(&whole, start..end);
                             assert_eq!(restoration.add(start, &text[start..end], &part).unwrap(), end);
-                            assert_eq!(session.n_cached_tokens(), end);
+                            assert_eq!(session.state().n_cached_tokens(), end);
                             assert_eq!(state(&session, 0..end), computed(&first, kv_type, &text[..end]));
                             if drafts {
                                 let right = AlwaysRight::new(text.len(), expected.tokens.clone());
@@ -119,7 +119,7 @@ fn a_restored_session_continues_bit_for_bit() {
                                     (end, 149 - end)
                                 );
                             }
-                            let n = session.n_cached_tokens();
+                            let n = session.state().n_cached_tokens();
                             let all = session.tokens()[..n].to_vec();
                             assert_eq!(state(&session, 0..n), computed(&first, kv_type, &all), "{family}");
                             assert_eq!(state(&fork, 0..n), state(&session, 0..n));
@@ -137,7 +137,7 @@ fn a_restored_session_goes_back_to_what_it_knows() {
     for family in FAMILIES {
         let engine = engine(family, 1);
         let mut whole = with(&engine, plain(), &text);
-        whole.remember_state(100);
+        whole.state_mut().remember(100);
         prefill(&mut whole);
         for (end, len, left) in [
             (149, 150, 149),
@@ -152,10 +152,10 @@ fn a_restored_session_goes_back_to_what_it_knows() {
         ] {
             let kept = state(&whole, 0..end);
             let mut session = with(&engine, plain(), &text);
-            session.restore_state(0, &text[..end], &kept).unwrap();
+            session.state_mut().restore(0, &text[..end], &kept).unwrap();
             run_in(&mut session, options(9), usize::MAX);
             session.truncate(len).unwrap();
-            assert_eq!(session.n_cached_tokens(), left, "{family}: to {len} behind {end}");
+            assert_eq!(session.state().n_cached_tokens(), left, "{family}: to {len} behind {end}");
             session.append_tokens(&tokens(30)[10..]).unwrap();
             prefill(&mut session);
             let all = session.tokens().to_vec();
@@ -175,11 +175,11 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     for family in FAMILIES {
         let engine = engine(family, 1);
         let mut whole = with(&engine, plain(), &text);
-        whole.remember_state(32);
+        whole.state_mut().remember(32);
         prefill(&mut whole);
         let mut out = vec![7];
         for (range, at) in [(0..31, 31), (0..33, 33), (32..58, 58), (0..0, 0)] {
-            let refused = whole.write_state(range, &mut out).unwrap_err();
+            let refused = whole.state().write(range, &mut out).unwrap_err();
             match refused.detail() {
                 Some(SessionProblem::StateEnd { end, known }) => {
                     assert_eq!((*end, known), (at, &vec![32, 59]));
@@ -187,7 +187,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
                 _ => panic!("{refused:?}"),
             }
         }
-        let refused = whole.write_state(0..60, &mut out);
+        let refused = whole.state().write(0..60, &mut out);
         assert!(
             matches!(
                 refused.as_ref().unwrap_err().detail(),
@@ -196,13 +196,13 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             "{refused:?}"
         );
         assert_eq!(out, [7]);
-        let error = whole.write_state(0..40, &mut out).unwrap_err().to_string();
+        let error = whole.state().write(0..40, &mut out).unwrap_err().to_string();
         assert!(error.contains("position 40") && error.contains("[32, 59]"), "{error}");
 
         let kept = state(&whole, 0..59);
         let mut session = with(&engine, plain(), &text);
         for bytes in [&kept[..kept.len() - 1], &kept[1..], &[], &[&kept[..], &[0]].concat()] {
-            let refused = session.restore_state(0, &text[..59], bytes);
+            let refused = session.state_mut().restore(0, &text[..59], bytes);
             assert!(
                 matches!(refused.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
                 "{refused:?}"
@@ -210,7 +210,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         }
         // Keys and values alone are not a state.
         let part = keys_values(&whole, 0..59);
-        let refused = session.restore_state(0, &text[..59], &part);
+        let refused = session.state_mut().restore(0, &text[..59], &part);
         assert!(
             matches!(refused.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
             "{refused:?}"
@@ -218,10 +218,13 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         // A state is that of all of its tokens, so none is restored if one differs, or if the newest is among them.
         let mut other = text.clone();
         other[58].0 ^= 1;
-        assert_eq!(with(&engine, plain(), &other).restore_state(0, &text[..59], &kept).unwrap(), 0);
-        assert_eq!(with(&engine, plain(), &text[..59]).restore_state(0, &text[..59], &kept).unwrap(), 0);
+        assert_eq!(with(&engine, plain(), &other).state_mut().restore(0, &text[..59], &kept).unwrap(), 0);
+        assert_eq!(
+            with(&engine, plain(), &text[..59]).state_mut().restore(0, &text[..59], &kept).unwrap(),
+            0
+        );
         // Parts whose end never comes are given up; a gap, or a length between the two, is an error in any part.
-        let mut restoration = session.restoration();
+        let mut restoration = session.state_mut();
         assert_eq!(restoration.add(0, &text[..32], &keys_values(&whole, 0..32)).unwrap(), 32);
         let gap = restoration.add(33, &text[33..59], &state(&whole, 33..59));
         assert!(
@@ -237,15 +240,15 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
             matches!(short.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
             "{short:?}"
         );
-        assert_eq!(session.n_cached_tokens(), 0);
+        assert_eq!(session.state().n_cached_tokens(), 0);
         prefill(&mut session);
         assert_eq!(state(&session, 0..59), kept, "{family}");
         // The state of no further token still completes the parts before it.
         let mut session = with(&engine, plain(), &text);
-        let mut restoration = session.restoration();
+        let mut restoration = session.state_mut();
         restoration.add(0, &text[..32], &keys_values(&whole, 0..32)).unwrap();
         assert_eq!(restoration.add(32, &[], &state(&whole, 32..32)).unwrap(), 32);
-        assert_eq!(session.n_cached_tokens(), 32);
+        assert_eq!(session.state().n_cached_tokens(), 32);
         assert_eq!(state(&session, 0..32), state(&whole, 0..32));
     }
 }
@@ -306,12 +309,15 @@ proptest! {
                 }
                 Action::Append(_) => {}
                 Action::Generate(n) => drop(run_in(&mut session, common::options(n), usize::MAX)),
-                Action::Remember(ahead) => session.remember_state(session.n_cached_tokens() + ahead),
+                Action::Remember(ahead) => {
+                    let n_cached = session.state().n_cached_tokens();
+                    session.state_mut().remember(n_cached + ahead);
+                }
                 Action::Prefill => prefill(&mut session),
                 Action::Truncate(to) => session.truncate(1 + to.index(session.tokens().len())).unwrap(),
                 Action::Fork => session = session.fork().unwrap(),
                 Action::Keep(at) => {
-                    let ends = session.state_ends().unwrap();
+                    let ends = session.state().ends().unwrap();
                     if !ends.is_empty() {
                         let end = *at.get(&ends);
                         kept.push((session.tokens()[..end].to_vec(), keys_values(&session, 0..end), state(&session, 0..end)));
@@ -321,18 +327,18 @@ proptest! {
                     let (text, _, whole) = of.get(&kept);
                     let (n_cached, cut) = (cached.index(text.len()), cut.index(text.len()));
                     let mut giver = with(&engine, options(), &[&text[..], &[TokenId(3)]].concat());
-                    prop_assert_eq!(giver.restore_state(0, text, whole).unwrap(), text.len());
+                    prop_assert_eq!(giver.state_mut().restore(0, text, whole).unwrap(), text.len());
                     session = with(&engine, options(), &text[..n_cached + 1]);
                     prefill(&mut session);
                     session.append_tokens(&[&text[n_cached + 1..], &[TokenId(3)]].concat()).unwrap();
-                    let mut restoration = session.restoration();
+                    let mut restoration = session.state_mut();
                     restoration.add(0, &text[..cut], &keys_values(&giver, 0..cut)).unwrap();
                     let end = restoration.add(cut, &text[cut..], &state(&giver, cut..text.len())).unwrap();
                     prop_assert_eq!(end, text.len());
                 }
                 Action::Restore { .. } => {}
             }
-            for end in session.state_ends().unwrap() {
+            for end in session.state().ends().unwrap() {
                 prop_assert!(state(&session, 0..end) == computed(&engine, KvType::F16, &session.tokens()[..end]), "at {end}");
             }
         }

@@ -39,12 +39,12 @@ struct App {
 impl App {
     fn call(&self, hook: &'static str) {
         let engine = &self.engine;
-        engine.set_energy_meter(engine.energy_meter());
-        engine.set_learned(engine.learned());
+        engine.device().set_energy_meter(engine.device().energy_meter());
+        engine.learned().set(engine.learned().get());
         engine.history().append("of the app", &prompt(2, 20));
         engine.history().forget("of the app");
-        engine.set_memory_pressure(MemoryPressure::Warning);
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Warning);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         let answer = (|| {
             let mut session = engine.session(plain())?;
             session.append_tokens(&prompt(7, 12))?;
@@ -118,15 +118,15 @@ struct Meter(Engine);
 
 impl EnergyMeter for Meter {
     fn joules(&self) -> Option<f64> {
-        drop(self.0.energy_meter());
+        drop(self.0.device().energy_meter());
         Some(1.0)
     }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        drop(self.0.energy_meter());
-        drop(self.0.learned());
+        drop(self.0.device().energy_meter());
+        drop(self.0.learned().get());
     }
 }
 
@@ -149,7 +149,8 @@ fn streamed() -> (tempfile::TempDir, Engine) {
     let checkpoint = Checkpoint::from_gguf_bytes(TINY.gguf().into(), "tiny").unwrap();
     pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
     // Reading a layer takes some milliseconds, so that every pass waits.
-    let slow = StreamOptions { bandwidth_max: Some(20_000_000), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut slow = StreamOptions::new(Pinned::Layers(0));
+    slow.bandwidth_max = Some(20_000_000);
     let options = EngineOptions { n_threads: Some(2), streaming: Some(slow), ..TINY.options() };
     (dir, Engine::open(&path, options).unwrap())
 }
@@ -162,7 +163,7 @@ fn hooks_of_the_app_call_the_engine() {
             let expected = run(&engine, plain(), Vec::new(), &prompt(3, 40), options(6));
             let inner = run(&engine, plain(), Vec::new(), &prompt(7, 12), options(2)).tokens;
             let app = App { engine: engine.clone(), answers: Arc::default() };
-            engine.set_energy_meter(Some(Arc::new(Meter(engine.clone()))));
+            engine.device().set_energy_meter(Some(Arc::new(Meter(engine.clone()))));
             let policy = DraftPolicy { rows: DraftRows::Fixed(3), ..DraftPolicy::default() };
             let options_of = SessionOptions {
                 drafting: Drafting::OwnSources,
@@ -183,7 +184,7 @@ fn hooks_of_the_app_call_the_engine() {
             });
             summary.unwrap();
             assert_eq!(tokens, expected.tokens);
-            engine.set_energy_meter(None);
+            engine.device().set_energy_meter(None);
             let mut hooks = Vec::new();
             for (hook, answer) in app.answers.lock().unwrap().drain(..) {
                 match (hook, answer) {

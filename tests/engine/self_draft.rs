@@ -55,7 +55,9 @@ fn streamed(path: &Path, streaming: StreamOptions) -> Engine {
 }
 
 fn pinned(n_pinned: usize, pinned_first: usize) -> StreamOptions {
-    StreamOptions { pinned_first, ..StreamOptions::new(Pinned::Layers(n_pinned)) }
+    let mut options = StreamOptions::new(Pinned::Layers(n_pinned));
+    options.pinned_first = pinned_first;
+    options
 }
 
 /// The fixture's predictor: an exit that is mostly right.
@@ -213,11 +215,11 @@ fn forks_turns_truncations_and_restored_states_change_no_bit() {
     }
     let tokens = reference.tokens().to_vec();
     reference.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    let (n, mut state) = (reference.n_cached_tokens(), Vec::new());
-    reference.write_state(0..n, &mut state).unwrap();
+    let (n, mut state) = (reference.state().n_cached_tokens(), Vec::new());
+    reference.state().write(0..n, &mut state).unwrap();
     let mut restored = engine.session(drafted(16, Drafting::DraftModel)).unwrap();
     restored.append_tokens(&tokens).unwrap();
-    assert_eq!(restored.restore_state(0, &tokens[..n], &state).unwrap(), n);
+    assert_eq!(restored.state_mut().restore(0, &tokens[..n], &state).unwrap(), n);
     let expected = run_in(&mut reference, options(20), usize::MAX);
     let found = run_in(&mut restored, options(20), usize::MAX);
     found.assert_equal(&expected, "restored");
@@ -261,7 +263,7 @@ fn memory_pressure_releases_the_layers_and_gives_them_back() {
         (MemoryPressure::Critical, false),
         (MemoryPressure::Normal, true),
     ] {
-        engine.set_memory_pressure(level);
+        engine.device().set_memory_pressure(level);
         let expected = run_in(&mut reference, options(20), usize::MAX);
         let found = run_in(&mut session, options(20), usize::MAX);
         found.assert_equal(&expected, &format!("{level:?}"));
@@ -304,14 +306,14 @@ fn a_fork_drafts_as_its_session_does() {
 fn self_draft_under_memory_pressure_is_refused_with_the_reason() {
     let (_dir, path) = packed_fixture();
     let engine = streamed(&path, pinned(4, 3));
-    engine.set_memory_pressure(MemoryPressure::Critical);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
     let error = engine.set_self_draft(informed()).unwrap_err();
     let Some(SelfDraftError::Forward(ForwardError::Released { n_layers: 3 })) = error.detail() else {
         panic!("{error:?}")
     };
     assert!(error.to_string().contains("memory pressure"), "{error}");
     assert!(engine.draft_model().is_none());
-    engine.set_memory_pressure(MemoryPressure::Normal);
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
     run(&engine, plain(), Vec::new(), &random_prompt(1, 9), options(2));
     engine.set_self_draft(informed()).unwrap();
 }
@@ -348,7 +350,9 @@ impl ReadAt for Disk {
 fn on_disk(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
     let left = Arc::clone(left);
     let wrap = move |inner| -> Arc<dyn ReadAt> { Arc::new(Disk { inner, left: Arc::clone(&left), delay }) };
-    StreamOptions { wrap: Some(WrapReader::new(wrap)), ..pinned(3, 3) }
+    let mut options = pinned(3, 3);
+    options.wrap = Some(WrapReader::new(wrap));
+    options
 }
 
 /// Generates until the session has `n` tokens, or until an error or a cancellation; returns whether it got there.
@@ -453,7 +457,8 @@ fn what_cannot_draft_is_refused() {
 #[test]
 fn a_slow_disk_is_drafted_ahead_of() {
     let (_dir, path) = packed_fixture();
-    let streaming = StreamOptions { bandwidth_max: Some(30_000_000), ..pinned(3, 3) };
+    let mut streaming = pinned(3, 3);
+    streaming.bandwidth_max = Some(30_000_000);
     let engine = streamed(&path, streaming);
     engine.set_self_draft(informed()).unwrap();
     let prompt = question(&engine);

@@ -32,7 +32,7 @@ fn prefilled(engine: &Engine, kv_type: KvType, tokens: &[TokenId]) -> Session {
 
 fn state(session: &Session, range: std::ops::Range<usize>) -> Vec<u8> {
     let mut state = Vec::new();
-    session.write_state(range, &mut state).unwrap();
+    session.state().write(range, &mut state).unwrap();
     state
 }
 
@@ -56,9 +56,11 @@ fn a_restored_session_continues_bit_for_bit() {
             {
                 let mut session = prefilled(&engine, kv_type, &prompt[..n_cached + 1]);
                 session.append_tokens(&prompt[n_cached + 1..]).unwrap();
-                let n =
-                    session.restore_state(first, &prompt[first..end], &state(&computed, first..end)).unwrap();
-                assert_eq!((n, session.n_cached_tokens()), (end - n_cached, end));
+                let n = session
+                    .state_mut()
+                    .restore(first, &prompt[first..end], &state(&computed, first..end))
+                    .unwrap();
+                assert_eq!((n, session.state().n_cached_tokens()), (end - n_cached, end));
                 let mut fork = session.fork().unwrap();
                 for (session, case) in [(&mut session, "restored"), (&mut fork, "fork")] {
                     let run = run_in(session, options(), usize::MAX);
@@ -81,17 +83,17 @@ fn states_are_equal_on_every_instruction_set_and_from_any_way_of_computing() {
         let tiny = Tiny { ty, ..tiny() };
         for kv_type in KvType::ALL {
             let first = prefilled(&tiny.engine(1), kv_type, &prompt);
-            let (key, bytes) = (first.state_key(), state(&first, 0..89));
+            let (key, bytes) = (first.state().key(), state(&first, 0..89));
             for isa in IsaKind::ALL {
                 let options = EngineOptions { isa: Some(isa), n_threads: Some(3), ..tiny.options() };
                 let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
                 // Not every machine has every instruction set.
-                let Ok(engine) = Engine::load(&checkpoint, options, None) else { continue };
+                let Ok(engine) = Engine::load(&checkpoint, options, |_, _| {}) else { continue };
                 let options = SessionOptions { kv_type, prefill_chunk: 7, ..plain() };
                 let mut session = engine.session(options).unwrap();
                 session.append_tokens(&prompt).unwrap();
                 session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-                assert_eq!(session.state_key(), key);
+                assert_eq!(session.state().key(), key);
                 assert!(state(&session, 0..89) == bytes, "{ty:?} {kv_type} {isa:?}");
             }
         }
@@ -115,8 +117,8 @@ fn streamed_models_and_static_graphs_take_the_state_of_a_model_in_memory() {
     for (path, streaming, case) in [(&path, streaming, "streamed"), (&graphs, None, "static graphs")] {
         let engine = Engine::open(path, EngineOptions { streaming, ..tiny.options() }).unwrap();
         let mut session = with(&engine, KvType::F16, &prompt);
-        assert_eq!(session.state_key(), computed.state_key(), "{case}");
-        assert_eq!(session.restore_state(0, &prompt[..75], &state(&computed, 0..75)).unwrap(), 75);
+        assert_eq!(session.state().key(), computed.state().key(), "{case}");
+        assert_eq!(session.state_mut().restore(0, &prompt[..75], &state(&computed, 0..75)).unwrap(), 75);
         run_in(&mut session, options(20), usize::MAX).assert_equal(&expected, case);
         assert!(state(&session, 0..99) == state(&computed, 0..99), "{case}");
     }
@@ -133,7 +135,7 @@ fn the_key_tells_apart_what_changes_the_bits() {
     ];
     let mut keys: Vec<_> = engines
         .iter()
-        .flat_map(|engine| KvType::ALL.map(|kv_type| with(engine, kv_type, &[]).state_key()))
+        .flat_map(|engine| KvType::ALL.map(|kv_type| with(engine, kv_type, &[]).state().key()))
         .map(|key| key.to_string())
         .collect();
     assert!(keys.iter().all(|key| key.len() == 32), "{keys:?}");
@@ -148,10 +150,10 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let prompt = prompt(1, 60);
     let computed = prefilled(&engine, KvType::F16, &prompt);
     let whole = state(&computed, 0..59);
-    assert_eq!(whole.len() as u64, computed.state_bytes(59));
+    assert_eq!(whole.len() as u64, computed.state().bytes(59));
     let mut out = vec![7];
     for range in [0..60, 59..60, 70..80, usize::MAX - 1..usize::MAX] {
-        let refused = computed.write_state(range, &mut out);
+        let refused = computed.state().write(range, &mut out);
         assert!(
             matches!(
                 refused.as_ref().unwrap_err().detail(),
@@ -163,7 +165,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     assert_eq!(out, [7]);
 
     let mut session = with(&engine, KvType::F16, &prompt);
-    let gap = session.restore_state(1, &prompt[1..], &whole);
+    let gap = session.state_mut().restore(1, &prompt[1..], &whole);
     assert!(
         matches!(
             gap.as_ref().unwrap_err().detail(),
@@ -172,38 +174,38 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         "{gap:?}"
     );
     for bytes in [&whole[..whole.len() - 1], &[], &[&whole[..], &[0]].concat()] {
-        let length = session.restore_state(0, &prompt[..59], bytes);
+        let length = session.state_mut().restore(0, &prompt[..59], bytes);
         assert!(
             matches!(length.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
             "{length:?}"
         );
     }
-    let other = with(&engine, KvType::F32, &prompt).restore_state(0, &prompt[..59], &whole);
+    let other = with(&engine, KvType::F32, &prompt).state_mut().restore(0, &prompt[..59], &whole);
     assert!(
         matches!(other.as_ref().unwrap_err().detail(), Some(SessionProblem::StateLength { .. })),
         "{other:?}"
     );
-    assert_eq!(session.restore_state(0, &[TokenId(200); 59], &whole).unwrap(), 0, "no token agrees");
-    assert_eq!(session.n_cached_tokens(), 0);
-    assert_eq!(with(&engine, KvType::F16, &[]).restore_state(0, &prompt[..59], &whole).unwrap(), 0);
+    assert_eq!(session.state_mut().restore(0, &[TokenId(200); 59], &whole).unwrap(), 0, "no token agrees");
+    assert_eq!(session.state().n_cached_tokens(), 0);
+    assert_eq!(with(&engine, KvType::F16, &[]).state_mut().restore(0, &prompt[..59], &whole).unwrap(), 0);
     // The newest token is computed by the next step.
     let mut shorter = with(&engine, KvType::F16, &prompt[..20]);
-    assert_eq!(shorter.restore_state(0, &prompt[..59], &whole).unwrap(), 19);
-    assert_eq!(shorter.restore_state(0, &prompt[..59], &whole).unwrap(), 0);
+    assert_eq!(shorter.state_mut().restore(0, &prompt[..59], &whole).unwrap(), 19);
+    assert_eq!(shorter.state_mut().restore(0, &prompt[..59], &whole).unwrap(), 0);
 }
 
 #[test]
 fn encoding_gives_the_tokens_that_a_generation_continues() {
     let engine = tiny().engine(1);
     let mut session = engine.session(plain()).unwrap();
-    assert_eq!(session.encode().unwrap(), []);
+    assert_eq!(session.state_mut().encode().unwrap(), []);
     session.append_turn(Role::User, "hello").unwrap();
-    let prompt = session.encode().unwrap().to_vec();
+    let prompt = session.state_mut().encode().unwrap().to_vec();
     assert_eq!(session.tokens(), prompt);
-    assert_eq!(session.n_cached_tokens(), 0);
+    assert_eq!(session.state().n_cached_tokens(), 0);
     let run = run_in(&mut session, options(5), usize::MAX);
     assert_eq!(session.tokens(), [&prompt[..], &run.tokens].concat());
-    assert_eq!(session.n_cached_tokens(), session.tokens().len() - 1);
+    assert_eq!(session.state().n_cached_tokens(), session.tokens().len() - 1);
 }
 
 /// The bits of keys and values and the layout of states, for each family, type of weights and type of cache. If this test
@@ -283,11 +285,11 @@ proptest! {
         let computed = prefilled(&engine, kv_type, &kept);
         let mut session = prefilled(&engine, kv_type, &own[..cached + 1]);
         session.append_tokens(&own[cached + 1..]).unwrap();
-        let n = session.restore_state(first, &kept[first..end], &state(&computed, first..end)).unwrap();
+        let n = session.state_mut().restore(first, &kept[first..end], &state(&computed, first..end)).unwrap();
         let agreed = if differs < first { end.min(len) } else { end.min(differs).min(len) };
         prop_assume!(differs >= first); // otherwise the caller broke its word
         let expected = agreed.min(len - 1).max(cached);
-        prop_assert_eq!(session.n_cached_tokens(), expected);
+        prop_assert_eq!(session.state().n_cached_tokens(), expected);
         prop_assert_eq!(n, expected - cached);
         let reference = prefilled(&engine, kv_type, &own);
         prop_assert!(state(&session, 0..expected) == state(&reference, 0..expected));

@@ -154,7 +154,7 @@ impl Case {
         let recorder = LogitsRecorder::default();
         options.processors.insert(0, Box::new(recorder.clone()));
         session.append_tokens(prompt).unwrap();
-        let generation = session.into_generation(options).unwrap();
+        let generation = OwnedGeneration::new(session, options).unwrap();
         Self { generation, recorder, tokens: Vec::new(), texts: Vec::new(), finish: None }
     }
 

@@ -301,7 +301,7 @@ fn a_pass_has_the_rows_that_the_cache_was_made_for() {
 }
 
 fn engine(family: &str, options: EngineOptions) -> Engine {
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, None).unwrap()
+    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, |_, _| {}).unwrap()
 }
 
 fn options() -> EngineOptions {
@@ -379,7 +379,7 @@ fn sessions_go_back_and_fork_as_if_new() {
             let all = long.tokens().to_vec();
             assert!(all.len() >= len);
             long.truncate(len).unwrap();
-            assert_eq!(long.n_cached_tokens(), if is_kept { len } else { 0 }, "{family} at {len}");
+            assert_eq!(long.state().n_cached_tokens(), if is_kept { len } else { 0 }, "{family} at {len}");
             let expected = continuation(&mut session(&engine, plain(), &all[..len]), 5);
             let mut fork = long.fork().unwrap();
             assert_eq!(continuation(&mut fork, 5), expected, "{family}: a fork at {len}");
@@ -442,7 +442,7 @@ fn packed_streamed_static_graphs_and_every_instruction_set() {
         let checkpoint = Checkpoint::open(golden(family)).unwrap();
         let engine_options = || EngineOptions { quantize: Quantize::Keep, ..options() };
         let text = tokens(1600);
-        let engine = Engine::load(&checkpoint, engine_options(), None).unwrap();
+        let engine = Engine::load(&checkpoint, engine_options(), |_, _| {}).unwrap();
         let expected = logits(&mut session(&engine, plain(), &text));
         let [path, graphs] = ["packed", "graphs"].map(|kind| dir.path().join(format!("{family}.{kind}")));
         pack(&checkpoint, &path, keep()).unwrap();
@@ -452,13 +452,14 @@ fn packed_streamed_static_graphs_and_every_instruction_set() {
                 let options =
                     EngineOptions { isa: Some(isa), n_threads: Some(n_threads), ..engine_options() };
                 // Not every machine has every instruction set.
-                let Ok(engine) = Engine::load(&packed, options, None) else { continue };
+                let Ok(engine) = Engine::load(&packed, options, |_, _| {}) else { continue };
                 let found = logits(&mut session(&engine, bounded(plain()), &text));
                 assert!(found == expected, "{family}: packed, {isa:?}, {n_threads} threads");
             }
         }
         let streaming = Some(StreamOptions::new(Pinned::Layers(1)));
-        let engine = Engine::load(&packed, EngineOptions { streaming, ..engine_options() }, None).unwrap();
+        let engine =
+            Engine::load(&packed, EngineOptions { streaming, ..engine_options() }, |_, _| {}).unwrap();
         assert!(logits(&mut session(&engine, bounded(plain()), &text)) == expected, "{family}: streamed");
         if family == "gpt_oss" {
             continue; // Static graphs have no experts.
@@ -483,16 +484,16 @@ fn memory_is_bounded_by_the_window() {
             let options = SessionOptions { window_cache, kv_type, context_len: Some(context_len), ..plain() };
             let stated = options.memory_bytes(&config);
             let session = engine.session(options).unwrap();
-            (session.memory_usage() - session.draft_memory_usage(), stated)
+            (session.memory_usage() - session.draft_memory_usage() as u64, stated)
         };
         let slot = KvCache::bytes_per_slot(&config, kv_type);
         let (used, stated) = bytes(WindowCache::Bounded, 32_768);
         // Whole blocks of 256 slots.
         let n_slots = (window + WINDOW_RESERVE + chunk - 1).next_multiple_of(256) as u64;
-        assert_eq!(used as u64, n_slots * slot, "{kv_type}");
+        assert_eq!(used, n_slots * slot, "{kv_type}");
         assert_eq!(bytes(WindowCache::Bounded, 4096).0, used, "{kv_type}");
         let (full, stated_full) = bytes(WindowCache::Full, 32_768);
-        assert!((32_768 * slot..33_000 * slot).contains(&(full as u64)), "{kv_type}: {full}");
+        assert!((32_768 * slot..33_000 * slot).contains(&full), "{kv_type}: {full}");
         assert_eq!(stated_full - stated, (32_768 + 32 - n_slots) * slot, "{kv_type}");
         // A context that is no longer than a ring has a full cache.
         let (short, _) = bytes(WindowCache::Bounded, 1000);
@@ -509,22 +510,22 @@ fn the_state_of_bounded_windows_is_not_kept() {
         session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
     }
     let mut state = vec![7];
-    let refused = bounded_session.write_state(1790..1795, &mut state);
+    let refused = bounded_session.state().write(1790..1795, &mut state);
     assert!(
         matches!(refused.as_ref().unwrap_err().detail(), Some(SessionProblem::BoundedWindows)),
         "{refused:?}"
     );
     assert_eq!(state, [7]);
     state.clear();
-    full.write_state(0..1799, &mut state).unwrap();
-    assert_eq!(bounded_session.state_key(), full.state_key());
+    full.state().write(0..1799, &mut state).unwrap();
+    assert_eq!(bounded_session.state().key(), full.state().key());
     let mut new = session(&engine, bounded(plain()), &tokens(1800));
-    assert_eq!(new.restore_state(0, &tokens(1799), &state).unwrap(), 0);
+    assert_eq!(new.state_mut().restore(0, &tokens(1799), &state).unwrap(), 0);
     assert_eq!(continuation(&mut new, 9), continuation(&mut full, 9));
     // A session without a ring keeps its state as before.
     let short = SessionOptions { context_len: Some(200), ..bounded(plain()) };
     let mut short = engine.session(short).unwrap();
     short.append_tokens(&tokens(100)).unwrap();
     short.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    short.write_state(0..99, &mut Vec::new()).unwrap();
+    short.state().write(0..99, &mut Vec::new()).unwrap();
 }

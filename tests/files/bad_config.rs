@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use refrain::LoadError;
-use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
 use refrain::internals::error::CheckpointError;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::arch::parse_config;

@@ -21,7 +21,9 @@ fn special() -> SpecialTexts {
 
 #[track_caller]
 fn render(source: &str, messages: &[Message], prompt: bool) -> Result<String, TemplateError> {
-    render_with(source, messages, &ChatOptions::default().with_date(date()), prompt)
+    let mut options = ChatOptions::default();
+    options.date = Some(date());
+    render_with(source, messages, &options, prompt)
 }
 
 #[track_caller]
@@ -328,12 +330,11 @@ fn thinking_tools_documents_and_variables_reach_the_template() {
     assert_eq!(render(source, &[], true).unwrap(), "False None None");
     let tool =
         json!({"type": "function", "function": {"name": "clock", "description": "é", "arguments": {}}});
-    let options = ChatOptions::default()
-        .with_enable_thinking(false)
-        .with_tools(vec![tool])
-        .with_documents(vec![json!({"title": "T", "text": "x"})])
-        .with_variable("style", json!(["short", 1, 2.5, null, true]))
-        .unwrap();
+    let mut options = ChatOptions::default();
+    options.enable_thinking = Some(false);
+    options.tools = vec![tool];
+    options.documents = vec![json!({"title": "T", "text": "x"})];
+    options.set_variable("style", json!(["short", 1, 2.5, null, true])).unwrap();
     let source = "{{ tools[0] | tojson }} {{ documents[0].title }} {{ style }} {{ enable_thinking }}";
     assert_eq!(
         render_with(source, &[], &options, true).unwrap(),
@@ -343,7 +344,7 @@ fn thinking_tools_documents_and_variables_reach_the_template() {
     );
     for name in ["messages", "tools", "bos_token", "add_generation_prompt", "strftime_now", "enable_thinking"]
     {
-        let error = ChatOptions::default().with_variable(name, json!(1)).unwrap_err();
+        let error = ChatOptions::default().set_variable(name, json!(1)).unwrap_err();
         assert_eq!((error.kind(), error.field()), (ErrorKind::InvalidArgument, Some(name)));
         assert!(error.to_string().contains("reserved"));
     }
@@ -356,21 +357,22 @@ fn the_date_is_the_clocks_unless_it_is_set() {
     let today = || render_with("{{ strftime_now('%F') }}", &[], &ChatOptions::default(), true).unwrap();
     let (before, clock) =
         (today(), std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap());
-    let expected = ChatOptions::default().with_date(ChatDate::from_unix(clock.as_secs() as i64));
+    let mut expected = ChatOptions::default();
+    expected.date = Some(ChatDate::from_unix(clock.as_secs() as i64));
     let expected = render_with("{{ strftime_now('%F') }}", &[], &expected, true).unwrap();
     assert!(expected == before || expected == today(), "{expected}, {before}");
-    let own = ChatOptions::default().with_variable("date_string", json!("today")).unwrap();
+    let mut own = ChatOptions::default();
+    own.set_variable("date_string", json!("today")).unwrap();
     assert_eq!(render_with("{{ date_string }}", &[], &own, true).unwrap(), "today");
 }
 
 #[test]
 fn roles_and_fields_of_messages_reach_the_template() {
     let call = json!({"type": "function", "function": {"name": "clock", "arguments": {"zone": "UTC"}}});
-    let messages = [
-        Message::new(Role::Developer, "d"),
-        Message::new(Role::Assistant, "").with_reasoning_content("hm").with_tool_calls(vec![call]),
-        Message::new(Role::Tool, "ten").with_tool_call_id("c1").with_name("clock"),
-    ];
+    let [mut answer, mut result] = [Message::new(Role::Assistant, ""), Message::new(Role::Tool, "ten")];
+    (answer.reasoning_content, answer.tool_calls) = (Some("hm".to_owned()), vec![call]);
+    (result.tool_call_id, result.name) = (Some("c1".to_owned()), Some("clock".to_owned()));
+    let messages = [Message::new(Role::Developer, "d"), answer, result];
     let source = "{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content }}|{{ m.tool_call_id }}|{{ m.name }}|\
         {%- for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments | tojson }}){% endfor %}]{% endfor %}";
     let rest = "[assistant||hm|||clock({\"zone\": \"UTC\"})][tool|ten||c1|clock|]";

@@ -273,7 +273,7 @@ fn logits(checkpoint: &Checkpoint, prompt: &[TokenId], context_len: Option<usize
         cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    let engine = Engine::load(checkpoint, options, None).unwrap();
+    let engine = Engine::load(checkpoint, options, |_, _| {}).unwrap();
     let mut session =
         engine.session(SessionOptions { kv_type: KvType::F32, context_len, ..plain() }).unwrap();
     session.append_tokens(prompt).unwrap();

@@ -66,7 +66,7 @@ impl Kind {
         let streaming = (self == Kind::Streamed).then(|| StreamOptions::new(Pinned::Layers(1)));
         let packed_access = if self == Kind::Read { PackedAccess::Read } else { PackedAccess::Map };
         let options = EngineOptions { n_threads: Some(2), streaming, packed_access, ..TINY.options() };
-        Engine::load(checkpoint, options, None).unwrap()
+        Engine::load(checkpoint, options, |_, _| {}).unwrap()
     }
 }
 

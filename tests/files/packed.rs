@@ -37,7 +37,7 @@ fn engine(checkpoint: &Checkpoint, quantize: Quantize, packed_access: PackedAcce
         cost_profile: Some(CostProfile::free_rows(100.0)),
         ..EngineOptions::default()
     };
-    Engine::load(checkpoint, options, None).unwrap()
+    Engine::load(checkpoint, options, |_, _| {}).unwrap()
 }
 
 /// The bits of all logits of a text of random tokens.

@@ -89,15 +89,15 @@ fn message(json: &Value) -> Message {
 }
 
 fn options(json: &Value, date: ChatDate) -> ChatOptions {
-    let mut options = ChatOptions::default()
-        .with_date(date)
-        .with_tools(values(&json["tools"]))
-        .with_documents(values(&json["documents"]));
+    let mut options = ChatOptions::default();
+    options.date = Some(date);
+    options.tools = values(&json["tools"]);
+    options.documents = values(&json["documents"]);
     for (name, value) in json.as_object().unwrap() {
         match (name.as_str(), value) {
             ("tools" | "documents", _) => {}
-            ("enable_thinking", Value::Bool(enable)) => options = options.with_enable_thinking(*enable),
-            _ => options = options.with_variable(name, value.clone()).unwrap(),
+            ("enable_thinking", Value::Bool(enable)) => options.enable_thinking = Some(*enable),
+            _ => options.set_variable(name, value.clone()).unwrap(),
         }
     }
     options
@@ -302,7 +302,7 @@ fn check_chats(family: &str, name: &str, tokenizer: &Tokenizer, cases: impl Iter
                 let encoded = tokenizer.encode_chat(&messages, &options, prompt).unwrap();
                 assert_eq!(encoded, ids(&case["ids"]), "{family}, {name}: {case}");
                 n_rendered += 1;
-                n_thinking += usize::from(options.enable_thinking() == Some(true));
+                n_thinking += usize::from(options.enable_thinking == Some(true));
             }
             None => {
                 let error = rendered.expect_err(&case.to_string()).to_string();

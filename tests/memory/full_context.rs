@@ -102,7 +102,7 @@ fn the_cache_is_sized_for_context_and_batch() {
     for (verify_rows_max, verify_lens, n_rows) in [(1, vec![], 1), (32, vec![], 32), (20, vec![8, 64], 64)] {
         let options = SessionOptions { verify_rows_max, verify_lens, ..plain() };
         let session = session(&engine, options, &prompt(1, 4));
-        let kv_bytes = (session.memory_usage() - session.draft_memory_usage()) as u64;
+        let kv_bytes = session.memory_usage() - session.draft_memory_usage() as u64;
         let bytes_of =
             |n_slots: usize| n_slots as u64 * KvCache::bytes_per_slot(checkpoint.config(), KvType::F16);
         // Keys are stored in panels of 16 slots.

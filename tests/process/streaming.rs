@@ -77,14 +77,13 @@ fn options_that_no_disk_has_are_refused() {
     let tiny = Tiny::default();
     let (_folder, path) = packed(tiny);
     let all = || StreamOptions::new(Pinned::Layers(0));
-    for (options, part) in [
-        (StreamOptions { bandwidth_max: Some(0), ..all() }, "bandwidth_max is 0"),
-        (
-            StreamOptions { bandwidth_max: Some(StreamOptions::BANDWIDTH_MIN - 1), ..all() },
-            "the minimum is 1000000",
-        ),
-        (StreamOptions { stall_max: Duration::ZERO, ..all() }, "stall_max is 0"),
-    ] {
+    let [mut no_disk, mut slow_disk, mut no_time] = [all(), all(), all()];
+    no_disk.bandwidth_max = Some(0);
+    slow_disk.bandwidth_max = Some(StreamOptions::BANDWIDTH_MIN - 1);
+    no_time.stall_max = Duration::ZERO;
+    for (options, part) in
+        [(no_disk, "bandwidth_max is 0"), (slow_disk, "the minimum is 1000000"), (no_time, "stall_max is 0")]
+    {
         let error = try_engine(&path, tiny, 1, options).unwrap_err();
         assert!(
             matches!(error.detail(), Some(WeightsError::Streamed(StreamedError::Options(_)))),
@@ -93,12 +92,14 @@ fn options_that_no_disk_has_are_refused() {
         assert!(error.to_string().contains(part), "{error}");
     }
     for bandwidth in [StreamOptions::BANDWIDTH_MIN, u64::MAX] {
-        let options = StreamOptions { bandwidth_max: Some(bandwidth), stall_max: Duration::MAX, ..all() };
+        let mut options = all();
+        options.bandwidth_max = Some(bandwidth);
+        options.stall_max = Duration::MAX;
         assert!(try_engine(&path, tiny, 1, options).is_ok(), "{bandwidth}");
     }
     let longest = EngineOptions { measure_time: Some(Duration::MAX), ..EngineOptions::default() };
     assert!(
-        Engine::load(&Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap(), longest, None)
+        Engine::load(&Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap(), longest, |_, _| {})
             .is_ok()
     );
 }
@@ -184,7 +185,7 @@ fn the_fixture_model_answers_as_ever() {
         session.append_turn(refrain::Role::User, request).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 48, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap());
     let n_layers = source.config().n_layers();
     for pinned in [Pinned::Memory(0), Pinned::Layers(2), Pinned::Layers(n_layers), Pinned::Memory(1 << 40)] {
         let streaming = Some(StreamOptions::new(pinned));
@@ -192,7 +193,7 @@ fn the_fixture_model_answers_as_ever() {
         let memory = engine.streamed().unwrap().memory();
         assert_eq!(memory.head_pinned, memory.n_pinned_layers == n_layers, "{pinned:?}");
         assert_eq!(engine.model_identity(), summary.identity);
-        assert_eq!(engine.memory_usage() as u64, memory.total_bytes());
+        assert_eq!(engine.memory_usage(), memory.total_bytes());
         answer(&engine).assert_equal(&expected, &format!("{pinned:?}"));
     }
 }
@@ -225,10 +226,12 @@ fn rows_of_a_tied_output_matrix_are_read_once() {
     let n_reads = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_reads);
     let wrap = WrapReader::new(move |inner| Arc::new(CountedRows { inner, n_reads: Arc::clone(&counter) }));
-    let streaming = Some(StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(2)) });
+    let mut streaming = StreamOptions::new(Pinned::Layers(2));
+    streaming.wrap = Some(wrap);
+    let streaming = Some(streaming);
     let streamed = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
     assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
-    let resident = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let resident = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
     let drafted = [&streamed, &resident].map(|engine| {
         let policy = DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() };
         let (calibration, echo) = (Calibration::InContext, Some(EchoConfig::default()));
@@ -263,7 +266,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
             GenerateOptions { max_tokens: 24, sampling: sampling.clone(), ..GenerateOptions::default() };
         run_in(&mut session, options, usize::MAX)
     };
-    let in_memory = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let in_memory = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
     let references = samplings().map(|sampling| answer(&in_memory, plain(), &sampling));
     let policies = [
         DraftPolicy::default(),
@@ -279,7 +282,7 @@ fn a_draft_model_a_predictor_and_policies_change_no_bit() {
         let options = EngineOptions { streaming, cost_profile: costs(100.0), ..EngineOptions::default() };
         let engine = Engine::open(&path, options).unwrap();
         let cheap = DraftModelOptions { cost_profile: costs(0.01), ..DraftModelOptions::default() };
-        engine.set_draft_model(&draft, cheap, None).unwrap();
+        engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
         engine.set_predictor(Predictor::read(common::fixtures().join("target.predictor")).unwrap()).unwrap();
         for policy in policies {
             for (sampling, reference) in samplings().iter().zip(&references) {
@@ -309,9 +312,10 @@ fn drafts_are_made_while_weights_are_read() {
         session.append_turn(refrain::Role::User, request).unwrap();
         run_in(&mut session, GenerateOptions { max_tokens: 24, ..GenerateOptions::default() }, usize::MAX)
     };
-    let expected = answer(&Engine::load(&source, EngineOptions::default(), None).unwrap(), plain());
+    let expected = answer(&Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap(), plain());
     // Reading a layer takes 40 ms, a pass of the draft model a hundredth of that.
-    let slow = StreamOptions { bandwidth_max: Some(15_000_000), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut slow = StreamOptions::new(Pinned::Layers(0));
+    slow.bandwidth_max = Some(15_000_000);
     let options = EngineOptions {
         streaming: Some(slow),
         cost_profile: Some(CostProfile::free_rows(1e5)),
@@ -322,7 +326,7 @@ fn drafts_are_made_while_weights_are_read() {
         cost_profile: Some(CostProfile::free_rows(100.0)),
         ..DraftModelOptions::default()
     };
-    engine.set_draft_model(&draft, cheap, None).unwrap();
+    engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
     let policy = DraftPolicy { rows: DraftRows::Fixed(9), ..DraftPolicy::default() };
     let drafted = SessionOptions { policy, calibration: Calibration::Off, ..SessionOptions::default() };
     for (session, drafts) in [(plain(), false), (drafted, true)] {
@@ -369,11 +373,11 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
     };
     for round in 0..3 {
         // When idle: at once.
-        engine.set_memory_pressure(MemoryPressure::Critical);
+        engine.device().set_memory_pressure(MemoryPressure::Critical);
         assert!(settled(true), "round {round}: {:?} of {planned:?}", memory());
         let found = run(&engine, plain(), Vec::new(), &prompt, long());
         found.assert_equal(&expected, &format!("lean, round {round}"));
-        engine.set_memory_pressure(MemoryPressure::Normal);
+        engine.device().set_memory_pressure(MemoryPressure::Normal);
         run(&engine, plain(), Vec::new(), &prompt, long()).assert_equal(&expected, "restored");
         assert!(settled(false), "round {round}: {:?} of {planned:?}", memory());
         // Between tokens: in the next pass.
@@ -383,7 +387,7 @@ fn memory_pressure_unpins_layers_and_they_come_back() {
         let summary = session.generate(long()).unwrap().run(|event| {
             tokens.push(event.id);
             let level = [MemoryPressure::Normal, MemoryPressure::Critical][rng.below(2)];
-            engine.set_memory_pressure(level);
+            engine.device().set_memory_pressure(level);
             std::ops::ControlFlow::Continue(())
         });
         assert_eq!(tokens, expected.tokens, "round {round}");
@@ -437,7 +441,8 @@ fn statistics_say_what_was_read() {
     let n_bytes = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_bytes);
     let wrap = WrapReader::new(move |inner| Arc::new(Counted { inner, n_bytes: Arc::clone(&counter) }));
-    let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(1));
+    streaming.wrap = Some(wrap);
     let engine = try_engine(&path, tiny, 1, streaming).unwrap();
     let streamed = engine.streamed().unwrap();
     let memory = streamed.memory();
@@ -478,7 +483,8 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     let tiny = Tiny { ty: BlockType::F32, n_layers: 8, ..Tiny::default() };
     let (_dir, path) = packed(tiny);
     let bandwidth = 2_000_000;
-    let streaming = StreamOptions { bandwidth_max: Some(bandwidth), ..StreamOptions::new(Pinned::Layers(0)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(0));
+    streaming.bandwidth_max = Some(bandwidth);
     let engine = try_engine(&path, tiny, 1, streaming).unwrap();
     let pass_s = engine.streamed().unwrap().pass_bytes() as f64 / bandwidth as f64;
     assert!(pass_s > 0.3, "a pass of {pass_s} s");
@@ -551,7 +557,8 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
             let (head, is_open, n_waiting) = gate.clone();
             Arc::new(GatedHead { inner, head, is_open, n_waiting })
         });
-        let streaming = StreamOptions { wrap: Some(wrap), ..StreamOptions::new(Pinned::Layers(1)) };
+        let mut streaming = StreamOptions::new(Pinned::Layers(1));
+        streaming.wrap = Some(wrap);
         let engine = try_engine(&path, tiny, 2, streaming).unwrap();
         let mut session = engine.session(session).unwrap();
         session.append_tokens(&prompt).unwrap();
@@ -606,13 +613,13 @@ fn what_cannot_be_streamed_is_refused() {
     let options = EngineOptions { streaming, ..tiny.options() };
 
     let gguf = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
-    refused(Engine::load(&gguf, options.clone(), None), |error| {
+    refused(Engine::load(&gguf, options.clone(), |_, _| {}), |error| {
         assert!(matches!(error, StreamedError::NotPacked { .. }), "{error}");
     });
 
     let bytes = std::fs::read(&path).unwrap();
     let in_memory = Checkpoint::from_packed_bytes(bytes.into(), "bytes").unwrap();
-    refused(Engine::load(&in_memory, options.clone(), None), |error| {
+    refused(Engine::load(&in_memory, options.clone(), |_, _| {}), |error| {
         assert!(matches!(error, StreamedError::InMemory { .. }), "{error}");
     });
 
@@ -627,7 +634,8 @@ fn a_budget_that_is_too_small_names_what_is_needed() {
     let tiny = Tiny { hidden_dim: 1024, head_dim: 64, n_layers: 2, ty: BlockType::F16, ..Tiny::default() };
     let (_dir, path) = packed(tiny);
     let open = |limit, reserved_bytes| {
-        let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(limit)) };
+        let mut streaming = StreamOptions::new(Pinned::Memory(limit));
+        streaming.reserved_bytes = reserved_bytes;
         try_engine(&path, tiny, 1, streaming)
     };
     let limits = |error: &StreamedError| match *error {

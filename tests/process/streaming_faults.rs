@@ -159,7 +159,9 @@ fn faulty(path: &Path, pinned: Pinned) -> (Engine, Arc<Plan>) {
     let plan = Arc::new(Plan::default());
     let theirs = Arc::clone(&plan);
     let wrap = WrapReader::new(move |inner| Arc::new(Faulty { inner, plan: Arc::clone(&theirs) }));
-    (engine(path, StreamOptions { wrap: Some(wrap), ..StreamOptions::new(pinned) }), plan)
+    let mut streaming = StreamOptions::new(pinned);
+    streaming.wrap = Some(wrap);
+    (engine(path, streaming), plan)
 }
 
 const N_TOKENS: usize = 10;
@@ -221,7 +223,7 @@ fn plant_all(n_faults: usize) -> usize {
             let draft = Checkpoint::from_gguf_bytes(Tiny { seed: 5, ..TINY }.gguf().into(), "draft").unwrap();
             let cost_profile = Some(CostProfile::free_rows(0.01));
             let cheap = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };
-            engine.set_draft_model(&draft, cheap, None).unwrap();
+            engine.set_draft_model(&draft, cheap, |_, _| {}).unwrap();
         }
         plan.plant(usize::MAX, Fault::Eio);
         let mut whole = session(&engine, drafts);
@@ -354,7 +356,9 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     let wrap = WrapReader::new(move |inner| Arc::new(Hanging { inner, hangs: Arc::clone(&theirs) }));
     // Longer than a busy machine leaves a reader without a processor.
     let stall_max = Duration::from_secs(2);
-    let streaming = StreamOptions { wrap: Some(wrap), stall_max, ..StreamOptions::new(Pinned::Layers(1)) };
+    let mut streaming = StreamOptions::new(Pinned::Layers(1));
+    streaming.wrap = Some(wrap);
+    streaming.stall_max = stall_max;
     let engine = engine(&path, streaming);
     let mut session = session(&engine, false);
     session.append_tokens(&expected.prompt).unwrap();
@@ -443,7 +447,10 @@ fn read_slowly() {
     // Of the model with experts, a pass reads those of the first layer first.
     let pinned_first = if with_experts { checkpoint.config().n_layers() - 1 } else { 0 };
     let pinned = StreamOptions::new(Pinned::Layers(pinned_first));
-    let streaming = StreamOptions { wrap: Some(wrap), stall_max, pinned_first, ..pinned };
+    let mut streaming = pinned;
+    streaming.wrap = Some(wrap);
+    streaming.stall_max = stall_max;
+    streaming.pinned_first = pinned_first;
     let engine = engine(&path, streaming);
     let mut session = session(&engine, false);
     session.append_tokens(&[TokenId(5), TokenId(6), TokenId(7)]).unwrap();

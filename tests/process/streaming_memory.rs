@@ -77,12 +77,14 @@ fn decode(model: &Path, budget: u64, drafts: bool) {
     let session = SessionOptions::default();
     let draft_bytes = draft.as_ref().map_or(0, |draft| keep.memory_bytes(draft, &session));
     let reserved_bytes = session.memory_bytes(Checkpoint::open(model).unwrap().config()) + draft_bytes;
-    let streaming = Some(StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(budget)) });
+    let mut streaming = StreamOptions::new(Pinned::Memory(budget));
+    streaming.reserved_bytes = reserved_bytes;
+    let streaming = Some(streaming);
     let options = EngineOptions { n_threads: Some(2), streaming, ..Tiny::default().options() };
     let engine = Engine::open(model, options).unwrap();
     if let Some(draft) = draft {
         let cost_profile = Some(CostProfile::free_rows(0.01));
-        engine.set_draft_model(&draft, DraftModelOptions { cost_profile, ..keep }, None).unwrap();
+        engine.set_draft_model(&draft, DraftModelOptions { cost_profile, ..keep }, |_, _| {}).unwrap();
         let memory = engine.draft_model().unwrap().memory_usage() as u64;
         assert!(memory > 80 << 20 && memory <= draft_bytes, "{memory} of {draft_bytes}");
     }

@@ -198,10 +198,12 @@ impl Assistant {
         for (name, value) in options.iter().flat_map(|options| options.iter()) {
             sample(&mut sampling, name.extract()?, &value)?;
         }
-        let session = SessionOptions::default()
-            .with_context_len(context_len)
-            .with_kv_type(options::kv_type(kv_type)?)
-            .with_drafting(options::drafting(drafting)?);
+        let session = SessionOptions {
+            context_len,
+            kv_type: options::kv_type(kv_type)?,
+            drafting: options::drafting(drafting)?,
+            ..SessionOptions::default()
+        };
         let options = AssistantOptions::default()
             .with_session(session)
             .with_sampling(sampling)

@@ -86,11 +86,13 @@ impl Engine {
                 given: measure_time.unwrap_or_default().to_string(),
                 choices: vec!["a number of seconds from 0"],
             })?;
-        let options = EngineOptions::default()
-            .with_n_threads(threads)
-            .with_quantize(options::quantize(quantize)?)
-            .with_measure_time(measure_time)
-            .with_history_tokens_max(history_tokens_max);
+        let options = EngineOptions {
+            n_threads: threads,
+            quantize: options::quantize(quantize)?,
+            measure_time,
+            history_tokens_max,
+            ..EngineOptions::default()
+        };
         let engine = compute(py, || {
             let engine = refrain::Engine::open(&path, options).map_err(Failure::Load)?;
             if let Some(draft_path) = draft_model {
@@ -100,7 +102,7 @@ impl Engine {
                 };
                 let draft_model = opened.map_err(Failure::Load)?;
                 engine
-                    .set_draft_model(&draft_model, DraftModelOptions::default(), None)
+                    .set_draft_model(&draft_model, DraftModelOptions::default(), |_, _| {})
                     .map_err(Failure::Load)?;
             }
             Ok(engine)
@@ -147,17 +149,20 @@ impl Engine {
             KeptIn::Memory(is_on) => (*is_on, None),
             KeptIn::Disk(history) => (false, Some(history.get().of(engine)?)),
         };
-        let options = SessionOptions::default()
-            .with_context_len(context_len)
-            .with_kv_type(options::kv_type(kv_type)?)
-            .with_drafting(options::drafting(drafting)?)
-            .with_history(in_memory)
-            .with_namespace(namespace)
-            .with_policy(
-                DraftPolicy::default().with_rows(draft_rows.map_or(DraftRows::Auto, DraftRows::Fixed)),
-            )
-            .with_verify_rows_max(verify_rows_max)
-            .with_prefill_chunk(prefill_chunk);
+        let options = SessionOptions {
+            context_len,
+            kv_type: options::kv_type(kv_type)?,
+            drafting: options::drafting(drafting)?,
+            history: in_memory,
+            namespace: namespace.to_owned(),
+            policy: DraftPolicy {
+                rows: draft_rows.map_or(DraftRows::Auto, DraftRows::Fixed),
+                ..DraftPolicy::default()
+            },
+            verify_rows_max,
+            prefill_chunk,
+            ..SessionOptions::default()
+        };
         let sources = python_source::sources(sources, engine.tokenizer().vocab_size())?;
         let session = compute(py, || {
             let mut session = engine.session(options).map_err(Failure::Session)?;
@@ -199,12 +204,12 @@ impl Engine {
     /// Threads of a pass, the caller's included.
     #[getter]
     fn threads(&self) -> PyResult<usize> {
-        Ok(self.engine.get()?.compute().1)
+        Ok(self.engine.get()?.device().n_threads())
     }
 
     /// Bytes of the weights, including those of a mapped file.
     #[getter]
-    fn memory_bytes(&self) -> PyResult<usize> {
+    fn memory_bytes(&self) -> PyResult<u64> {
         Ok(self.engine.get()?.memory_usage())
     }
 
@@ -224,7 +229,7 @@ impl Engine {
     fn __repr__(&self) -> PyResult<String> {
         let engine = self.engine.get()?;
         let config = engine.config();
-        let (isa, threads) = engine.compute();
+        let (isa, threads) = (engine.device().isa(), engine.device().n_threads());
         Ok(format!(
             "Engine({:?}, {}, {} layers, {} tokens, {threads} threads, {isa:?})",
             self.path.display().to_string(),

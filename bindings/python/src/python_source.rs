@@ -139,8 +139,8 @@ impl DraftSource for PythonSource {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.chain.capacity() * size_of::<(TokenId, f32)>()
+    fn memory_usage(&self) -> u64 {
+        (self.chain.capacity() * size_of::<(TokenId, f32)>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyTuple};
-use refrain::{GenerateError, SpecialTokens, TokenId};
+use refrain::{GenerateError, OwnedGeneration, SpecialTokens, TokenId};
 
 use crate::border::compute;
 use crate::cancel::CancelToken;
@@ -130,7 +130,7 @@ impl Session {
     /// Number of tokens whose keys and values are computed.
     #[getter]
     fn n_cached_tokens(&self, py: Python<'_>) -> PyResult<usize> {
-        self.with(py, |session| Ok(session.n_cached_tokens()))
+        self.with(py, |session| Ok(session.state().n_cached_tokens()))
     }
 
     /// The maximum of tokens.
@@ -141,7 +141,7 @@ impl Session {
 
     /// Bytes of the KV cache and of the draft sources.
     #[getter]
-    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |session| Ok(session.memory_usage()))
     }
 
@@ -237,19 +237,21 @@ impl Session {
             seed,
             ..refrain::Sampling::default()
         };
-        let options = refrain::GenerateOptions::default()
-            .with_max_tokens(max_tokens)
-            .with_sampling(sampling)
-            .with_stop(stop.map_or_else(Vec::new, |stop| stop.0))
-            .with_stop_tokens(stop_tokens.into_iter().flatten().map(TokenId).collect::<Vec<_>>())
-            .with_ignore_eos(ignore_eos)
-            .with_cancel(cancel.unwrap_or_default().0);
+        let options = refrain::GenerateOptions {
+            max_tokens,
+            sampling,
+            stop: stop.map_or_else(Vec::new, |stop| stop.0),
+            stop_tokens: stop_tokens.into_iter().flatten().map(TokenId).collect(),
+            ignore_eos,
+            cancel: cancel.unwrap_or_default().0,
+            ..refrain::GenerateOptions::default()
+        };
         let home = self.home.get()?;
         let generation = compute(py, || {
             let mut place = home.lock();
             match mem::replace(&mut *place, Place::Away) {
                 Place::Away => Err(Failure::Busy),
-                Place::Here(session) => session.into_generation(options).map_err(|refused| {
+                Place::Here(session) => OwnedGeneration::new(session, options).map_err(|refused| {
                     *place = Place::Here(refused.session);
                     Failure::Generate(refused.error)
                 }),
@@ -272,7 +274,7 @@ impl Session {
             let mut signals = Signals::new(&cancel);
             let mut bytes: Vec<u8> = Vec::new();
             if wants_logits {
-                session.encode().map_err(Failure::Session)?;
+                session.state_mut().encode().map_err(Failure::Session)?;
                 let n_bytes = session.tokens().len() as u64 * vocab_size as u64 * size_of::<f32>() as u64;
                 let reserved = usize::try_from(n_bytes).map(|n| bytes.try_reserve_exact(n));
                 reserved.ok().and_then(Result::ok).ok_or(Failure::Memory { bytes: n_bytes })?;

@@ -256,7 +256,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let engine = Engine::open(model.ok_or("the model file is missing")?, EngineOptions::default())?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!("{isa}, {n_threads} threads, at most {rows} rows\n");
     if is_real {
         return real(&engine);

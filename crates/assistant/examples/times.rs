@@ -201,7 +201,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let engine = Engine::open(model.ok_or("the model file is missing")?, EngineOptions::default())?;
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     println!(
         "{isa}, {n_threads} threads, {rounds} rounds, {}\n",
         if replays { "replay" } else { "the model's own text" }
@@ -217,8 +217,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             for _ in 0..rounds {
                 for (way, drafting) in [Drafting::Off, Drafting::Auto].into_iter().enumerate() {
                     let store = tempfile::tempdir()?;
-                    let session =
-                        SessionOptions::default().with_drafting(drafting).with_context_len(n_tokens + 1536);
+                    let session = SessionOptions {
+                        drafting,
+                        context_len: Some(n_tokens + 1536),
+                        ..SessionOptions::default()
+                    };
                     let options = AssistantOptions::default().with_session(session).with_history(false);
                     let assistant =
                         Assistant::builder(engine.clone()).store(store.path()).options(options).build()?;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use refrain::{
-    Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SpecialTokens, TokenId,
+    Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SessionOptions, SpecialTokens,
+    TokenId,
 };
 use refrain_grammar::Vocabulary;
 use refrain_index::notes::Embedder;
@@ -309,7 +310,7 @@ impl Assistant {
     /// A session that drafts from the kept answers of a task if `keeps` is true.
     pub(crate) fn session(&self, task: &str, keeps: bool) -> Result<Session, TaskError> {
         // The engine's own history would also get the answers of jobs that are dropped.
-        let mut options = self.options().session.clone().with_history(false);
+        let mut options = SessionOptions { history: false, ..self.options().session.clone() };
         if !self.drafts {
             options.drafting = Drafting::Off;
         }
@@ -413,7 +414,7 @@ impl Assistant {
     }
 
     pub(crate) fn context_len(&self) -> usize {
-        self.options().session.context_len(self.engine().config())
+        self.options().session.context_len_for(self.engine().config())
     }
 
     /// Tokens reserved for the output.

@@ -398,7 +398,8 @@ mod tests {
     #[test]
     fn a_deletion_that_ends_after_any_step_is_finished_at_the_next_start() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/target.gguf");
-        let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(model, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         // The assistant that finishes it may have no index of notes.
         let cases = (0..5).flat_map(|n_steps| [(n_steps, false), (n_steps, true)]);
         for ((n_steps, is_all), has_notes) in cases.flat_map(|case| [(case, true), (case, false)]) {

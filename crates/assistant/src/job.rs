@@ -309,7 +309,7 @@ impl<T> Job<T> {
         if let Some(turns) = alternative {
             let n_turns = turns.len();
             append(assistant, &mut session, turns)?;
-            other = session.encode()?.to_vec();
+            other = session.state_mut().encode()?.to_vec();
             if assistant.has_chat_template() {
                 (0..n_turns).for_each(|_| drop(session.pop_turn()));
             } else {
@@ -318,11 +318,11 @@ impl<T> Job<T> {
         }
         append(assistant, &mut session, messages)?;
         // Encoded here, so that the KV cache has what it shares with the prompt and no more.
-        let tokens = session.encode()?;
+        let tokens = session.state_mut().encode()?;
         let parting = tokens.iter().zip(&other).take_while(|(a, b)| a == b).count();
         assistant.restore(&mut session);
         if !other.is_empty() {
-            session.remember_state(parting);
+            session.state_mut().remember(parting);
         }
         let about = About { task, kept };
         let prefilling = Prefilling { session, generate, step, about, n_cached: None, time_us: 0.0 };
@@ -337,7 +337,7 @@ impl<T> Job<T> {
             return Err(TaskError::Cancelled);
         };
         let since = Instant::now();
-        let n_before = prefilling.session.n_cached_tokens();
+        let n_before = prefilling.session.state().n_cached_tokens();
         let chunk = prefilling.session.prefill_chunk(&self.cancel);
         drop(turn);
         prefilling.time_us += since.elapsed().as_secs_f64() * 1e6;
@@ -371,7 +371,7 @@ impl<T> Job<T> {
                 },
             );
         };
-        match session.into_generation(generate) {
+        match OwnedGeneration::new(session, generate) {
             Ok(generation) => {
                 self.state = State::Decode(Box::new(Decoding {
                     generation,

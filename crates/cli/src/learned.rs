@@ -19,21 +19,21 @@ impl LearnedFile {
     /// Loads the values beside the profile of `model` into `engine`. If the file cannot be used, a note gives the
     /// reason, the file stays as it is, and this run keeps nothing.
     pub(crate) fn open(model: Option<&Path>, engine: &Engine) -> Self {
-        let path = model.filter(|_| engine.profile().is_some()).map(beside);
-        let path = path.filter(|path| match engine.load_learned(path) {
+        let path = model.filter(|_| engine.device().profile().is_some()).map(beside);
+        let path = path.filter(|path| match engine.learned().load(path) {
             Err(error) if path.exists() => {
                 note(&visible(&format!("what drafting has learnt is left aside: {error}")));
                 false
             }
             _ => true,
         });
-        Self { path, base: engine.learned() }
+        Self { path, base: engine.learned().get() }
     }
 
     /// Saves the values of this run, merged with those that other processes saved meanwhile.
     pub(crate) fn keep(&self, engine: &Engine) {
         let Some(path) = &self.path else { return };
-        if let Err(error) = engine.merge_learned(path, &self.base) {
+        if let Err(error) = engine.learned().merge_into(path, &self.base) {
             note(&visible(&format!("what drafting has learnt is not kept: {error}")));
         }
     }

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use refrain::device::{MachineProfile, Powercap, ProfileOptions, ThreadEnergy};
+use refrain::EngineOptions;
+use refrain::device::{MachineProfile, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
+use refrain::internals::energy::Powercap;
 use refrain::internals::error::ProfileError;
 use refrain::internals::profile::PassCost;
 use refrain::{EngineOptions, ErrorKind};
@@ -33,14 +35,14 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<Exit, Failure> {
         ..ProfileOptions::default()
     };
     let progress = Progress::steps("measuring");
-    let profile = engine.measure_profile(&options, |done, total| progress.set(done as u64, total as u64))?;
+    let profile = engine.device().measure_profile(&options, |done, total| progress.set(done, total))?;
     drop(progress);
 
     let mut out = AnswerStream::stdout();
     for line in table(&profile) {
         out.line(&line)?;
     }
-    match engine.measure_energy()? {
+    match engine.device().measure_energy()? {
         Some(measured) => {
             for line in energy_table(&measured) {
                 out.line(&line)?;

@@ -322,7 +322,7 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
 
 fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + Send + Sync>> {
     let checkpoint = load::checkpoint(Some(path)).map_err(|failure| failure.line())?;
-    let engine = Engine::load(&checkpoint, options, None)?;
+    let engine = Engine::load(&checkpoint, options, |_, _| {})?;
     load::note_kernels(&engine);
     Ok(engine)
 }

@@ -1,7 +1,7 @@
 //! Opens the models of commands that write: the target, the draft model, the predictor that prunes.
 
-use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{Engine, EngineOptions, SessionOptions};
 

@@ -1,8 +1,8 @@
 //! The context of a session that names none: the model's, as far as memory allows.
 
-use refrain::architecture::ModelConfig;
-use refrain::architecture::RopeScaling;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::config::RopeScaling;
 use refrain::internals::stream::available_bytes;
 use refrain::streaming::Pinned;
 use refrain::{CONTEXT_LEN_DEFAULT_MAX, SessionOptions};

@@ -36,7 +36,7 @@ pub(crate) fn print_brief(report: &Report) {
 /// All statistics of an answer of one generation, as one line of JSON.
 pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Report) -> String {
     let stats = &report.stats[0];
-    let (isa, threads) = setup.engine.compute();
+    let (isa, threads) = (setup.engine.device().isa(), setup.engine.device().n_threads());
     let report = json!({
         "model": setup.checkpoint.name(),
         "isa": format!("{isa:?}").to_lowercase(),

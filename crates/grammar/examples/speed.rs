@@ -85,7 +85,7 @@ fn measure(engine: &Engine, grammar: &Grammar, rounds: usize) -> Result<(), Box<
             Way::GrammarDrafts => Drafting::OwnSources,
             Way::TextDrafts | Way::AllDrafts => Drafting::Auto,
         };
-        let options = SessionOptions::default().with_drafting(drafting).with_history(false);
+        let options = SessionOptions { drafting, history: false, ..SessionOptions::default() };
         let session = |goal: &&str| -> Result<Session, Box<dyn Error>> {
             let mut session = engine.session(options.clone())?;
             let screen = "Elements: search_field, send_button, attach_button, contact_list, settings_menu.";
@@ -147,7 +147,7 @@ fn decode(
 ) -> Result<(String, Stats, Vec<f64>), Box<dyn Error>> {
     let mut session = session.fork()?;
     let (times, timed_mask) = TimedMask::new(grammar);
-    let mut options = GenerateOptions::default().with_max_tokens(96_usize);
+    let mut options = GenerateOptions { max_tokens: 96, ..GenerateOptions::default() };
     if matches!(way, Way::GrammarDrafts | Way::AllDrafts) {
         options = grammar.constrain(options);
     } else {

@@ -200,10 +200,10 @@ impl DraftSource for GrammarDrafts {
         }
     }
 
-    fn memory_usage(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+    fn memory_usage(&self) -> u64 {
+        (self.nodes.capacity() * size_of::<Node>()
             + self.text.capacity() * size_of::<TokenId>()
-            + self.prices.memory_usage()
+            + self.prices.memory_usage()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -198,7 +198,7 @@ struct Prompt {
 impl Prompt {
     fn restore(&self, session: &mut Session, tokens: &[TokenId]) -> Result<(), GenerateError> {
         if let Some(state) = &self.state {
-            session.restore_state(0, &tokens[..tokens.len() - 1], state)?;
+            session.state_mut().restore(0, &tokens[..tokens.len() - 1], state)?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Prompt {
     fn keep(&mut self, session: &Session, n_tokens: usize) {
         if self.is_kept && self.state.is_none() && n_tokens > 1 {
             let mut state = Vec::new();
-            self.state = session.write_state(0..n_tokens - 1, &mut state).is_ok().then_some(state);
+            self.state = session.state().write(0..n_tokens - 1, &mut state).is_ok().then_some(state);
         }
     }
 }

@@ -197,10 +197,11 @@ fn load(
     options: &SessionOptions,
 ) -> Result<Engine, PressureBenchError> {
     let reserved_bytes = options.memory_bytes(checkpoint.config());
-    let streaming = StreamOptions { reserved_bytes, ..StreamOptions::new(Pinned::Memory(bench.budget)) };
+    let mut streaming = StreamOptions::new(Pinned::Memory(bench.budget));
+    streaming.reserved_bytes = reserved_bytes;
     let options =
         EngineOptions { n_threads: bench.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
-    Ok(Engine::load(checkpoint, options, None)?)
+    Ok(Engine::load(checkpoint, options, |_, _| {})?)
 }
 
 /// Decodes the answer again until `end`. Returns its tokens and the number of reports answered meanwhile.
@@ -233,7 +234,7 @@ fn report(
     let interval = bench.time / bench.n_reports.max(1) as u32;
     let (mut least, mut most) = (usize::MAX, 0);
     for i in 0..bench.n_reports {
-        engine.set_memory_pressure(LEVELS[i % LEVELS.len()]);
+        engine.device().set_memory_pressure(LEVELS[i % LEVELS.len()]);
         n_made.fetch_add(1, Ordering::Relaxed);
         let next = start + interval * (i as u32 + 1);
         let waited = stopped.recv_timeout(next.saturating_duration_since(Instant::now()));

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use refrain::architecture::ModelConfig;
+use refrain::checkpoint::ModelConfig;
 use refrain::checkpoint::{Checkpoint, ModelIdentity};
 use refrain::drafting::Predictor;
 use refrain::internals::error::ForwardError;

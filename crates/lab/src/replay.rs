@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use refrain::drafting::{
-    CostProfile, DraftSource, DraftTree, EchoConfig, EchoStore, NodeIdx, ReuseConfig, StepOutcome,
-    SuccessorLists,
+    CostProfile, DraftSource, DraftTree, EchoConfig, NodeIdx, ReuseConfig, StepOutcome, SuccessorLists,
 };
+use refrain::internals::draft::EchoStore;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong};
 use refrain::internals::draft::{
     BuilderConfig, ContextSource, DraftTimes, Evidence, NodeSet, OrderConfig, PassagesSource,
@@ -250,8 +250,8 @@ impl<'a> Lane<'a> {
             }
             n_said += n_new;
         }
-        let of_sources: usize = sources.iter().map(|source| source.memory_usage()).sum();
-        let memory = of_sources + builder.memory_usage() + self.history.memory_usage();
+        let of_sources: u64 = sources.iter().map(|source| source.memory_usage()).sum();
+        let memory = (of_sources + self.history.memory_usage()) as usize + builder.memory_usage();
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
         tally.speeds.push([0.0, prompt_us].map(|us| ((us + row_plain_us) / (us + row_us_total)) as f32));

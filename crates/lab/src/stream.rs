@@ -156,10 +156,8 @@ pub fn measure(
     for round in 0..bench.n_rounds {
         for (i, &percent) in bench.pinned.iter().enumerate() {
             let n_pinned = (n_layers * percent as usize).div_ceil(100);
-            let options = StreamOptions {
-                bandwidth_max: bench.bandwidth_max,
-                ..StreamOptions::new(Pinned::Layers(n_pinned))
-            };
+            let mut options = StreamOptions::new(Pinned::Layers(n_pinned));
+            options.bandwidth_max = bench.bandwidth_max;
             let engine = Engine::load(
                 &checkpoint,
                 EngineOptions {
@@ -169,11 +167,11 @@ pub fn measure(
                     streaming: Some(options.clone()),
                     ..EngineOptions::default()
                 },
-                None,
+                |_, _| {},
             )?;
             if let (0, Some(streamed)) = (round, engine.streamed()) {
                 report.read_mode = streamed.read_mode().to_string();
-                report.n_threads = engine.compute().1;
+                report.n_threads = engine.device().n_threads();
                 report.shares.push(Share {
                     pinned_percent: percent,
                     memory: streamed.memory(),

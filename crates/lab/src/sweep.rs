@@ -145,18 +145,16 @@ fn load(
         Some(SweepDraft::OwnLayers(predictor)) => predictor.layer_idx(),
         _ => 0,
     };
-    let streaming = StreamOptions {
-        pinned_first,
-        bandwidth_max: sweep.bandwidth_max,
-        ..StreamOptions::new(Pinned::Layers(n_pinned))
-    };
+    let mut streaming = StreamOptions::new(Pinned::Layers(n_pinned));
+    streaming.pinned_first = pinned_first;
+    streaming.bandwidth_max = sweep.bandwidth_max;
     let options =
         EngineOptions { n_threads: sweep.n_threads, streaming: Some(streaming), ..EngineOptions::default() };
-    let engine = Engine::load(checkpoint, options, None)?;
+    let engine = Engine::load(checkpoint, options, |_, _| {})?;
     match draft {
         None => {}
         Some(SweepDraft::Model(draft)) => {
-            engine.set_draft_model(draft, DraftModelOptions::default(), None)?
+            engine.set_draft_model(draft, DraftModelOptions::default(), |_, _| {})?
         }
         Some(SweepDraft::OwnLayers(predictor)) => {
             let copy = Predictor::new(predictor.parts().clone())?;

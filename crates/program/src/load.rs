@@ -80,7 +80,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, LoadError> {
 /// Loads a checkpoint, with progress.
 pub fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
     let progress = Progress::bytes("loading");
-    let engine = Engine::load(checkpoint, options, Some(&|done, total| progress.set(done, total)))?;
+    let engine = Engine::load(checkpoint, options, |done, total| progress.set(done, total))?;
     drop(progress);
     note_kernels(&engine);
     Ok(engine)
@@ -97,7 +97,7 @@ pub fn note_demonstration(model: &ModelArgs) {
 
 /// Says if this machine computes with the slow scalar kernels.
 pub fn note_kernels(engine: &Engine) {
-    if let Some(notice) = engine.kernels_notice() {
+    if let Some(notice) = engine.device().kernels_notice() {
         note_once(&notice.to_string());
     }
 }
@@ -150,8 +150,7 @@ pub fn draft_model(
     options: DraftModelOptions,
 ) -> Result<(), Failure> {
     let progress = Progress::bytes("loading the draft model");
-    let report = |done, total| progress.set(done, total);
-    Ok(engine.set_draft_model(checkpoint, options, Some(&report))?)
+    Ok(engine.set_draft_model(checkpoint, options, |done, total| progress.set(done, total))?)
 }
 
 /// Reads a predictor.

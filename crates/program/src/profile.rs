@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use refrain::device::MachineProfile;
-use refrain::{EngineOptions, Session};
+use refrain::{Engine, EngineOptions, KvType};
 
 use crate::args::ModelArgs;
 use crate::load;
@@ -36,9 +36,9 @@ pub fn stored(model: Option<&Path>) -> Option<MachineProfile> {
     }
 }
 
-/// Prints the reason if a session does not use the profile beside its model.
-pub fn note_mismatch(session: &Session) {
-    if let Some(mismatch) = session.profile_mismatch() {
+/// Prints the reason if sessions with this type of KV cache do not use the profile beside their model.
+pub fn note_mismatch(engine: &Engine, kv_type: KvType) {
+    if let Some(mismatch) = engine.device().profile_mismatch(kv_type) {
         note_once(&visible(&format!(
             "the stored profile is not used: {mismatch}; `refrain model profile` measures again"
         )));

@@ -68,7 +68,7 @@ impl Loaded {
     /// A model with default options.
     pub fn new(engine: Engine) -> Self {
         let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
-        let session = SessionOptions::default().with_namespace("serve");
+        let session = SessionOptions { namespace: "serve".to_owned(), ..SessionOptions::default() };
         Self { engine, sampling, session, assistant: None, kept: None }
     }
 
@@ -286,7 +286,7 @@ impl Models {
     /// Name, bytes, and bytes of kept prompts of each loaded model.
     pub(crate) fn memory(&self) -> Vec<(String, usize, usize)> {
         // Not cloned: a model that a report holds would not be idle.
-        let of = |model: &Model| (model.id.clone(), model.engine.memory_usage(), model.warm.bytes());
+        let of = |model: &Model| (model.id.clone(), model.engine.memory_usage() as usize, model.warm.bytes());
         self.entries.iter().filter_map(|entry| entry.lock().as_deref().map(of)).collect()
     }
 
@@ -395,7 +395,7 @@ impl Models {
 
     /// Unloads the longest unused models that no request has, until the loaded ones have at most `bytes_max` bytes; whether they do.
     fn unload_until(&self, bytes_max: usize) -> bool {
-        let bytes_of = |model: &Model| model.engine.memory_usage() + model.warm.bytes();
+        let bytes_of = |model: &Model| model.engine.memory_usage() as usize + model.warm.bytes();
         let mut entries: Vec<&Entry> = self.entries.iter().collect();
         entries.sort_by_key(|entry| entry.used.load(Ordering::Relaxed));
         let total =
@@ -454,6 +454,6 @@ impl Model {
 
     /// Tokens of prompt and output together.
     pub(crate) fn context_len(&self) -> usize {
-        self.session.context_len(self.engine.config())
+        self.session.context_len_for(self.engine.config())
     }
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ReadMode {
     /// From the disk into the buffer (`O_DIRECT`), many reads at a time through io_uring.
     Queued,

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// Counters of the reads of an engine. Concurrent sessions share them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Flow {
     /// Bytes read.
     pub read_bytes: u64,

@@ -27,6 +27,7 @@ pub enum Pinned {
 
 /// How a packed file is streamed.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct StreamOptions {
     /// The weights that stay in memory.
     pub pinned: Pinned,

@@ -78,30 +78,6 @@ impl Message {
         }
     }
 
-    /// Sets the model's reasoning before its answer.
-    pub fn with_reasoning_content(mut self, reasoning: impl Into<String>) -> Self {
-        self.reasoning_content = Some(reasoning.into());
-        self
-    }
-
-    /// Sets the tool calls of the model.
-    pub fn with_tool_calls(mut self, tool_calls: Vec<Value>) -> Self {
-        self.tool_calls = tool_calls;
-        self
-    }
-
-    /// Sets the id of the call that the message answers.
-    pub fn with_tool_call_id(mut self, id: impl Into<String>) -> Self {
-        self.tool_call_id = Some(id.into());
-        self
-    }
-
-    /// Sets the name.
-    pub fn with_name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
     /// Calls `see` with every text of the message, including the keys of tool calls.
     pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
         see(&self.content);
@@ -129,11 +105,16 @@ impl Message {
 #[derive(Clone, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct ChatOptions {
-    enable_thinking: Option<bool>,
-    tools: Vec<Value>,
-    documents: Vec<Value>,
-    variables: BTreeMap<String, Value>,
-    date: Option<ChatDate>,
+    /// `enable_thinking`, which switches the model's reasoning on or off in many templates. Undefined by default.
+    pub enable_thinking: Option<bool>,
+    /// The tools that the model may call (`tools`), most often JSON schemas of functions. `none` by default.
+    pub tools: Vec<Value>,
+    /// Documents to answer from (`documents`), for templates that support them. `none` by default.
+    pub documents: Vec<Value>,
+    /// The date for `strftime_now` and `date_string` (`26 Jul 2024`). Set it for reproducible prompts. By default, it
+    /// is the system clock's date in UTC, read once per session.
+    pub date: Option<ChatDate>,
+    pub(super) variables: BTreeMap<String, Value>,
 }
 
 /// Names with a fixed meaning in templates.
@@ -157,68 +138,17 @@ const RESERVED: [&str; 16] = [
 ];
 
 impl ChatOptions {
-    /// Sets `enable_thinking`, which switches the model's reasoning on or off in many templates. Undefined by
-    /// default.
-    pub fn with_enable_thinking(mut self, enable: bool) -> Self {
-        self.enable_thinking = Some(enable);
-        self
-    }
-
-    /// The tools that the model may call (`tools`), most often JSON schemas of functions. `none` by default.
-    pub fn with_tools(mut self, tools: Vec<Value>) -> Self {
-        self.tools = tools;
-        self
-    }
-
-    /// Documents to answer from (`documents`), for templates that support them. `none` by default.
-    pub fn with_documents(mut self, documents: Vec<Value>) -> Self {
-        self.documents = documents;
-        self
-    }
-
-    /// A further variable of the template. `date_string` is accepted too and replaces the date's default form.
+    /// Sets a further variable of the template. `date_string` is accepted too and replaces the date's default form.
     ///
     /// # Errors
-    /// The name has a fixed meaning in templates. The options are dropped.
-    pub fn with_variable(mut self, name: impl Into<String>, value: Value) -> Result<Self, TokenizerError> {
+    /// The name has a fixed meaning in templates. The options are unchanged.
+    pub fn set_variable(&mut self, name: impl Into<String>, value: Value) -> Result<(), TokenizerError> {
         let name = name.into();
         if RESERVED.contains(&name.as_str()) {
             return Err(TokenizerProblem::ReservedVariable { name }.into());
         }
         self.variables.insert(name, value);
-        Ok(self)
-    }
-
-    /// The date for `strftime_now` and `date_string` (`26 Jul 2024`). Set it for reproducible prompts. By default, it
-    /// is the system clock's date in UTC, read once per session.
-    pub fn with_date(mut self, date: ChatDate) -> Self {
-        self.date = Some(date);
-        self
-    }
-
-    /// The value of [`ChatOptions::with_enable_thinking`].
-    pub fn enable_thinking(&self) -> Option<bool> {
-        self.enable_thinking
-    }
-
-    /// The value of [`ChatOptions::with_tools`].
-    pub fn tools(&self) -> &[Value] {
-        &self.tools
-    }
-
-    /// The value of [`ChatOptions::with_documents`].
-    pub fn documents(&self) -> &[Value] {
-        &self.documents
-    }
-
-    /// The values of [`ChatOptions::with_variable`].
-    pub fn variables(&self) -> &BTreeMap<String, Value> {
-        &self.variables
-    }
-
-    /// The value of [`ChatOptions::with_date`].
-    pub fn date(&self) -> Option<ChatDate> {
-        self.date
+        Ok(())
     }
 
     /// Calls `see` with every text, including keys.

@@ -185,14 +185,14 @@ impl ChatTemplate {
         };
         let error = |e| template_error(e, bounds.bytes);
         let at_start = |kind| error(jinja::Error { line: 1, kind });
-        let date = options.date().unwrap_or_else(ChatDate::now);
+        let date = options.date.unwrap_or_else(ChatDate::now);
         let mut variables = self.variables(messages, options).map_err(at_start)?;
         variables.extend([
             ("add_generation_prompt", Value::Bool(add_generation_prompt)),
             ("bos_token", Value::text(special.bos.as_str())),
             ("eos_token", Value::text(special.eos.as_str())),
         ]);
-        if !options.variables().contains_key("date_string") {
+        if !options.variables.contains_key("date_string") {
             variables.push(("date_string", Value::text(date.format("%d %b %Y"))));
         }
         jinja::render(&self.template, variables, &|format| date.format(format), &bounds)
@@ -211,13 +211,13 @@ impl ChatTemplate {
         let messages = messages.iter().map(|message| self.message(message)).collect::<Result<_, _>>()?;
         let mut variables = vec![
             ("messages", Value::list(messages)?),
-            ("tools", list(options.tools())?),
-            ("documents", list(options.documents())?),
+            ("tools", list(&options.tools)?),
+            ("documents", list(&options.documents)?),
         ];
-        if let Some(enable_thinking) = options.enable_thinking() {
+        if let Some(enable_thinking) = options.enable_thinking {
             variables.push(("enable_thinking", Value::Bool(enable_thinking)));
         }
-        for (name, value) in options.variables() {
+        for (name, value) in &options.variables {
             variables.push((name, Value::from_json(value)?));
         }
         Ok(variables)

@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use refrain::drafting::{EchoConfig, EchoList, EchoStore};
+use refrain::drafting::EchoConfig;
+use refrain::internals::draft::{EchoList, EchoStore};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::HistoryError;

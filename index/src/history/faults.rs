@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
-use refrain::drafting::{DraftSource, EchoList, EchoStore};
+use refrain::drafting::DraftSource;
+use refrain::internals::draft::{EchoList, EchoStore};
 
 use super::disk::Disk;
 use super::testing::{Crash, Fails, MemDisk};

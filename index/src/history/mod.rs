@@ -7,7 +7,9 @@
 //! let engine = Engine::open("model.gguf", EngineOptions::default())?;
 //! let history = HistoryLog::open("history".as_ref(), HistoryKey::of(&engine), HistoryOptions::default())?;
 //! // The log takes the place of the history in memory.
-//! let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() })?;
+//! let mut options = SessionOptions::default();
+//! options.history = false;
+//! let mut session = engine.session(options)?;
 //! session.add_source(Box::new(history.source("mail")))?;
 //! // … generate, and when the response is finished:
 //! let response: Vec<refrain::TokenId> = Vec::new();

@@ -370,10 +370,10 @@ impl DraftSource for HistoryLogSource {
     }
 
     /// The store reports the shared memory.
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         let chains: usize = self.chains.iter().map(|chain| chain.capacity() * size_of::<Order>()).sum();
         let of_matches = chains + self.chains.capacity() * size_of::<Vec<Order>>();
-        of_matches + self.tree.memory_usage() + self.openings.memory_usage()
+        (of_matches + self.tree.memory_usage() + self.openings.memory_usage()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

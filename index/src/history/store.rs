@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use refrain::TokenId;
-use refrain::drafting::EchoStore;
+use refrain::internals::draft::EchoStore;
+use refrain::{Session, TokenId};
 use refrain_files::replace::tighten;
 
 use super::access::{Access, Role, enter};
@@ -203,9 +203,23 @@ impl HistoryLog {
         }
     }
 
+    /// Makes the echo of a session, if it has one, draft from and add to the lists of a namespace, as [`echo`](Self::echo)
+    /// gives them.
+    ///
+    /// # Errors
+    /// As [`echo`](Self::echo). The session is unchanged.
+    pub fn share_echo(
+        &self,
+        session: &mut Session,
+        namespace: &str,
+        lists_max: u32,
+    ) -> Result<(), HistoryError> {
+        session.share_echo(&self.echo(namespace, lists_max)?);
+        Ok(())
+    }
+
     /// The lists of echo of a namespace, at most `lists_max` of them (the largest value of all calls
-    /// counts), for [`Session::share_echo`](refrain::Session::share_echo). The first call reads their file, if there is
-    /// one. [`maintain`](Self::maintain) keeps them in the writer, once the namespace has a response; other processes only
+    /// counts). The first call reads their file, if there is one. [`maintain`](Self::maintain) keeps them in the writer, once the namespace has a response; other processes only
     /// read.
     ///
     /// A damaged file is left out ([`left_out`](Self::left_out)) and set aside by the writer, and the lists begin empty. As

@@ -16,8 +16,8 @@
 //!      seal of the state     16    covers the seal before it
 //! ```
 //!
-//! All numbers are little-endian. The state is [`Session::write_state`](refrain::Session::write_state)'s, or
-//! [`Session::write_keys_values`](refrain::Session::write_keys_values)'s where the state of recurrent layers is not known. Its length
+//! All numbers are little-endian. The state is [`SessionState::write`](refrain::state::SessionState::write)'s, or
+//! [`SessionState::write_keys_values`](refrain::state::SessionState::write_keys_values)'s where the state of recurrent layers is not known. Its length
 //! tells which.
 
 use refrain::TokenId;

@@ -22,14 +22,22 @@ use crate::history::disk::{Disk, Kind, RealDisk};
 use crate::history::testing::{Crash, Fails, MemDisk};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    let options = EngineOptions {
+        n_threads: Some(1),
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
     Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/target.gguf"), options)
         .expect("the fixture loads")
 });
 
 /// With recurrent layers.
 static RECURRENT: LazyLock<Engine> = LazyLock::new(|| {
-    let options = EngineOptions::default().with_n_threads(1).with_cost_profile(CostProfile::free_rows(100.0));
+    let options = EngineOptions {
+        n_threads: Some(1),
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
     Engine::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden/qwen3_5"), options)
         .expect("the golden model loads")
 });
@@ -73,7 +81,7 @@ fn prefilled_of(engine: &Engine, tokens: &[TokenId]) -> Session {
 
 fn state(session: &Session) -> Vec<u8> {
     let mut state = Vec::new();
-    session.write_state(0..session.n_cached_tokens(), &mut state).expect("is computed");
+    session.state().write(0..session.state().n_cached_tokens(), &mut state).expect("is computed");
     state
 }
 
@@ -94,7 +102,7 @@ fn restored(store: &PrefixStore, prompt: &[TokenId]) -> usize {
 fn restored_of(engine: &Engine, store: &PrefixStore, prompt: &[TokenId]) -> usize {
     let mut session = session_of(engine, prompt);
     let n = store.restore(&mut session, "a").expect("restores");
-    assert_eq!(session.n_cached_tokens(), n);
+    assert_eq!(session.state().n_cached_tokens(), n);
     if n > 0 {
         let computed = prefilled_of(engine, &prompt[..n + 1]);
         assert!(state(&session) == state(&computed), "{n} tokens have other bits");
@@ -164,9 +172,9 @@ fn a_damaged_block_of_a_recurrent_model_gives_way_to_an_earlier_state() {
     let prompt = tokens(1, 141);
     let kept = || {
         let mut session = session_of(&RECURRENT, &prompt);
-        session.remember_state(64);
+        session.state_mut().remember(64);
         session.prefill(&CancelToken::new(), |_, _| {}).expect("computes");
-        assert_eq!(session.state_ends(), Some(vec![64, 140]));
+        assert_eq!(session.state().ends(), Some(vec![64, 140]));
         session
     };
     for key in [None, Some([7; 32])] {
@@ -179,7 +187,7 @@ fn a_damaged_block_of_a_recurrent_model_gives_way_to_an_earlier_state() {
         assert_eq!(entries.iter().map(|entry| entry.n_tokens).collect::<Vec<_>>(), [64, 64, 12]);
         let whole: Vec<Vec<u8>> = entries.iter().map(|entry| disk.contents(&tree.path(entry))).collect();
         let states = [true, false, true].map(|has_end| has_end as usize);
-        let recurrent = (kept().state_bytes(64) - kept().keys_values_bytes(64)) as usize;
+        let recurrent = (kept().state().bytes(64) - kept().state().keys_values_bytes(64)) as usize;
         assert_eq!(whole[0].len() - whole[1].len(), recurrent);
         for (i, left) in [(0, 0), (1, 64), (2, 64)] {
             let path = tree.path(&entries[i]);
@@ -229,7 +237,7 @@ fn a_state_is_added_to_a_stored_block() {
     let mut session = session_of(&RECURRENT, &other);
     assert_eq!(store.restore(&mut session, "a").unwrap(), 0);
     session.prefill(&CancelToken::new(), |_, _| {}).unwrap();
-    assert_eq!(session.state_ends(), Some(vec![64, 108]), "where the prompts part, in whole blocks");
+    assert_eq!(session.state().ends(), Some(vec![64, 108]), "where the prompts part, in whole blocks");
     store.keep(&session, "a", &[], usize::MAX).unwrap();
     assert_eq!(restored_of(&RECURRENT, &store, &[&prompt[..70], &tokens(3, 9)].concat()), 64);
     // A session that does not know the state leaves it there, as the labels.
@@ -796,7 +804,7 @@ proptest! {
         session.append_tokens(&wanted[cached + 1..]).unwrap();
         let n = store.restore(&mut session, "a").unwrap();
         let expected = longest.min(wanted.len() - 1).max(cached);
-        prop_assert_eq!((session.n_cached_tokens(), n), (expected, expected - cached));
+        prop_assert_eq!((session.state().n_cached_tokens(), n), (expected, expected - cached));
         prop_assert!(expected == 0 || state(&session) == state(&prefilled(&wanted[..expected + 1])));
         // Each prefix is stored once: no block is a beginning of another.
         let blocks = tree(&store, "a").blocks;

@@ -8,7 +8,7 @@
 //! let prefixes = PrefixStore::open("prefixes".as_ref(), PrefixOptions::default())?;
 //! let mut session = engine.session(SessionOptions::default())?;
 //! session.append_turn(Role::System, "You answer from the notes. …")?;
-//! let before = session.encode()?.to_vec();
+//! let before = session.state_mut().encode()?.to_vec();
 //! session.append_turn(Role::User, "Where is the key?")?;
 //! prefixes.restore(&mut session, "mail")?;
 //! for event in session.generate(GenerateOptions::default())? {

@@ -56,8 +56,8 @@ impl PrefixStore {
                 }
             }
         }
-        if agreed > session.n_cached_tokens() && agreed < tokens.len() {
-            session.remember_state(agreed);
+        if agreed > session.state().n_cached_tokens() && agreed < tokens.len() {
+            session.state_mut().remember(agreed);
         }
         used
     }
@@ -73,12 +73,12 @@ impl PrefixStore {
         tokens: &[TokenId],
     ) -> Vec<Entry> {
         let start = index * BLOCK_TOKENS;
-        let reaches = (session.n_cached_tokens() + 1)..tokens.len();
+        let reaches = (session.state().n_cached_tokens() + 1)..tokens.len();
         let has_end = |entry: &Entry| {
             reaches.contains(&(start + entry.n_tokens))
                 && self.head(tree, entry).is_some_and(|head| {
                     tokens[start..].starts_with(&head.tokens)
-                        && head.state_bytes == session.state_bytes(entry.n_tokens)
+                        && head.state_bytes == session.state().bytes(entry.n_tokens)
                 })
         };
         let mut found: Vec<Entry> = tree.children(parent, index as u32).filter(has_end).collect();
@@ -97,12 +97,12 @@ impl PrefixStore {
         chain: &[Entry],
         last: Entry,
     ) -> Result<(), usize> {
-        let key = session.state_key();
+        let key = session.state().key();
         let expected = [BLOCK_TOKENS, last.n_tokens].map(|n_tokens| state_lens(session, n_tokens));
         let [keys_values, _] = expected[0];
-        let n_before = session.n_cached_tokens();
+        let n_before = session.state().n_cached_tokens();
         let mut buf = Vec::new();
-        let mut restoration = session.restoration();
+        let mut restoration = session.state_mut();
         for (index, entry) in chain.iter().chain([&last]).enumerate().skip(n_before / BLOCK_TOKENS) {
             let (start, is_last) = (index * BLOCK_TOKENS, index == chain.len());
             let mut restore = || -> Result<bool, PrefixProblem> {
@@ -143,11 +143,11 @@ impl PrefixStore {
                 let has_end = ends.contains(&(start + n_tokens));
                 let is_usable = |entry| {
                     self.head(tree, entry)
-                        .is_some_and(|head| !has_end || head.state_bytes == session.state_bytes(n_tokens))
+                        .is_some_and(|head| !has_end || head.state_bytes == session.state().bytes(n_tokens))
                 };
                 let state_bytes = match has_end {
-                    true => session.state_bytes(n_tokens),
-                    false => session.keys_values_bytes(n_tokens),
+                    true => session.state().bytes(n_tokens),
+                    false => session.state().keys_values_bytes(n_tokens),
                 };
                 plan.push(Planned {
                     entry,
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(store.keep(&computed, "a", &[], usize::MAX).expect("keeps"), 99);
         assert_eq!(store.restore(&mut session(), "a").expect("restores"), 99);
         let tree = Tree::list(&*store.disk, &store.namespace_folder("a")).expect("lists");
-        let (root, key) = (root_id(&store.seal, "a", computed.state_key()), computed.state_key());
+        let (root, key) = (root_id(&store.seal, "a", computed.state().key()), computed.state().key());
         let entry =
             tree.children(root, 0).find(|entry| entry.n_tokens == BLOCK_TOKENS).expect("a whole block");
         let expected = state_lens(&computed, BLOCK_TOKENS);

@@ -102,38 +102,38 @@ impl PrefixStore {
     ///
     /// Every later bit is that of a session that computed them. Files that cannot be used are left aside, and less is
     /// restored. With recurrent layers, a prefix can be restored where their state was kept, and the prefill is told to remember it for the next
-    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`Session::remember_state`]).
+    /// [`keep`](Self::keep) where this prompt parts from stored ones ([`SessionStateMut::remember`](refrain::state::SessionStateMut::remember)).
     /// The predictions that calibration makes of a prompt are not stored.
     ///
     /// # Errors
-    /// [`PrefixError::Session`]: the turns cannot be encoded, see [`Session::encode`]. [`PrefixError::Io`]: the folder
+    /// [`PrefixError::Session`]: the turns cannot be encoded, see [`SessionStateMut::encode`](refrain::state::SessionStateMut::encode). [`PrefixError::Io`]: the folder
     /// cannot be listed. The session keeps what it had.
     pub fn restore(&self, session: &mut Session, namespace: &str) -> Result<usize, PrefixError> {
-        let tokens = session.encode()?.to_vec();
-        let n_before = session.n_cached_tokens();
+        let tokens = session.state_mut().encode()?.to_vec();
+        let n_before = session.state().n_cached_tokens();
         if n_before + 1 >= tokens.len() {
             // The newest token is computed in any case.
             return Ok(0);
         }
         let tree = Tree::list(&*self.disk, &self.namespace_folder(namespace))?;
-        let root = root_id(&self.seal, namespace, session.state_key());
-        let used = match session.state_ends() {
+        let root = root_id(&self.seal, namespace, session.state().key());
+        let used = match session.state().ends() {
             None => self.restore_tokens(session, &tree, root, &tokens),
             Some(_) => self.restore_recurrent(session, &tree, root, &tokens),
         };
         // One time for all, so that no block is older than those that follow it.
         let now = self.now();
         used.iter().for_each(|entry| self.disk.set_time(&tree.path(entry), now));
-        Ok(session.n_cached_tokens() - n_before)
+        Ok(session.state().n_cached_tokens() - n_before)
     }
 
     /// Restores blocks as far as they agree with `tokens`. Returns the blocks that were used.
     fn restore_tokens(&self, session: &mut Session, tree: &Tree, root: Id, tokens: &[TokenId]) -> Vec<Entry> {
-        let n_before = session.n_cached_tokens();
+        let n_before = session.state().n_cached_tokens();
         let mut parent = root;
         let (mut used, mut buf) = (Vec::new(), Vec::new());
         for (index, start) in (0..tokens.len()).step_by(BLOCK_TOKENS).enumerate() {
-            if session.n_cached_tokens() + 1 >= tokens.len() {
+            if session.state().n_cached_tokens() + 1 >= tokens.len() {
                 break;
             }
             let wanted = &tokens[start..tokens.len().min(start + BLOCK_TOKENS)];
@@ -144,13 +144,13 @@ impl PrefixStore {
                 let mut candidates = self.candidates(tree, parent, index as u32, wanted, id);
                 // Only those with more than the session has are worth reading.
                 let last = tokens.len() - 1 - start;
-                candidates.retain(|&(n, _)| start + n.min(last) > session.n_cached_tokens());
+                candidates.retain(|&(n, _)| start + n.min(last) > session.state().n_cached_tokens());
                 let restored = candidates.into_iter().map(|(_, entry)| entry).find(|entry| {
                     let restored = self.restore_block(session, tree, entry, start, &mut buf);
                     self.judge(entry, restored).is_some_and(|n| n > 0)
                 });
                 used.extend(restored);
-                if session.n_cached_tokens() < start + BLOCK_TOKENS {
+                if session.state().n_cached_tokens() < start + BLOCK_TOKENS {
                     break;
                 }
             }
@@ -161,7 +161,7 @@ impl PrefixStore {
 
     /// Keeps the keys and values of the session's tokens before `up_to`, as far as they are computed, in a namespace. With recurrent
     /// layers, these are kept up to the last position before `up_to` at which their state is known, and with the state at each such
-    /// position ([`Session::state_ends`]): prompts can be restored to these.
+    /// position ([`SessionState::ends`](refrain::state::SessionState::ends)): prompts can be restored to these.
     ///
     /// Stored parts are not written again; they get the labels too. Returns the number of tokens from the first on
     /// that can be restored now: fewer if [`PrefixOptions::max_bytes`] leaves no room, if more than 1,024 labels begin in one
@@ -180,8 +180,8 @@ impl PrefixStore {
         labels: &[Label],
         up_to: usize,
     ) -> Result<usize, PrefixError> {
-        let n_tokens = up_to.min(session.n_cached_tokens());
-        let n_tokens = match session.state_ends() {
+        let n_tokens = up_to.min(session.state().n_cached_tokens());
+        let n_tokens = match session.state().ends() {
             None => n_tokens,
             Some(ends) => ends.into_iter().filter(|&end| end <= n_tokens).max().unwrap_or(0),
         };
@@ -358,8 +358,8 @@ impl PrefixStore {
         buf: &mut Vec<u8>,
     ) -> Result<usize, PrefixProblem> {
         let expected = state_lens(session, entry.n_tokens);
-        let (head, state) = self.read_block(tree, entry, session.state_key(), expected, buf)?;
-        session.restore_state(start, &head.tokens, state).map_err(|_| PrefixProblem::Misplaced)
+        let (head, state) = self.read_block(tree, entry, session.state().key(), expected, buf)?;
+        session.state_mut().restore(start, &head.tokens, state).map_err(|_| PrefixProblem::Misplaced)
     }
 
     /// Reads a block, and its state into `buf`. The state has one of the `expected` numbers of bytes: a seal without a key does not vouch for
@@ -387,8 +387,8 @@ impl PrefixStore {
 
     /// The blocks of a prefix, in order of their ends. Without recurrent layers, the last may be a stored block that is longer.
     fn plan(&self, tree: &Tree, session: &Session, namespace: &str, tokens: &[TokenId]) -> Vec<Planned> {
-        let root = root_id(&self.seal, namespace, session.state_key());
-        if let Some(ends) = session.state_ends() {
+        let root = root_id(&self.seal, namespace, session.state().key());
+        if let Some(ends) = session.state().ends() {
             return self.plan_recurrent(tree, session, root, tokens, &ends);
         }
         let mut parent = root;
@@ -409,7 +409,7 @@ impl PrefixStore {
                 before: index.checked_sub(1),
                 has_end: true,
                 is_stored: stored.is_some(),
-                bytes: file_bytes(n_tokens, session.state_bytes(n_tokens)),
+                bytes: file_bytes(n_tokens, session.state().bytes(n_tokens)),
             });
             parent = id;
         }
@@ -439,19 +439,23 @@ impl PrefixStore {
         let Entry { parent: parent_id, id, n_tokens, .. } = planned.entry;
         let range = planned.range.clone();
         let tokens = &session.tokens()[range.clone()];
-        let state_bytes =
-            if planned.has_end { session.state_bytes(n_tokens) } else { session.keys_values_bytes(n_tokens) };
-        let bytes = block::encode(&self.seal, parent_id, session.state_key(), tokens, state_bytes, |out| {
-            Ok(if planned.has_end {
-                session.write_state(range, out)
-            } else {
-                session.write_keys_values(range, out)
-            }?)
-        })?;
+        let state_bytes = if planned.has_end {
+            session.state().bytes(n_tokens)
+        } else {
+            session.state().keys_values_bytes(n_tokens)
+        };
+        let bytes =
+            block::encode(&self.seal, parent_id, session.state().key(), tokens, state_bytes, |out| {
+                Ok(if planned.has_end {
+                    session.state().write(range, out)
+                } else {
+                    session.state().write_keys_values(range, out)
+                }?)
+            })?;
         let number = self.n_written.fetch_add(1, Ordering::Relaxed);
         let (path, partial) = (tree.path(&planned.entry), tree.folder.join(partial_name(self.id, number)));
         // Recurrent layers have another state at the end of a shorter one.
-        let shorter = match session.state_ends() {
+        let shorter = match session.state().ends() {
             None => self.shorter(tree, planned, tokens),
             Some(_) => HashSet::new(),
         };
@@ -522,7 +526,7 @@ impl PrefixStore {
 
 /// Bytes of the state of a block of so many tokens, without and with that of recurrent layers.
 pub(super) fn state_lens(session: &Session, n_tokens: usize) -> [u64; 2] {
-    [session.keys_values_bytes(n_tokens), session.state_bytes(n_tokens)]
+    [session.state().keys_values_bytes(n_tokens), session.state().bytes(n_tokens)]
 }
 
 /// The default value where another process has removed the folder or a file meanwhile.

@@ -19,8 +19,9 @@ const PROMPTS: [&str; 3] = [
 fn engine() -> Engine {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/target.gguf");
     // Every draft pays: measured costs depend on what else the machine does.
-    let options = EngineOptions::default().with_cost_profile(CostProfile::free_rows(100.0));
-    Engine::open(&model, options.with_n_threads(1)).expect("the fixture loads")
+    let cost_profile = Some(CostProfile::free_rows(100.0));
+    let options = EngineOptions { n_threads: Some(1), cost_profile, ..EngineOptions::default() };
+    Engine::open(&model, options).expect("the fixture loads")
 }
 
 fn samplings() -> [Sampling; 2] {
@@ -143,7 +144,7 @@ fn kept_lists_of_echo_change_speed_and_nothing_else() {
             ..SessionOptions::default()
         };
         let mut session = engine.session(options).expect("a session");
-        session.share_echo(&log.echo("tests", config.lists_max).expect("a store"));
+        log.share_echo(&mut session, "tests", config.lists_max).expect("a store");
         session
     };
     let mut steps = [0; 2];

@@ -107,7 +107,7 @@ fn a_conversation_continues_bit_for_bit_in_another_process() {
 
                 let store = open(folder.path(), None);
                 let mut warm = conversation(&second, &options, NOTES[0]);
-                let n_prompt = warm.encode().expect("encodes").len();
+                let n_prompt = warm.state_mut().encode().expect("encodes").len();
                 assert_eq!(store.restore(&mut warm, "notes").expect("restores"), n_prompt - 1);
                 let (found, stats) = answer(&mut warm, sampling);
                 assert_eq!(found, expected, "{kv_type} {drafting:?}");

@@ -47,7 +47,7 @@ fn answer(session: &mut Session, n: usize) -> Vec<TokenId> {
 fn restored(store: &PrefixStore, engine: &Engine, prompt: &[TokenId]) -> (Session, usize) {
     let mut session = session(engine, drafts(), prompt);
     let n = store.restore(&mut session, "a").expect("restores");
-    assert_eq!(session.n_cached_tokens(), n);
+    assert_eq!(session.state().n_cached_tokens(), n);
     if n > 0 {
         assert!(state(&session) == state(&computed(engine, &prompt[..n + 1])), "{n} tokens have other bits");
     }
@@ -112,7 +112,7 @@ fn the_third_prompt_restores_what_two_have_shared() {
             assert_eq!(answer(&mut session, 12), expected, "{family}");
             found.push(n);
             store.keep(&session, "a", &[], usize::MAX).expect("keeps");
-            let end = session.n_cached_tokens();
+            let end = session.state().n_cached_tokens();
             assert!(state(&session) == state(&computed(&engine, &session.tokens()[..end + 1])), "{family}");
         }
         assert_eq!(found, [0, 0, 128, 128], "{family}: whole blocks of the system turn");
@@ -128,7 +128,7 @@ fn forgetting_removes_every_state_that_knows_the_text() {
         let (text, note) = (tokens(4, 150), tokens(5, 30));
         let prompt = [&text[..], &note].concat();
         let mut cold = session(&engine, plain(), &prompt);
-        cold.remember_state(140);
+        cold.state_mut().remember(140);
         answer(&mut cold, 9);
         let label = |name: &str, tokens| Label { tokens, name: name.to_owned() };
         let labels = [label("note", 150..180), label("text", 0..150)];
@@ -202,7 +202,7 @@ proptest! {
             store.restore(&mut session, "a").expect("restores");
             let mut session = session.fork().expect("memory");
             answer(&mut session, 3);
-            let n = session.n_cached_tokens();
+            let n = session.state().n_cached_tokens();
             prop_assert!(state(&session) == state(&computed(&engine, &session.tokens()[..n + 1])));
             known.push(all);
         }

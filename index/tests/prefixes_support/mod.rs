@@ -31,7 +31,7 @@ pub fn computed(engine: &Engine, tokens: &[TokenId]) -> Session {
 
 pub fn state(session: &Session) -> Vec<u8> {
     let mut state = Vec::new();
-    session.write_state(0..session.n_cached_tokens(), &mut state).expect("is computed");
+    session.state().write(0..session.state().n_cached_tokens(), &mut state).expect("is computed");
     state
 }
 

@@ -21,8 +21,7 @@ use refrain_trees::VERIFY_ROWS_MAX;
 /// limit, more rows are nearly free; if arithmetic is the limit, every row costs. Between measured rows the
 /// time is interpolated. Beyond them it continues with the last slope, or in proportion to the rows if only
 /// one number of rows was measured. A larger batch is never cheaper: a monotone envelope smooths noise in the
-/// measurements. For a backend with compiled batch lengths the profile is a staircase: see
-/// [`with_batch_lens`](Self::with_batch_lens).
+/// measurements. For a backend with compiled batch lengths the profile is a staircase.
 ///
 /// Later measurements correct it slowly ([`observe`](Self::observe)), because the cost grows with the context
 /// and with heat. Costs of row counts far from any measured count are learned from steps.
@@ -183,7 +182,7 @@ impl CostProfile {
 
     /// The same profile for a backend with these batch lengths only: a batch costs as much as the next length
     /// that holds it.
-    pub fn with_batch_lens(mut self, batch_lens: &[usize]) -> Self {
+    pub(crate) fn with_batch_lens(mut self, batch_lens: &[usize]) -> Self {
         self.batch_lens = batch_lens.iter().copied().filter(|&len| len > 0).collect();
         self.batch_lens.sort_unstable();
         self.fill_table();
@@ -223,27 +222,31 @@ impl CostProfile {
         self
     }
 
-    /// The same profile with another time for querying the sources at one tree node, in µs. If rows are
-    /// [free](Self::free_rows), drafting stays free too.
-    pub fn with_draft_us_per_node(mut self, us: f32) -> Self {
-        if !self.free_rows && us.is_finite() {
-            self.draft_us_per_node = us.max(0.0);
+    internals! {
+        /// The same profile with another time for querying the sources at one tree node, in µs. If rows are
+        /// [free](Self::free_rows), drafting stays free too.
+        fn with_draft_us_per_node(mut self, us: f32) -> Self {
+            if !self.free_rows && us.is_finite() {
+                self.draft_us_per_node = us.max(0.0);
+            }
+            self
         }
-        self
     }
 
     /// The padded batch length of a draft of `rows` rows: `rows` itself if the backend accepts any length.
-    pub fn batch_len(&self, rows: usize) -> usize {
+    pub(crate) fn batch_len(&self, rows: usize) -> usize {
         let next = self.batch_lens.partition_point(|&len| len < rows);
         self.batch_lens.get(next).copied().unwrap_or(rows)
     }
 
-    /// Expected time of verifying a tree of `rows` rows with `leaves` leaves, in µs (Lever, eq. 4:
-    /// `t_verify`). A chain has one leaf, and so has a lone root; further leaves cost nothing without prices. The time rises
-    /// with rows and with leaves and is positive.
-    #[inline]
-    pub fn verify_us(&self, rows: usize, leaves: usize) -> f32 {
-        self.chain_us(rows) + self.leaves_us(rows, leaves)
+    internals! {
+        /// Expected time of verifying a tree of `rows` rows with `leaves` leaves, in µs (Lever, eq. 4:
+        /// `t_verify`). A chain has one leaf, and so has a lone root; further leaves cost nothing without prices. The time rises
+        /// with rows and with leaves and is positive.
+        #[inline]
+        fn verify_us(&self, rows: usize, leaves: usize) -> f32 {
+            self.chain_us(rows) + self.leaves_us(rows, leaves)
+        }
     }
 
     /// The part of [`verify_us`](Self::verify_us) of a chain with the same rows.
@@ -265,7 +268,7 @@ impl CostProfile {
     /// Expected time of a step whose tree has `rows` rows and `leaves` leaves: `t_draft + t_verify` (Lever,
     /// eq. 4).
     #[inline]
-    pub fn step_us(&self, rows: usize, leaves: usize) -> f32 {
+    pub(crate) fn step_us(&self, rows: usize, leaves: usize) -> f32 {
         self.chain_step_us(rows) + self.leaves_us(rows, leaves)
     }
 
@@ -321,7 +324,7 @@ impl CostProfile {
 
     /// Time that draft model passes of `draft_us` in total add to a step, in µs: the part beyond the reads of
     /// a streamed target ([`observe_hidden`](Self::observe_hidden)), and half of the hidden part.
-    pub fn added_us(&self, draft_us: f32) -> f32 {
+    pub(crate) fn added_us(&self, draft_us: f32) -> f32 {
         self.hidden.added_us(draft_us * self.n_members as f32)
     }
 
@@ -373,7 +376,7 @@ impl CostProfile {
     /// Observes that drafting of `us` would not have delayed a step, whether or not the step drafted so long.
     /// The time passed to [`observe`](Self::observe) must then be that of a step without drafting. Ignored if
     /// rows are [free](Self::free_rows).
-    pub fn observe_hidden(&mut self, us: f32) {
+    pub(crate) fn observe_hidden(&mut self, us: f32) {
         if !self.free_rows && us.is_finite() {
             self.hidden.observe(us.clamp(0.0, US_MAX));
         }

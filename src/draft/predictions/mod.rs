@@ -42,6 +42,7 @@ pub use store::{EchoList, EchoStore};
 /// What echo keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct EchoConfig {
     /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::drafting::VERIFY_ROWS_MAX). They are
     /// projected together. 0: visited rows only.
@@ -297,9 +298,9 @@ impl DraftSource for PredictionsSource {
     }
 
     /// The owner of shared lists reports them.
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         let own = if self.echoes { 0 } else { self.store.memory_usage() };
-        own + self.segments.as_ref().map_or(0, Segments::memory_usage)
+        (own + self.segments.as_ref().map_or(0, Segments::memory_usage)) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
@@ -444,10 +445,10 @@ mod tests {
                     nodes.push(tree.push(NodeIdx::ROOT, TokenId(row), 0.5, 0));
                 }
                 source.reject(&tree, &nodes, &lists(&vec!["abcdefgh"; nodes.len()]));
-                most = most.max(source.memory_usage() + store.memory_usage());
+                most = most.max(source.memory_usage() + store.memory_usage() as u64);
             }
             let bound = PredictionsSource::bytes(config);
-            assert!(most as u64 <= bound, "{lists_max} lists: {most} of {bound} bytes");
+            assert!(most <= bound, "{lists_max} lists: {most} of {bound} bytes");
             assert_eq!(store.len(), lists_max as usize);
         }
     }

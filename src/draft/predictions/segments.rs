@@ -23,6 +23,7 @@ use refrain_trees::{DraftTree, NodeIdx};
 /// The segments of rejected drafts that are kept, and their lifetime.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ReuseConfig {
     /// Minimum target probability of each token of a segment, 0 to 1.
     pub threshold: f32,

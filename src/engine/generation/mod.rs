@@ -33,7 +33,7 @@ pub use together::step_together;
 /// A running generation: an iterator of [`Event`]s that ends after [`Event::Done`] or an error.
 ///
 /// `S` is the session handle: [`Session::generate`] borrows the session (`&mut Session`),
-/// [`Session::into_generation`] owns it ([`OwnedGeneration`]), and
+/// [`OwnedGeneration::new`] owns it, and
 /// [`into_session`](OwnedGeneration::into_session) returns it. Both are `Send`.
 ///
 /// Tokens are committed to the session step by step. After a generation is dropped or cancelled, the session
@@ -89,16 +89,18 @@ impl Session {
         let run = start::start(self, options)?;
         Ok(Generation { session: Some(self), run, progress: Progress::Prompt })
     }
+}
 
-    /// As [`generate`](Self::generate), with a generation that owns this session.
+impl OwnedGeneration {
+    /// As [`Session::generate`], with a generation that owns the session.
     ///
     /// # Errors
-    /// As [`generate`](Self::generate), with the session in the error.
+    /// As [`Session::generate`], with the session in the error.
     #[allow(clippy::result_large_err, reason = "the generation that it stands for is larger")]
-    pub fn into_generation(mut self, options: GenerateOptions) -> Result<OwnedGeneration, RefusedGeneration> {
-        match start::start(&mut self, options) {
-            Ok(run) => Ok(Generation { session: Some(self), run, progress: Progress::Prompt }),
-            Err(error) => Err(RefusedGeneration { session: Box::new(self), error }),
+    pub fn new(mut session: Session, options: GenerateOptions) -> Result<Self, RefusedGeneration> {
+        match start::start(&mut session, options) {
+            Ok(run) => Ok(Self { session: Some(session), run, progress: Progress::Prompt }),
+            Err(error) => Err(RefusedGeneration { session: Box::new(session), error }),
         }
     }
 }
@@ -170,7 +172,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
     /// # Errors
     /// As [`Session::prefill`]. After any error except a cancellation, a further call continues after the
     /// finished chunks.
-    pub fn prefill(&mut self, progress: impl FnMut(usize, usize)) -> Result<(), GenerateError> {
+    pub fn prefill(&mut self, progress: impl FnMut(u64, u64)) -> Result<(), GenerateError> {
         if !matches!(self.progress, Progress::Prompt) {
             return Ok(());
         }

@@ -19,8 +19,8 @@ use crate::kernels::FloatEnv;
 ///
 /// - A generation that [awaits no pass](Generation::awaits_pass) is left as it is: events of its newest step have not
 ///   been taken, or its output has ended.
-/// - A generation whose prompt is not prefilled is prefilled first. An app that prefills in chunks calls
-///   [`Session::prefill_chunk`] before.
+/// - A generation whose prompt is not prefilled is prefilled first. For prompts that may
+///   not delay the others, an app calls [`Session::prefill`] before.
 /// - Generations of one engine share passes. A generation of another engine, of a model of static graphs, or with a
 ///   pruned session ([`SessionOptions::pruning`](crate::SessionOptions::pruning) and a predictor) runs its step alone.
 ///
@@ -37,7 +37,7 @@ use crate::kernels::FloatEnv;
 /// for text in ["The roof", "The tap"] {
 ///     let mut session = engine.session(SessionOptions::default())?;
 ///     session.append_text(text, SpecialTokens::AsText)?;
-///     generations.push(session.into_generation(GenerateOptions::default())?);
+///     generations.push(OwnedGeneration::new(session, GenerateOptions::default())?);
 /// }
 /// while generations.iter().any(|generation| generation.awaits_pass()) {
 ///     refrain::step_together(&mut generations.iter_mut().collect::<Vec<_>>());

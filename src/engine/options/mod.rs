@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cancel::CancelToken;
 use crate::draft::{CostProfile, DraftSource, EchoConfig, ReuseConfig};
-use crate::face::setters;
+use crate::face::internals;
 use crate::kernels::{IsaKind, KvType};
 use crate::model::ModelConfig;
 use crate::model::graphs::Switching;
@@ -47,9 +47,9 @@ pub struct EngineOptions {
     /// otherwise. Static graphs that have no stored times are measured anyway.
     pub measure_time: Option<Duration>,
     /// Step costs by rows and context length, from
-    /// [`Engine::measure_profile`](crate::engine::Engine::measure_profile). The profile is ignored if it was
+    /// [`Device::measure_profile`](crate::device::Device::measure_profile). The profile is ignored if it was
     /// measured on another CPU, model shape, instruction set or number of threads, or with another KV cache
-    /// type than the session's. [`Session::profile_mismatch`](crate::engine::Session::profile_mismatch)
+    /// type than the session's. [`Device::profile_mismatch`](crate::device::Device::profile_mismatch)
     /// reports the mismatch.
     pub profile: Option<MachineProfile>,
     /// Maximum bytes of weights that a model of static graphs holds at a time. `None`: the minimum, which is
@@ -69,21 +69,6 @@ pub struct EngineOptions {
     pub history_total_tokens_max: Option<usize>,
 }
 
-setters!(EngineOptions {
-    with_n_threads: n_threads: Option<usize>,
-    with_isa: isa: Option<IsaKind>,
-    with_quantize: quantize: Quantize,
-    with_packed_access: packed_access: PackedAccess,
-    with_cost_profile: cost_profile: Option<CostProfile>,
-    with_measure_time: measure_time: Option<Duration>,
-    with_profile: profile: Option<MachineProfile>,
-    with_graph_memory_max: graph_memory_max: Option<u64>,
-    with_graph_switching: graph_switching: Switching,
-    with_streaming: streaming: Option<StreamOptions>,
-    with_history_tokens_max: history_tokens_max: Option<u32>,
-    with_history_total_tokens_max: history_total_tokens_max: Option<usize>,
-});
-
 /// Options of a draft model. No option changes the output.
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -96,15 +81,10 @@ pub struct DraftModelOptions {
     pub cost_profile: Option<CostProfile>,
 }
 
-setters!(DraftModelOptions {
-    with_quantize: quantize: Quantize,
-    with_packed_access: packed_access: PackedAccess,
-    with_cost_profile: cost_profile: Option<CostProfile>,
-});
-
 /// Whether a session drafts, and from which draft sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Drafting {
     /// All draft sources. The tree builder decides at every step and may choose an empty draft.
     #[default]
@@ -128,6 +108,7 @@ pub enum Drafting {
 /// one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Calibration {
     /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: [echo](SessionOptions::echo), as configured there or with
     /// [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on: [`InContext`](Self::InContext). Otherwise `Off`.
@@ -202,32 +183,15 @@ pub struct SessionOptions {
     pub projection_rows: usize,
 }
 
-setters!(SessionOptions {
-    with_context_len: context_len: Option<usize>,
-    with_kv_type: kv_type: KvType,
-    with_window_cache: window_cache: WindowCache,
-    with_drafting: drafting: Drafting,
-    with_policy: policy: DraftPolicy,
-    with_draft_model: draft_model: bool,
-    with_calibration: calibration: Calibration,
-    with_echo: echo: Option<EchoConfig>,
-    with_reuse: reuse: Option<ReuseConfig>,
-    with_pruning: pruning: Option<PruningConfig>,
-    with_namespace: namespace: String,
-    with_history: history: bool,
-    with_verify_rows_max: verify_rows_max: usize,
-    with_verify_lens: verify_lens: Vec<usize>,
-    with_prefill_chunk: prefill_chunk: usize,
-    with_projection_rows: projection_rows: usize,
-});
-
 /// Maximum default context length, in tokens. It bounds the KV cache of a 1.5 B model to about 100 MB.
 pub const CONTEXT_LEN_DEFAULT_MAX: usize = 4096;
 
 impl SessionOptions {
-    /// The context length for a model of this configuration, in tokens.
-    pub fn context_len(&self, config: &ModelConfig) -> usize {
-        self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+    internals! {
+        /// The context length for a model of this configuration, in tokens.
+        fn context_len_for(&self, config: &ModelConfig) -> usize {
+            self.context_len.unwrap_or_else(|| config.context_len.min(CONTEXT_LEN_DEFAULT_MAX))
+        }
     }
 
     /// Whether the target's rows are read for drafts.
@@ -289,17 +253,6 @@ pub struct GenerateOptions {
     /// [`Generation::cancel_token`](crate::Generation::cancel_token).
     pub cancel: CancelToken,
 }
-
-setters!(GenerateOptions {
-    with_max_tokens: max_tokens: usize,
-    with_sampling: sampling: Sampling,
-    with_stop: stop: Vec<String>,
-    with_stop_tokens: stop_tokens: Vec<TokenId>,
-    with_ignore_eos: ignore_eos: bool,
-    with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
-    with_sources: sources: Vec<Box<dyn DraftSource>>,
-    with_cancel: cancel: CancelToken,
-});
 
 /// Maximum bytes of a stop string. Text that may become a stop string is held back.
 pub const STOP_BYTES_MAX: usize = 1024;

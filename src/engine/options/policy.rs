@@ -3,12 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::draft::VERIFY_ROWS_MAX;
-use crate::face::setters;
 
 /// When a session drafts, and how many rows. No value changes the output.
 ///
-/// The device state ([`Engine::set_thermal_state`](crate::engine::Engine::set_thermal_state),
-/// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)) bounds every choice.
+/// The device state ([`Device::set_thermal_state`](crate::device::Device::set_thermal_state),
+/// [`Device::set_memory_pressure`](crate::device::Device::set_memory_pressure)) bounds every choice.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
@@ -32,16 +31,10 @@ impl Default for DraftPolicy {
     }
 }
 
-setters!(DraftPolicy {
-    with_rows: rows: DraftRows,
-    with_floor: floor: Option<AcceptanceFloor>,
-    with_skip: skip: SkipRules,
-    with_stake: stake: Option<f32>,
-});
-
 /// Number of draft rows per step, without the root: the *k* of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum DraftRows {
     /// The tree builder weighs the gain of each row against its measured cost.
     #[default]
@@ -76,12 +69,6 @@ pub struct AcceptanceFloor {
     pub pause: usize,
 }
 
-setters!(AcceptanceFloor {
-    with_window: window: usize,
-    with_rate_min: rate_min: f32,
-    with_pause: pause: usize,
-});
-
 impl AcceptanceFloor {
     /// Maximum steps of a window or a pause.
     pub const STEPS_MAX: usize = 1 << 16;
@@ -111,8 +98,3 @@ pub struct SkipRules {
     pub available_bytes_min: u64,
 }
 
-setters!(SkipRules {
-    with_tokens_min: tokens_min: usize,
-    with_temperature_max: temperature_max: Option<f32>,
-    with_available_bytes_min: available_bytes_min: u64,
-});

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::face::internals;
 use crate::kernels::SPIN_TIME_DEFAULT;
 
 /// Thermal state of the device, with the levels of iOS (`ProcessInfo.ThermalState`). No state changes the
 /// output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum ThermalState {
     /// Normal: nothing is bounded. Android: `THERMAL_STATUS_NONE`, `LIGHT`.
     #[default]
@@ -37,19 +39,21 @@ impl ThermalState {
         }
     }
 
-    /// Maximum draft rows of a step, without the root.
-    pub fn draft_rows_max(self) -> usize {
-        match self {
-            Self::Nominal => usize::MAX,
-            // With the root: whole batches of 16 and of 8 rows.
-            Self::Fair => 15,
-            Self::Serious => 7,
-            Self::Critical => 0,
+    internals! {
+        /// Maximum draft rows of a step, without the root.
+        fn draft_rows_max(self) -> usize {
+            match self {
+                Self::Nominal => usize::MAX,
+                // With the root: whole batches of 16 and of 8 rows.
+                Self::Fair => 15,
+                Self::Serious => 7,
+                Self::Critical => 0,
+            }
         }
     }
 
     /// Number of computing threads, of `n_threads`.
-    pub fn n_threads(self, n_threads: usize) -> usize {
+    pub(crate) fn n_threads(self, n_threads: usize) -> usize {
         match self {
             Self::Nominal | Self::Fair => n_threads,
             Self::Serious => n_threads.div_ceil(2),
@@ -62,6 +66,7 @@ impl ThermalState {
 /// output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum MemoryPressure {
     /// Memory suffices. Released buffers are rebuilt when needed. Android: below `TRIM_MEMORY_RUNNING_LOW`.
     #[default]
@@ -102,12 +107,14 @@ impl MemoryPressure {
         }
     }
 
-    /// Maximum draft rows of a step, without the root.
-    pub fn draft_rows_max(self) -> usize {
-        match self {
-            Self::Normal => usize::MAX,
-            Self::Warning => 7,
-            Self::Critical => 0,
+    internals! {
+        /// Maximum draft rows of a step, without the root.
+        fn draft_rows_max(self) -> usize {
+            match self {
+                Self::Normal => usize::MAX,
+                Self::Warning => 7,
+                Self::Critical => 0,
+            }
         }
     }
 }
@@ -116,6 +123,7 @@ impl MemoryPressure {
 /// step; longer waits sleep and wake up some µs later. No state changes the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum PowerState {
     /// On mains: 100 µs, so that the threads stay awake while a step drafts.
     #[default]
@@ -130,7 +138,7 @@ impl PowerState {
     const ALL: [Self; 3] = [Self::Mains, Self::Battery, Self::Saver];
 
     /// Maximum time that an idle thread spins.
-    pub fn spin_time(self) -> Duration {
+    pub(crate) fn spin_time(self) -> Duration {
         match self {
             Self::Mains => SPIN_TIME_DEFAULT,
             Self::Battery => Duration::from_micros(30),
@@ -141,7 +149,7 @@ impl PowerState {
 
 /// The newest reports. Every session of an engine reads them at its next step.
 #[derive(Debug, Default)]
-pub(crate) struct Device {
+pub(crate) struct DeviceState {
     thermal: AtomicU8,
     power: AtomicU8,
     /// The call count, with the level in the lowest byte. Each call makes sessions release again, even at an
@@ -156,7 +164,7 @@ pub(crate) struct PressureReport {
     pub(crate) level: MemoryPressure,
 }
 
-impl Device {
+impl DeviceState {
     pub(crate) fn set_thermal(&self, state: ThermalState) {
         self.thermal.store(state as u8, Ordering::Relaxed);
     }
@@ -228,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_call_is_news() {
-        let device = Device::default();
+        let device = DeviceState::default();
         assert_eq!((device.thermal(), device.pressure()), (ThermalState::Nominal, PressureReport::default()));
         for level in MemoryPressure::ALL.into_iter().chain([MemoryPressure::Critical]) {
             let before = device.pressure();

@@ -17,7 +17,7 @@ mod floor;
 
 pub(crate) use account::Owed;
 pub use account::{Account, StepTime};
-pub(crate) use device::{Device, PressureReport};
+pub(crate) use device::{DeviceState, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
 
 use crate::engine::options::{DraftPolicy, DraftRows, SkipRules};

@@ -48,10 +48,9 @@ impl Conversation {
 
     /// Sets the chat template's options. If they contain no date, the date of the first answer is kept.
     pub(super) fn set_chat_options(&mut self, options: ChatOptions) {
-        self.chat = match (options.date(), self.chat.date()) {
-            (None, Some(date)) => options.with_date(date),
-            _ => options,
-        };
+        let date = options.date.or(self.chat.date);
+        self.chat = options;
+        self.chat.date = date;
         self.is_encoded = self.messages.is_empty();
     }
 
@@ -75,8 +74,11 @@ impl Conversation {
         if !self.messages.is_empty() {
             let turn = match reasoning {
                 "" => Message::new(Role::Assistant, tokenizer.answer_text(answer).unwrap_or(answer)),
-                _ => Message::new(Role::Assistant, answer.trim_start())
-                    .with_reasoning_content(reasoning.trim()),
+                _ => {
+                    let mut turn = Message::new(Role::Assistant, answer.trim_start());
+                    turn.reasoning_content = Some(reasoning.trim().to_owned());
+                    turn
+                }
             };
             self.messages.push(turn);
             self.n_settled = self.messages.len();
@@ -116,8 +118,8 @@ impl Conversation {
 
     /// Encodes the turns; `None` if the tokens are already their encoding.
     pub(super) fn encode(&mut self, tokenizer: &Tokenizer) -> Result<Option<Vec<TokenId>>, TokenizerError> {
-        if !self.is_encoded && self.chat.date().is_none() {
-            self.chat = std::mem::take(&mut self.chat).with_date(ChatDate::now());
+        if !self.is_encoded {
+            self.chat.date.get_or_insert_with(ChatDate::now);
         }
         match (self.is_encoded, self.messages.is_empty()) {
             (true, _) => Ok(None),

@@ -21,7 +21,8 @@ use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
 use crate::error::SessionError;
-use crate::profile::{MachineProfile, ProfileMismatch};
+use crate::face::internals;
+use crate::profile::MachineProfile;
 use refrain_tokenizer::{ChatOptions, Message, Role, SpecialTokens};
 use refrain_trees::TokenId;
 
@@ -31,7 +32,7 @@ const CONTEXT_STEP: usize = 32;
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
 pub(in crate::engine) use sources::Sources;
-pub use state::{Restoration, StateKey};
+pub use state::{SessionState, SessionStateMut, StateKey};
 pub(in crate::engine) use target::{PassStates, TargetState, Verified};
 pub use trace::{LogitsReceiver, Score, Traced};
 
@@ -150,26 +151,26 @@ impl Session {
         Ok(self.drafting.sources.add_own(source, &self.conversation.tokens)?)
     }
 
-    /// Makes the session draft from, and add to, the lists of `echo`, instead of those of the engine's
-    /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
-    /// without echo ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
-    pub fn share_echo(&mut self, echo: &EchoStore) {
-        if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
-            let source = Box::new(PredictionsSource::with_echo(config, echo, self.options.reuse));
-            self.drafting.sources.exchange(source, &self.conversation.tokens);
+    internals! {
+        /// Makes the session draft from, and add to, the lists of `echo`, instead of those of the engine's
+        /// [history](crate::Engine::history). For lists that are kept elsewhere, such as on a disk. No effect on a session
+        /// without echo ([`SessionOptions::echo`], [`Calibration::Auto`](crate::engine::Calibration::Auto)).
+        fn share_echo(&mut self, echo: &EchoStore) {
+            if let Some(config) = self.options.echo.filter(|_| self.options.drafting == Drafting::Auto) {
+                let source = Box::new(PredictionsSource::with_echo(config, echo, self.options.reuse));
+                self.drafting.sources.exchange(source, &self.conversation.tokens);
+            }
         }
-    }
 
-    /// The names of the session's draft sources, in their order; empty if it does not draft.
-    pub fn source_names(&self) -> Vec<SourceName> {
-        self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
-    }
+        /// The names of the session's draft sources, in their order; empty if it does not draft.
+        fn source_names(&self) -> Vec<SourceName> {
+            self.drafting.sources.own().iter().map(|source| source.name().into()).collect()
+        }
 
-    /// Why this session ignores the engine's stored profile; `None` if it uses the profile or none was given.
-    pub fn profile_mismatch(&self) -> Option<ProfileMismatch> {
-        let profile = self.shared.profile.as_ref();
-        let kv_mismatch = profile.and_then(|profile| profile.key().kv_mismatch(self.options.kv_type));
-        kv_mismatch.or_else(|| self.shared.profile_mismatch.clone())
+        /// Bytes of drafting: the sources, the tree builder, and the projection matrix of calibration.
+        fn draft_memory_usage(&self) -> usize {
+            self.drafting.memory_usage() + self.target.reader.as_ref().map_or(0, Reader::memory_usage)
+        }
     }
 
     /// The stored profile, if it matches this session.
@@ -246,15 +247,10 @@ impl Session {
         })
     }
 
-    /// Bytes of the KV cache and of drafting.
-    pub fn memory_usage(&self) -> usize {
-        self.target.kv.memory_usage() + self.draft_memory_usage()
-    }
-
-    /// Bytes of drafting: the sources, the tree builder, and the projection matrix of calibration. The
+    /// Bytes of the KV cache and of drafting: the sources, the tree builder, and the projection matrix of calibration. The
     /// [`HistoryStore`](crate::HistoryStore) reports its own bytes.
-    pub fn draft_memory_usage(&self) -> usize {
-        self.drafting.memory_usage() + self.target.reader.as_ref().map_or(0, Reader::memory_usage)
+    pub fn memory_usage(&self) -> u64 {
+        (self.target.kv.memory_usage() + self.draft_memory_usage()) as u64
     }
 
     /// Passes new committed tokens to the sources. While memory pressure is critical, the sources receive
@@ -319,7 +315,8 @@ mod tests {
         let path = dir.path().join("target.refrain");
         let source = Checkpoint::open(format!("{fixtures}/target.gguf")).unwrap();
         pack(&source, &path, LoadOptions::default()).unwrap();
-        let streaming = StreamOptions { pinned_first: 3, ..StreamOptions::new(Pinned::Layers(3)) };
+        let mut streaming = StreamOptions::new(Pinned::Layers(3));
+        streaming.pinned_first = 3;
         let options = EngineOptions {
             n_threads: Some(1),
             streaming: Some(streaming),
@@ -340,7 +337,8 @@ mod tests {
     #[test]
     fn costs_follow_a_growing_context_and_come_back_from_it() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         let mut session = engine.session(SessionOptions::default()).unwrap();
         let measured = session.shared.context_costs.clone().expect("measured while loading");
         let empty = CostProfile::from_measurements(&[(1, 100.0), (8, 150.0), (32, 400.0)]);

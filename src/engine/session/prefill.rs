@@ -7,6 +7,7 @@ use crate::cancel::CancelToken;
 use crate::draft::HiddenStates;
 use crate::engine::stats::Stopwatch;
 use crate::error::GenerateError;
+use crate::face::internals;
 use crate::model::state::Purpose;
 use crate::model::transformer::{ForwardError, PassEnd};
 
@@ -22,41 +23,43 @@ impl Session {
     pub fn prefill(
         &mut self,
         cancel: &CancelToken,
-        progress: impl FnMut(usize, usize),
+        progress: impl FnMut(u64, u64),
     ) -> Result<(), GenerateError> {
         self.encode_turns()?;
         self.prefill_tokens(cancel, progress, &mut 0.0)
     }
 
-    /// Prefills the next chunk of at most [`SessionOptions::prefill_chunk`](crate::SessionOptions::prefill_chunk) tokens.
-    /// Returns the prompt tokens in the KV cache and those that it will contain: equal if nothing is left to do.
-    ///
-    /// An app that lets other work run between the chunks of a long prompt calls this instead of
-    /// [`prefill`](Self::prefill).
-    ///
-    /// # Errors
-    /// As [`prefill`](Self::prefill).
-    pub fn prefill_chunk(&mut self, cancel: &CancelToken) -> Result<(usize, usize), GenerateError> {
-        self.encode_turns()?;
-        let (end, pass_end) = self.prepare_prefill(cancel);
-        if self.target.kv.len() < end {
-            self.prefill_next(end, pass_end, cancel, &mut 0.0)?;
+    internals! {
+        /// Prefills the next chunk of at most [`SessionOptions::prefill_chunk`](crate::SessionOptions::prefill_chunk) tokens.
+        /// Returns the prompt tokens in the KV cache and those that it will contain: equal if nothing is left to do.
+        ///
+        /// An app that lets other work run between the chunks of a long prompt calls this instead of
+        /// [`prefill`](Self::prefill).
+        ///
+        /// # Errors
+        /// As [`prefill`](Self::prefill).
+        fn prefill_chunk(&mut self, cancel: &CancelToken) -> Result<(usize, usize), GenerateError> {
+            self.encode_turns()?;
+            let (end, pass_end) = self.prepare_prefill(cancel);
+            if self.target.kv.len() < end {
+                self.prefill_next(end, pass_end, cancel, &mut 0.0)?;
+            }
+            Ok((self.target.kv.len(), end))
         }
-        Ok((self.target.kv.len(), end))
     }
 
     /// As [`prefill`](Self::prefill), for encoded turns. Adds the time of calibration to `calibrate_us`.
     pub(in crate::engine) fn prefill_tokens(
         &mut self,
         cancel: &CancelToken,
-        mut progress: impl FnMut(usize, usize),
+        mut progress: impl FnMut(u64, u64),
         calibrate_us: &mut f64,
     ) -> Result<(), GenerateError> {
         let (end, pass_end) = self.prepare_prefill(cancel);
         let start = self.target.kv.len();
         while self.target.kv.len() < end {
             self.prefill_next(end, pass_end, cancel, calibrate_us)?;
-            progress(self.target.kv.len() - start, end - start);
+            progress((self.target.kv.len() - start) as u64, (end - start) as u64);
         }
         // The next turn often changes how this answer is written, and goes on from here.
         self.target.kv.checkpoint(self.shared.compute(), Purpose::Prompt);

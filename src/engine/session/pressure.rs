@@ -1,7 +1,7 @@
 //! Memory pressure: a session releases buffers that can be rebuilt, and if it waits, its KV cache.
 //!
 //! A KV cache is dropped, and the tokens are prefilled again when the session goes on. The library has no place on disk to which it
-//! could be moved; an app that has one writes it there before ([`Session::write_state`]), and then restores it instead.
+//! could be moved; an app that has one writes it there before ([`SessionState::write`](crate::state::SessionState::write)), and then restores it instead.
 
 use super::Session;
 use crate::cancel::CancelToken;
@@ -13,7 +13,7 @@ use crate::model::Workspace;
 
 impl Session {
     /// Handles the newest memory pressure report now instead of at the next step; see
-    /// [`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure). For sessions that wait.
+    /// [`Device::set_memory_pressure`](crate::device::Device::set_memory_pressure). For sessions that wait.
     ///
     /// If the pressure is critical, it also gives up the KV cache. The tokens stay: the next prefill or generation computes them again, with
     /// the same bits, so a session that will go on at once is better left alone.
@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn a_session_that_does_not_draft_gets_no_reader_after_memory_pressure() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
-        let engine = Engine::open(path, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         for (drafting, reads) in
             [(Drafting::Off, false), (Drafting::OwnSources, false), (Drafting::Auto, true)]
         {
@@ -96,7 +97,7 @@ mod tests {
             let mut session = engine.session(options).unwrap();
             assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}");
             for level in [MemoryPressure::Warning, MemoryPressure::Normal] {
-                engine.set_memory_pressure(level);
+                engine.device().set_memory_pressure(level);
                 session.release_memory();
             }
             assert_eq!(session.target.reader.is_some(), reads, "{drafting:?}, after memory pressure");

@@ -266,7 +266,7 @@ impl Sources {
 
     /// Bytes of the sources.
     pub(super) fn memory_usage(&self) -> usize {
-        self.list.iter().map(|source| source.memory_usage()).sum()
+        self.list.iter().map(|source| source.memory_usage()).sum::<u64>() as usize
     }
 }
 

@@ -25,7 +25,7 @@ impl Session {
     pub(in crate::engine) fn new(shared: Arc<Shared>, options: SessionOptions) -> Result<Self, SessionError> {
         let options = fitted_to_graphs(&shared, options);
         let config = shared.model.config();
-        let context_len = options.context_len(config);
+        let context_len = options.context_len_for(config);
         check_options(&options, context_len, config.context_len)?;
         let options = with_settled_calibration(&shared, options);
         let Drafters { sources, reader, own_rows, bounds } = Drafters::new(&shared, &options, context_len)?;

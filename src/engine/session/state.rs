@@ -8,7 +8,7 @@
 //! ```
 //!
 //! and it is restored as a whole, behind all tokens before it. Recurrent layers know their state at the newest position, at the end of the
-//! newest prompt, and where [`Session::remember_state`] asked for it.
+//! newest prompt, and where [`SessionStateMut::remember`] asked for it.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,7 +30,7 @@ const STATE_VERSION: u32 = 2;
 /// The same for the state of recurrent layers; other models' keys do not depend on it.
 const RECURRENT_STATE_VERSION: u32 = 1;
 
-/// A hash of everything besides the tokens that determines the bits of a session's [state](Session::write_state):
+/// A hash of everything besides the tokens that determines the bits of a session's [state](SessionState::write):
 /// weights and hyper-parameters as loaded, tokenizer, type of the KV cache, and the version of the arithmetic; also the
 /// context, if rotations depend on it.
 ///
@@ -53,89 +53,83 @@ impl fmt::Display for StateKey {
 }
 
 impl Session {
-    /// Encodes the turns, and returns the tokens that [`Session::generate`] continues. Keys and values of the longest
-    /// common prefix of new and old tokens stay.
-    ///
-    /// # Errors
-    /// The template fails, or the tokens do not fit: the newest turn is removed if it was appended since the last
-    /// encoding; everything else is unchanged.
-    pub fn encode(&mut self) -> Result<&[TokenId], SessionError> {
-        self.encode_turns()?;
-        Ok(&self.conversation.tokens)
+    /// The keys, values and recurrent states of this session, to be written elsewhere.
+    pub fn state(&self) -> SessionState<'_> {
+        SessionState { session: self }
     }
 
+    /// Restores keys, values and recurrent states.
+    pub fn state_mut(&mut self) -> SessionStateMut<'_> {
+        SessionStateMut { end: self.target.kv.len(), session: self }
+    }
+}
+
+/// What a [`Session`] has computed: keys, values and recurrent states.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionState<'a> {
+    session: &'a Session,
+}
+
+impl SessionState<'_> {
     /// Number of [`tokens`](Session::tokens), from the first on, whose keys and values are computed.
     pub fn n_cached_tokens(&self) -> usize {
-        self.target.kv.len()
+        self.session.target.kv.len()
     }
 
     /// The key under which this session's state is valid. For a model that is not packed, the first call reads its
     /// weights once.
-    pub fn state_key(&self) -> StateKey {
+    pub fn key(&self) -> StateKey {
         let mut hash = Xxh3::new();
         hash.update(&STATE_VERSION.to_le_bytes());
         // Numbers have the byte order of the machine.
         hash.update(&1u32.to_ne_bytes());
-        hash.update(&self.shared.model.identity().to_bits().to_le_bytes());
-        hash.update(&self.shared.tokenizer.fingerprint().to_le_bytes());
-        hash.update(self.options.kv_type.name().as_bytes());
-        let ropes = &self.shared.model.config().ropes;
+        hash.update(&self.session.shared.model.identity().to_bits().to_le_bytes());
+        hash.update(&self.session.shared.tokenizer.fingerprint().to_le_bytes());
+        hash.update(self.session.options.kv_type.name().as_bytes());
+        let ropes = &self.session.shared.model.config().ropes;
         if ropes.iter().any(|rope| depends_on_context(&rope.scaling)) {
-            hash.update(&(self.target.kv.context_len() as u64).to_le_bytes());
+            hash.update(&(self.session.target.kv.context_len() as u64).to_le_bytes());
         }
-        if self.target.kv.state_ends().is_some() {
+        if self.session.target.kv.state_ends().is_some() {
             hash.update(&RECURRENT_STATE_VERSION.to_le_bytes());
         }
         StateKey(hash.digest128())
     }
 
-    /// Bytes of the [state](Self::write_state) of `n_tokens` tokens.
-    pub fn state_bytes(&self, n_tokens: usize) -> u64 {
-        self.keys_values_bytes(n_tokens).saturating_add(self.target.kv.recurrent_state_bytes())
+    /// Bytes of the [state](Self::write) of `n_tokens` tokens.
+    pub fn bytes(&self, n_tokens: usize) -> u64 {
+        self.keys_values_bytes(n_tokens).saturating_add(self.session.target.kv.recurrent_state_bytes())
     }
 
     /// Bytes of the [keys and values](Self::write_keys_values) of `n_tokens` tokens: less than
-    /// [`state_bytes`](Self::state_bytes) if the model has recurrent layers.
+    /// [`bytes`](Self::bytes) if the model has recurrent layers.
     pub fn keys_values_bytes(&self, n_tokens: usize) -> u64 {
-        self.target.kv.state_bytes(n_tokens)
+        self.session.target.kv.state_bytes(n_tokens)
     }
 
-    /// Positions at which a [state](Self::write_state) can end, in rising order: the number of
+    /// Positions at which a [state](Self::write) can end, in rising order: the number of
     /// [cached tokens](Self::n_cached_tokens), the end of the newest prompt that was prefilled, and the position of the newest
-    /// [`remember_state`](Self::remember_state), as far as truncation has not removed them. `None` without recurrent layers:
+    /// [`remember`](SessionStateMut::remember), as far as truncation has not removed them. `None` without recurrent layers:
     /// then a state can end at every position.
-    pub fn state_ends(&self) -> Option<Vec<usize>> {
-        self.target.kv.state_ends()
+    pub fn ends(&self) -> Option<Vec<usize>> {
+        self.session.target.kv.state_ends()
     }
 
-    /// Makes prefills that come past `position` remember the state of recurrent layers there, so that a state can
-    /// [end](Self::state_ends) at it. A later call replaces an earlier one. Positions behind which tokens are cached already are
-    /// ignored, as is every call without recurrent layers. Takes the memory of one recurrent state; the output is unchanged.
-    pub fn remember_state(&mut self, position: usize) {
-        let kv = &mut self.target.kv;
-        if kv.is_recurrent() && position >= kv.len() {
-            self.remembered = Some(position);
-            if position == kv.len() {
-                kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
-            }
-        }
-    }
-
-    /// Appends the state of the tokens in `range`, [`state_bytes`](Self::state_bytes) of it, to `out`: their keys and
+    /// Appends the state of the tokens in `range`, [`bytes`](Self::bytes) of it, to `out`: their keys and
     /// values in the layout of the KV cache, then the state of recurrent layers at the end of the range. Equal tokens up to the
     /// end of the range give equal bytes.
     ///
     /// # Errors
-    /// The tokens are not computed; recurrent layers do not know their state at the end of the range
-    /// ([`state_ends`](Self::state_ends) lists where they do); there is no memory for a copy of it; or layers with a window do not keep all
-    /// tokens. `out` is unchanged.
-    pub fn write_state(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
+    /// The tokens are not computed; recurrent layers do not know their state at the end of the range ([`ends`](Self::ends) lists
+    /// where they do); there is no memory for a copy of it; or layers with a window do not keep all tokens. `out` is unchanged.
+    pub fn write(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let (start, end) = (out.len(), range.end);
         self.write_keys_values(range, out)?;
-        let written = match self.state_ends() {
+        let written = match self.ends() {
             Some(known) if !known.contains(&end) => Err(SessionProblem::StateEnd { end, known }),
             Some(_) => {
-                let written = self.target.kv.write_recurrent_state(self.shared.compute(), end, out);
+                let written =
+                    self.session.target.kv.write_recurrent_state(self.session.shared.compute(), end, out);
                 written.map_err(|AllocError { bytes, .. }| SessionProblem::StateMemory { bytes })
             }
             None => Ok(()),
@@ -143,27 +137,77 @@ impl Session {
         Ok(written.inspect_err(|_| out.truncate(start))?)
     }
 
-    /// As [`write_state`](Self::write_state) without the state of recurrent layers: a part of a
+    /// As [`write`](Self::write) without the state of recurrent layers: a part of a
     /// [`Restoration`] that continues behind it.
     ///
     /// # Errors
     /// The tokens are not computed, or layers with a window do not keep all tokens. `out` is unchanged.
     pub fn write_keys_values(&self, range: Range<usize>, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let n_cached = self.n_cached_tokens();
-        if self.target.kv.is_bounded() {
+        if self.session.target.kv.is_bounded() {
             return Err(SessionProblem::BoundedWindows.into());
         }
         if range.start > range.end || range.end > n_cached {
             return Err(SessionProblem::StateRange { start: range.start, end: range.end, n_cached }.into());
         }
-        self.target.kv.write_state(range, out);
+        self.session.target.kv.write_state(range, out);
         Ok(())
+    }
+}
+
+/// As [`SessionState`], for a session that takes a state instead of computing it: as a whole, or from the states of consecutive ranges.
+///
+/// With recurrent layers, [keys and values](SessionState::write_keys_values) alone are a part too. They count once a part behind them
+/// brings the [state](SessionState::write) of these layers. If none does, they are given up when this value is dropped: the session is then
+/// as the last part with such a state left it.
+///
+/// ```no_run
+/// # use refrain::{Engine, EngineOptions, SessionError, SessionOptions, TokenId};
+/// # fn restore(session: &mut refrain::Session, tokens: &[TokenId], parts: [&[u8]; 2]) -> Result<(), SessionError> {
+/// let mut state = session.state_mut();
+/// state.add(0, &tokens[..64], parts[0])?; // of `write_keys_values(0..64, …)`
+/// state.add(64, &tokens[64..99], parts[1])?; // of `write(64..99, …)`
+/// assert_eq!(session.state().n_cached_tokens(), 99);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SessionStateMut<'a> {
+    session: &'a mut Session,
+    /// The position after the tokens whose keys and values are there.
+    end: usize,
+}
+
+impl<'a> SessionStateMut<'a> {
+    /// Encodes the turns, and returns the tokens that [`Session::generate`] continues. Keys and values of the longest
+    /// common prefix of new and old tokens stay.
+    ///
+    /// # Errors
+    /// The template fails, or the tokens do not fit: the newest turn is removed if it was appended since the last
+    /// encoding; everything else is unchanged.
+    pub fn encode(self) -> Result<&'a [TokenId], SessionError> {
+        self.session.encode_turns()?;
+        Ok(&self.session.conversation.tokens)
+    }
+
+    /// Makes prefills that come past `position` remember the state of recurrent layers there, so that a state can
+    /// [end](SessionState::ends) at it. A later call replaces an earlier one. Positions behind which tokens are cached already are
+    /// ignored, as is every call without recurrent layers. Takes the memory of one recurrent state; the output is unchanged.
+    pub fn remember(self, position: usize) {
+        let Session { shared, target, remembered, .. } = self.session;
+        let kv = &mut target.kv;
+        if kv.is_recurrent() && position >= kv.len() {
+            *remembered = Some(position);
+            if position == kv.len() {
+                kv.checkpoint(shared.compute(), Purpose::Snapshot);
+            }
+        }
     }
 
     /// Takes a state instead of computing it. `tokens` and `state` were those of a session with the same
-    /// [key](Self::state_key), from position `first` on, and the tokens before `first` were the same as here.
+    /// [key](SessionState::key), from position `first` on, and the tokens before `first` were the same as here.
     ///
-    /// Restored are the positions behind the [cached](Self::n_cached_tokens) ones, as far as `tokens` agree with this
+    /// Restored are the positions behind the [cached](SessionState::n_cached_tokens) ones, as far as `tokens` agree with this
     /// session's tokens, without the newest, which the next step computes. With recurrent layers, all tokens of the state must agree, and
     /// the newest must be behind them. Returns the number of restored positions, which is 0 if nothing more agrees. The output is the
     /// same as after a prefill. Calibration has no predictions for restored positions, so drafts may differ. No state is restored with
@@ -174,56 +218,20 @@ impl Session {
     /// # Errors
     /// Positions between the cached ones and `first` are missing, or the state has another length than these tokens need. The session is
     /// unchanged.
-    pub fn restore_state(
-        &mut self,
-        first: usize,
-        tokens: &[TokenId],
-        state: &[u8],
-    ) -> Result<usize, SessionError> {
-        let (given, expected) = (state.len() as u64, self.state_bytes(tokens.len()));
+    pub fn restore(mut self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
+        let (given, expected) = (state.len() as u64, self.session.state().bytes(tokens.len()));
         if given != expected {
             return Err(SessionProblem::StateLength { given, expected }.into());
         }
-        let n_cached = self.n_cached_tokens();
-        self.restoration().add(first, tokens, state).map(|end| end - n_cached)
+        let n_cached = self.session.state().n_cached_tokens();
+        self.add(first, tokens, state).map(|end| end - n_cached)
     }
 
-    /// Begins to restore a state that was written in parts.
-    pub fn restoration(&mut self) -> Restoration<'_> {
-        let end = self.n_cached_tokens();
-        Restoration { session: self, end }
-    }
-}
-
-/// A state that is restored from the states of consecutive ranges, made by [`Session::restoration`].
-///
-/// With recurrent layers, [keys and values](Session::write_keys_values) alone are a part too. They count once a part behind them
-/// brings the [state](Session::write_state) of these layers. If none does, they are given up when the value is dropped: the session is then
-/// as the last part with such a state left it.
-///
-/// ```no_run
-/// # use refrain::{Engine, EngineOptions, SessionError, SessionOptions, TokenId};
-/// # fn restore(session: &mut refrain::Session, tokens: &[TokenId], parts: [&[u8]; 2]) -> Result<(), SessionError> {
-/// let mut restoration = session.restoration();
-/// restoration.add(0, &tokens[..64], parts[0])?; // of `write_keys_values(0..64, …)`
-/// restoration.add(64, &tokens[64..99], parts[1])?; // of `write_state(64..99, …)`
-/// assert_eq!(session.n_cached_tokens(), 99);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Restoration<'a> {
-    session: &'a mut Session,
-    /// The position after the tokens whose keys and values are there.
-    end: usize,
-}
-
-impl Restoration<'_> {
-    /// Adds the state of a range, as [`Session::restore_state`] does, or its keys and values alone. Its first position may lie before
-    /// the end of what is there. Returns the position after the tokens that are there now.
+    /// Adds the state of a range, as [`restore`](Self::restore) does, or its [keys and values](SessionState::write_keys_values) alone, of
+    /// a state that was written in parts. Its first position may lie before the end of what is there. Returns the position after the tokens that are there now.
     ///
     /// # Errors
-    /// As [`Session::restore_state`]; what was added before stays.
+    /// As [`restore`](Self::restore); what was added before stays.
     pub fn add(&mut self, first: usize, tokens: &[TokenId], state: &[u8]) -> Result<usize, SessionError> {
         let Self { session, end: start } = self;
         if first > *start {
@@ -231,7 +239,7 @@ impl Restoration<'_> {
             return Err(SessionProblem::StateRange { start: first, end, n_cached: *start }.into());
         }
         let [keys_values, whole] =
-            [session.keys_values_bytes(tokens.len()), session.state_bytes(tokens.len())];
+            [session.state().keys_values_bytes(tokens.len()), session.state().bytes(tokens.len())];
         let given = state.len() as u64;
         if given != keys_values && given != whole {
             return Err(SessionProblem::StateLength { given, expected: whole }.into());

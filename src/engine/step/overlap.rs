@@ -36,11 +36,10 @@ mod tests {
     /// Three flows at 1 MB/ms: (µs of reads, µs of stalls) before drafting, after drafting and after the
     /// batch.
     fn flows(times: [(f64, f64); 3]) -> StepFlows {
-        let [began, drafted, ended] = times.map(|(read_us, stall_us)| Flow {
-            read_bytes: (read_us * 1e3) as u64,
-            read_us,
-            stall_us,
-            ..Flow::default()
+        let [began, drafted, ended] = times.map(|(read_us, stall_us)| {
+            let mut flow = Flow::default();
+            (flow.read_bytes, flow.read_us, flow.stall_us) = ((read_us * 1e3) as u64, read_us, stall_us);
+            flow
         });
         StepFlows { began, drafted, ended }
     }

@@ -11,7 +11,7 @@
 //!
 //! Passes take turns in the order of their arrival, since the ring has room for one pass. Between two passes,
 //! pinned layers can be released under memory pressure
-//! ([`Engine::set_memory_pressure`](crate::engine::Engine::set_memory_pressure)). When the pressure has
+//! ([`Device::set_memory_pressure`](crate::device::Device::set_memory_pressure)). When the pressure has
 //! ended, they are pinned again as they come through the ring.
 //!
 //! **Not checked.** Checksums of a packed file cover whole sections, and comparing them in every pass would
@@ -116,6 +116,7 @@ impl StreamedLayer {
 
 /// Memory for weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct StreamMemory {
     /// Bytes of pinned weights.
     pub pinned_bytes: u64,

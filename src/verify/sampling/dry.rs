@@ -20,6 +20,7 @@
 //! window: O(window) per visited node for any text. The result is a function of the text and the logits, so drafting
 //! does not change it.
 
+use crate::face::internals;
 use serde::{Deserialize, Serialize};
 
 use super::error::SamplingError;
@@ -39,6 +40,7 @@ const PENALTY_MAX: f64 = 1e30;
 /// off. A usual value is 0.8.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DryOptions {
     /// The penalty of a match of `allowed_length` tokens, 0..=100; 0 (the default) switches DRY off.
     pub multiplier: f32,
@@ -84,9 +86,11 @@ impl DryOptions {
         }
     }
 
-    /// Whether DRY is on.
-    pub fn is_on(&self) -> bool {
-        self.multiplier != 0.0
+    internals! {
+        /// Whether DRY is on.
+        fn is_on(&self) -> bool {
+            self.multiplier != 0.0
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), SamplingError> {

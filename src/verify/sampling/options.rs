@@ -13,6 +13,7 @@ use refrain_trees::TokenId;
 /// The method to choose the next token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Sampling {
     /// 0 (the default) takes the most likely token; larger values flatten the distribution. At most 100.
     pub temperature: f32,
@@ -95,7 +96,7 @@ impl Sampling {
     }
 
     /// Draws a seed if the options sample and contain no seed. Returns the generation's seed; `None` if it is greedy.
-    pub fn resolve_seed(&mut self) -> Option<u64> {
+    pub(crate) fn resolve_seed(&mut self) -> Option<u64> {
         if self.temperature == 0.0 {
             return None;
         }
@@ -109,7 +110,8 @@ impl Sampling {
     /// # use refrain::{Engine, EngineOptions, GenerateOptions, Sampling};
     /// # fn run(engine: &Engine) {
     /// let sampling = Sampling::default().with_model_defaults(engine.generation_defaults());
-    /// let options = GenerateOptions { sampling, ..GenerateOptions::default() };
+    /// let mut options = GenerateOptions::default();
+    /// options.sampling = sampling;
     /// # }
     /// ```
     pub fn with_model_defaults(self, stated: &GenerationDefaults) -> Self {

@@ -89,7 +89,8 @@ impl Assistant {
         let passages = [passage];
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
         let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options).with_max_tokens(n_output);
+        let mut generate = self.generate_options(&options);
+        generate.max_tokens = n_output;
         let dry = &mut generate.sampling.dry;
         if dry.output_only {
             dry.allowed_length = dry.allowed_length.max(LOOP_TOKENS_MIN);

@@ -355,7 +355,8 @@ impl Assistant {
         generate.sampling.dry = DryOptions::default();
         generate.sources = std::mem::take(&mut options.sources);
         generate.processors = std::mem::take(&mut options.processors);
-        let generate = Some(grammar.constrain(generate.with_stop(vec!["\n".to_owned()])));
+        generate.stop = vec!["\n".to_owned()];
+        let generate = Some(grammar.constrain(generate));
         let prompt =
             Prompt { messages: layout.turns, task: "ui", session: None, generate, alternative: None, kept };
         Ok(Job::new(self, options.cancel, options.priority, prompt, Choosing { screen }))

@@ -55,7 +55,7 @@ fn a_copy_of_similar_lines_is_the_same_with_and_without() {
         .map(|day| format!("- {day}: open from 8 to 12 and from 14 to 18\n"))
         .concat();
     let edited = |sampling: Sampling, drafting: Drafting| {
-        let session = SessionOptions::default().with_drafting(drafting);
+        let session = SessionOptions { drafting, ..SessionOptions::default() };
         let options = options().with_answer_tokens(200_usize).with_sampling(sampling).with_session(session);
         let assistant = Assistant::builder(engine()).options(options).build().unwrap();
         let job = assistant

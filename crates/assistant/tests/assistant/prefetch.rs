@@ -43,7 +43,8 @@ fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
 #[test]
 fn a_prompt_of_a_recurrent_model_is_prefetched_up_to_the_question() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/lfm2");
-    let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).expect("the golden model");
+    let engine = Engine::open(model, EngineOptions { n_threads: Some(1), ..EngineOptions::default() })
+        .expect("the golden model");
     let place = Place::new();
     let builder = || Assistant::builder(engine.clone()).options(support::options());
     let assistant = builder().store(place.path("store")).build().expect("builds");

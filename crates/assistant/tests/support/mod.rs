@@ -25,8 +25,9 @@ pub(crate) fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let open = || {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/target.gguf");
-        let options = EngineOptions::default().with_cost_profile(CostProfile::free_rows(100.0));
-        Engine::open(model, options.with_n_threads(1)).expect("the fixture model")
+        let cost_profile = Some(CostProfile::free_rows(100.0));
+        let options = EngineOptions { n_threads: Some(1), cost_profile, ..EngineOptions::default() };
+        Engine::open(model, options).expect("the fixture model")
     };
     ENGINE.get_or_init(open).clone()
 }
@@ -117,7 +118,7 @@ fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
 /// A session that decodes plainly.
 pub(crate) fn plain_session() -> Session {
     engine()
-        .session(SessionOptions::default().with_drafting(Drafting::Off).with_history(false))
+        .session(SessionOptions { drafting: Drafting::Off, history: false, ..SessionOptions::default() })
         .expect("starts")
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn plain(turns: &[(Role, &str)], sampling: Sampling) -> String {
     for &(role, text) in turns {
         session.append_message(Message::new(role, text)).expect("a turn");
     }
-    let options = GenerateOptions::default().with_max_tokens(80_usize).with_sampling(sampling);
+    let options = GenerateOptions { max_tokens: 80, sampling, ..GenerateOptions::default() };
     let mut text = String::new();
     for event in session.generate(options).expect("starts") {
         match event.expect("decodes") {

@@ -12,11 +12,11 @@ use std::path::Path;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use refrain::architecture::{Attention, Dense, FeedForward, Mixer, Norms, RopeScaling};
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::HiddenStates;
 use refrain::internals::kernels::dequantize;
 use refrain::internals::model::checkpoint::WeightId;
+use refrain::internals::model::config::{Attention, Dense, FeedForward, Mixer, Norms, RopeScaling};
 use refrain::internals::model::gguf::GgufFile;
 
 use super::draft::{DraftHeldOut, held_out};

@@ -91,7 +91,7 @@ impl Recorder {
             cost_profile: Some(CostProfile::free_rows(1.0)),
             ..EngineOptions::default()
         };
-        Ok(Self { engine: Engine::load(checkpoint, options, None)? })
+        Ok(Self { engine: Engine::load(checkpoint, options, |_, _| {})? })
     }
 
     /// The target.

@@ -66,7 +66,7 @@ fn draft_with(path: &std::path::Path, draft: &Checkpoint) -> Result<(), Error> {
         cost_profile: Some(CostProfile::free_rows(0.01)),
         ..DraftModelOptions::default()
     };
-    engine.set_draft_model(draft, free, None).expect("one vocabulary");
+    engine.set_draft_model(draft, free, |_, _| {}).expect("one vocabulary");
     let mut session = engine.session(SessionOptions {
         drafting: Drafting::DraftModel,
         history: false,

@@ -21,7 +21,7 @@ fn engine(checkpoint: &Checkpoint) -> Engine {
         cost_profile: Some(CostProfile::from_measurements(&[(1, 100.0), (64, 100.0)])),
         ..EngineOptions::default()
     };
-    Engine::load(checkpoint, options, None).expect("the engine loads the model")
+    Engine::load(checkpoint, options, |_, _| {}).expect("the engine loads the model")
 }
 
 fn engine_logits(engine: &Engine, ids: &[u32]) -> Vec<f32> {

@@ -41,7 +41,9 @@ fn a_predictor_and_a_draft_model_are_trained_and_used() {
     let engine = Engine::open(&model, EngineOptions::default()).unwrap();
     let plain = answer(&engine, false);
     engine.set_predictor(Predictor::read(&predictor).unwrap()).unwrap();
-    engine.set_draft_model(&Checkpoint::open(&draft).unwrap(), DraftModelOptions::default(), None).unwrap();
+    engine
+        .set_draft_model(&Checkpoint::open(&draft).unwrap(), DraftModelOptions::default(), |_, _| {})
+        .unwrap();
     assert_eq!(answer(&engine, true), plain);
     let to_folder = ["draft", arg(&model), "--out", arg(folder.path()), "--text", arg(&rows)];
     assert!(!folder.path().join("config.json").exists());

@@ -1,7 +1,7 @@
 //! The memory that a model needs, and its measured speed.
 
-use refrain::architecture::ModelConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
 use refrain::device::MachineProfile;
 use refrain::internals::engine::ReadRate;
 use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
@@ -62,7 +62,7 @@ impl Memory {
         let kv = |kv_type: KvType| {
             let bytes_per_token = KvCache::bytes_per_slot(config, kv_type);
             let bytes = |window_cache: WindowCache| {
-                let size = session.clone().with_window_cache(window_cache).cache_size(config);
+                let size = SessionOptions { window_cache, ..session.clone() }.cache_size(config);
                 KvCache::kv_bytes(config, CacheSize { kv_type, n_slots: context_len_default, ..size })
             };
             let [bytes, bounded_bytes] = [WindowCache::Full, WindowCache::Bounded].map(bytes);

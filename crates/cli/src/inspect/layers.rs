@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use refrain::architecture::ModelConfig;
-use refrain::architecture::{
+use refrain::checkpoint::ModelConfig;
+use refrain::internals::model::config::{
     Activation, Attention, FeedForward, KvSource, LayerPlan, Mixer, Norms, QkNorm, RopeConfig, RopeScaling,
     Routing,
 };

@@ -3,10 +3,10 @@
 use refrain::internals::tokenizer::{PRE_TOKENIZER, TokenizerParts as _};
 use std::collections::BTreeMap;
 
-use refrain::architecture::ModelConfig;
-use refrain::architecture::RopeConfig;
 use refrain::checkpoint::Checkpoint;
+use refrain::checkpoint::ModelConfig;
 use refrain::device::MachineProfile;
+use refrain::internals::model::config::RopeConfig;
 use refrain::{LoadError, Tokenizer, TokenizerError};
 use serde::Serialize;
 

@@ -53,7 +53,8 @@ impl Home {
     /// The files beside the notes that have a word, as text or as the last two of its token ids.
     fn files_with(&self, word: &str) -> Vec<PathBuf> {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/target.gguf");
-        let engine = Engine::open(model, EngineOptions::default().with_n_threads(1)).unwrap();
+        let engine =
+            Engine::open(model, EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
         let tokens = engine.tokenizer().encode(word, SpecialTokens::AsText).unwrap();
         let ids: Vec<u8> =
             tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect();

@@ -98,7 +98,8 @@ fn session(home: &Home, key: Option<&str>) {
 fn no_word_no_token_and_no_path_is_on_the_disk() {
     let home = Home::new();
     session(&home, Some("key"));
-    let engine = Engine::open(model(), EngineOptions::default().with_n_threads(1)).unwrap();
+    let engine =
+        Engine::open(model(), EngineOptions { n_threads: Some(1), ..EngineOptions::default() }).unwrap();
     let ids = |text: &str| {
         let tokens = engine.tokenizer().encode(text, SpecialTokens::AsText).unwrap();
         let tokens = &tokens[tokens.len() - 2..];

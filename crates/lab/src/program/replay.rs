@@ -176,7 +176,7 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
         let report = |done, total| progress.set(done as u64, total as u64);
         crate::model::replay(&engine, rows, &strategies, sources, &session, keeps_prompts, report)?
     };
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     let conditions = [
         format!(
             "model: {} ({isa:?}, {n_threads} threads); the walk follows the recorded tokens",
@@ -272,7 +272,7 @@ pub(super) fn ablate(args: &AblateArgs) -> Result<Exit, Failure> {
         let report = |done, total| progress.set(done as u64, total as u64);
         crate::ablate(&engine, &rows, &arms, &session, args.max_tokens, report)?
     };
-    let (isa, n_threads) = engine.compute();
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
     let conditions = [
         format!("model: {} ({isa:?}, {n_threads} threads), greedy", checkpoint.name()),
         format!(

@@ -256,8 +256,8 @@ impl<R: Rule> DraftSource for RuleSource<R> {
         self.read(committed);
     }
 
-    fn memory_usage(&self) -> usize {
-        self.rule.memory_usage() + self.plan.nodes.capacity() * size_of::<Planned>()
+    fn memory_usage(&self) -> u64 {
+        (self.rule.memory_usage() + self.plan.nodes.capacity() * size_of::<Planned>()) as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

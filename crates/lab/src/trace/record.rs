@@ -102,7 +102,7 @@ fn request(engine: &Engine, row: &Row, index: usize) -> Result<TokenRow, RecordE
             Some(_) => session.append_turn(Role::User, row.prompt.as_str())?,
             None => session.append_text(&row.prompt, SpecialTokens::AsText)?,
         }
-        let prompt = session.encode()?.to_vec();
+        let prompt = session.state_mut().encode()?.to_vec();
         let encode = |passage: &String| engine.tokenizer().encode(passage, SpecialTokens::AsText);
         let passages = row.context.iter().map(encode).collect::<Result<_, _>>()?;
         Ok((prompt, passages))

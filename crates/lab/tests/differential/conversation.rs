@@ -59,8 +59,8 @@ pub(crate) fn hold(world: &mut World, rng: &mut Rng, tally: &mut Tally) {
         let shared = talks.len() > 1 && chance(rng, 70);
         answer(world, &mut talks, turns, shared, rng, tally);
     }
-    world.engine.set_memory_pressure(MemoryPressure::Normal);
-    world.engine.set_thermal_state(ThermalState::Nominal);
+    world.engine.device().set_memory_pressure(MemoryPressure::Normal);
+    world.engine.device().set_thermal_state(ThermalState::Nominal);
 }
 
 fn report_device(world: &World, rng: &mut Rng) {
@@ -71,13 +71,16 @@ fn report_device(world: &World, rng: &mut Rng) {
             MemoryPressure::Warning,
             MemoryPressure::Critical,
         ];
-        world.engine.set_memory_pressure(pick(rng, &levels));
+        world.engine.device().set_memory_pressure(pick(rng, &levels));
     }
     if chance(rng, 15) {
         let states =
             [ThermalState::Nominal, ThermalState::Fair, ThermalState::Serious, ThermalState::Critical];
-        world.engine.set_thermal_state(pick(rng, &states));
-        world.engine.set_power_state(pick(rng, &[PowerState::Mains, PowerState::Battery, PowerState::Saver]));
+        world.engine.device().set_thermal_state(pick(rng, &states));
+        world
+            .engine
+            .device()
+            .set_power_state(pick(rng, &[PowerState::Mains, PowerState::Battery, PowerState::Saver]));
     }
 }
 
@@ -140,8 +143,8 @@ impl Talk {
     /// Goes on in a new session with the state of this one.
     fn restore(&mut self, world: &World, rng: &mut Rng) {
         let session = self.session();
-        let (n, mut state) = (session.n_cached_tokens(), Vec::new());
-        match session.write_state(0..n, &mut state) {
+        let (n, mut state) = (session.state().n_cached_tokens(), Vec::new());
+        match session.state().write(0..n, &mut state) {
             Ok(()) => {}
             Err(error) => match error.detail() {
                 Some(SessionProblem::StateEnd { .. } | SessionProblem::BoundedWindows) => return,
@@ -154,7 +157,7 @@ impl Talk {
         self.drafts = format!("{options:?}");
         let mut restored = world.engine.session(options).unwrap();
         restored.append_tokens(&tokens).unwrap();
-        match restored.restore_state(0, &tokens[..n], &state) {
+        match restored.state_mut().restore(0, &tokens[..n], &state) {
             // A generation computes its root again.
             Ok(n_restored) => assert!(n_restored <= n),
             Err(error) => {
@@ -390,7 +393,7 @@ fn answer(
         options.processors.insert(0, Box::new(recorder.clone()));
         let session = talk.session.take().expect("no generation runs");
         let generation =
-            session.into_generation(options).unwrap_or_else(|refused| panic!("{:?}", refused.error));
+            OwnedGeneration::new(session, options).unwrap_or_else(|refused| panic!("{:?}", refused.error));
         let take = turn.take.unwrap_or(usize::MAX);
         let cancel = generation.cancel_token();
         let (tokens, texts) = (Vec::new(), Vec::new());

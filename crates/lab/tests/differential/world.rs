@@ -86,12 +86,12 @@ impl World {
         let (target, engine) = match kind {
             "in memory" | "in memory, draft model" => {
                 let target = of_tiny(tiny);
-                let engine = Engine::load(&target, options, None).unwrap();
+                let engine = Engine::load(&target, options, |_, _| {}).unwrap();
                 if kind == "in memory, draft model" {
                     // The target itself is always right.
                     let seed = if chance(rng, 50) { tiny.seed } else { tiny.seed + 1 };
                     engine
-                        .set_draft_model(&of_tiny(Tiny { seed, ..tiny }), draft_options(rng), None)
+                        .set_draft_model(&of_tiny(Tiny { seed, ..tiny }), draft_options(rng), |_, _| {})
                         .unwrap();
                 }
                 (target, engine)
@@ -104,7 +104,7 @@ impl World {
                 if kind == "streamed, draft model" {
                     let seed = if chance(rng, 50) { tiny.seed } else { tiny.seed + 1 };
                     engine
-                        .set_draft_model(&of_tiny(Tiny { seed, ..tiny }), draft_options(rng), None)
+                        .set_draft_model(&of_tiny(Tiny { seed, ..tiny }), draft_options(rng), |_, _| {})
                         .unwrap();
                 }
                 (target, engine)
@@ -112,10 +112,8 @@ impl World {
             "streamed, own layers" => {
                 let (target, path) = packed(Checkpoint::open(target_file()).unwrap(), &mut files);
                 let first = 3;
-                let streaming = StreamOptions {
-                    pinned_first: first,
-                    ..StreamOptions::new(Pinned::Layers(first + rng.below(3)))
-                };
+                let mut streaming = StreamOptions::new(Pinned::Layers(first + rng.below(3)));
+                streaming.pinned_first = first;
                 let engine = streamed(&path, options, streaming);
                 let predictor = match chance(rng, 60) {
                     true => Predictor::read(fixtures().join("target.predictor")).unwrap(),
@@ -147,8 +145,8 @@ impl World {
                     3 => (Checkpoint::open(target_file()).unwrap(), eagle3()),
                     _ => (Checkpoint::open(golden("qwen3")).unwrap(), speculator(64, 384)),
                 };
-                let engine = Engine::load(&target, options, None).unwrap();
-                engine.set_draft_model(&head, draft_options(rng), None).unwrap();
+                let engine = Engine::load(&target, options, |_, _| {}).unwrap();
+                engine.set_draft_model(&head, draft_options(rng), |_, _| {}).unwrap();
                 (target, engine)
             }
             "streamed, head" => {
@@ -163,21 +161,21 @@ impl World {
                     _ => (rng.below(6), speculator(256, 2048)),
                 };
                 let engine = streamed(&path, options, StreamOptions::new(Pinned::Layers(n_pinned)));
-                engine.set_draft_model(&head, draft_options(rng), None).unwrap();
+                engine.set_draft_model(&head, draft_options(rng), |_, _| {}).unwrap();
                 (target, engine)
             }
             "family" => {
                 let target = Checkpoint::open(golden(pick(rng, &FAMILIES))).unwrap();
-                let engine = Engine::load(&target, options, None).unwrap();
+                let engine = Engine::load(&target, options, |_, _| {}).unwrap();
                 (target, engine)
             }
             "family, recurrent drafts" => {
                 let draft = pick(rng, &RECURRENT);
                 let target = if chance(rng, 60) { draft } else { pick(rng, &["qwen3", "lfm2", "gemma3"]) };
                 let target = Checkpoint::open(golden(target)).unwrap();
-                let engine = Engine::load(&target, options, None).unwrap();
+                let engine = Engine::load(&target, options, |_, _| {}).unwrap();
                 let draft = Checkpoint::open(golden(draft)).unwrap();
-                engine.set_draft_model(&draft, draft_options(rng), None).unwrap();
+                engine.set_draft_model(&draft, draft_options(rng), |_, _| {}).unwrap();
                 (target, engine)
             }
             _ => unreachable!("{kind} is listed"),
@@ -190,7 +188,7 @@ impl World {
             Predictor::new(parts).is_ok_and(|predictor| engine.set_predictor(predictor).is_ok())
         };
         let one_thread = EngineOptions { n_threads: Some(1), ..reference_options() };
-        let reference = Engine::load(&target, one_thread, None).unwrap();
+        let reference = Engine::load(&target, one_thread, |_, _| {}).unwrap();
         let n_text_tokens = if engine.config().vocab_size > 300 { 250 } else { 256 };
         let vocabulary = Vocabulary::of_engine(&engine).ok();
         let has_draft_model = !matches!(kind, "in memory" | "streamed" | "static graphs" | "family");

@@ -35,7 +35,7 @@ fn pair(n_threads: usize) -> Engine {
     };
     let engine = Engine::open(fixtures().join("target.gguf"), options).expect("the fixture model");
     let draft = Checkpoint::open(fixtures().join("draft.gguf")).expect("the fixture draft model");
-    engine.set_draft_model(&draft, cheap(), None).expect("the same vocabulary");
+    engine.set_draft_model(&draft, cheap(), |_, _| {}).expect("the same vocabulary");
     engine
 }
 
@@ -126,7 +126,7 @@ fn a_draft_model_that_costs_too_much_is_not_asked() {
     let engine = pair(1);
     let draft = Checkpoint::open(fixtures().join("draft.gguf")).unwrap();
     let dear = DraftModelOptions { cost_profile: Some(CostProfile::free_rows(1e6)), ..cheap() };
-    engine.set_draft_model(&draft, dear, None).unwrap();
+    engine.set_draft_model(&draft, dear, |_, _| {}).unwrap();
     let session = SessionOptions { drafting: Drafting::DraftModel, ..SessionOptions::default() };
     for run in conversation(&engine, session, &Sampling::default()) {
         assert_eq!(run.stats.steps, run.tokens.len());
@@ -237,7 +237,7 @@ fn another_vocabulary_is_refused_with_the_first_difference() {
     let tiny = Tiny::default();
     let refused = |target: &Engine, bytes: Vec<u8>| {
         let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), "other").unwrap();
-        let error = target.set_draft_model(&checkpoint, cheap(), None).unwrap_err();
+        let error = target.set_draft_model(&checkpoint, cheap(), |_, _| {}).unwrap_err();
         let shown = format!("`{}` cannot draft", checkpoint.name());
         assert!(target.draft_model().is_none() && error.to_string().contains(&shown), "{error}");
         match error.detail() {
@@ -280,7 +280,7 @@ fn a_full_draft_model_stops_drafting() {
     let target = Tiny::default().engine(1);
     let short = Tiny { context_len: 64, seed: 2, ..Tiny::default() };
     let draft = Checkpoint::from_gguf_bytes(short.gguf().into(), "short").unwrap();
-    target.set_draft_model(&draft, cheap(), None).unwrap();
+    target.set_draft_model(&draft, cheap(), |_, _| {}).unwrap();
     let prompt = prompt(3, 50);
     for strategy in strategies() {
         let options = || GenerateOptions { max_tokens: 40, ignore_eos: true, ..GenerateOptions::default() };

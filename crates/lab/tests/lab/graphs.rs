@@ -46,6 +46,6 @@ fn a_model_of_graphs_is_measured() {
     let memory = report.memory.unwrap();
     assert!(memory.peak_bytes > 0 && memory.peak_bytes <= memory.limit_bytes);
     assert!(write(&report).contains("at most"));
-    let resident = Engine::load(&source, EngineOptions::default(), None).unwrap();
+    let resident = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
     assert!(matches!(measured(&resident, 96, 2, |_, _| {}), Err(GraphsBenchError::NoGraphs)));
 }

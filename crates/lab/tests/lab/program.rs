@@ -376,7 +376,7 @@ fn a_profile_is_drawn_and_nothing_else_is_replaced() {
     let at = |name: &str| folder.path().join(name);
     let engine = Engine::open(repository("fixtures/target.gguf"), EngineOptions::default()).unwrap();
     let options = ProfileOptions { contexts: vec![64], ..ProfileOptions::default() };
-    engine.measure_profile(&options, |_, _| {}).unwrap().write(at("p.json")).unwrap();
+    engine.device().measure_profile(&options, |_, _| {}).unwrap().write(at("p.json")).unwrap();
     let plot = |out: &str| bench(&["plot", arg(&at("p.json")), arg(&at(out))]);
     plot("p.svg").done();
     plot("p.svg").done();

@@ -32,7 +32,7 @@ fn tiny_pair() -> Engine {
     let draft = Checkpoint::from_gguf_bytes(draft.gguf().into(), "draft").unwrap();
     let cost_profile = Some(CostProfile::free_rows(0.01));
     let options = DraftModelOptions { cost_profile, ..DraftModelOptions::default() };
-    engine.set_draft_model(&draft, options, None).unwrap();
+    engine.set_draft_model(&draft, options, |_, _| {}).unwrap();
     engine
 }
 

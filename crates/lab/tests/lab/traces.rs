@@ -70,7 +70,7 @@ fn every_row_is_what_plain_decoding_says_there() {
     let without = record(&engine, &chosen, &settings(), OPTIONS, |_, _| {});
     assert!(matches!(without, Err(RecordError::NoModel)));
     let model = Checkpoint::open(fixture("target.gguf")).unwrap();
-    engine.set_draft_model(&model, DraftModelOptions::default(), None).unwrap();
+    engine.set_draft_model(&model, DraftModelOptions::default(), |_, _| {}).unwrap();
     let (trace, n_left_out) = record(&engine, &chosen, &settings(), OPTIONS, |_, _| {}).unwrap();
     assert_eq!((trace.rows.len(), n_left_out), (3, 0));
     let mut n_branches = 0;

@@ -35,7 +35,9 @@ impl StreamingArgs {
             (None, None, Some(_)) => Pinned::Layers(0),
             (None, None, None) => return None,
         };
-        Some(StreamOptions { bandwidth_max: self.flash_bandwidth, ..StreamOptions::new(pinned) })
+        let mut options = StreamOptions::new(pinned);
+        options.bandwidth_max = self.flash_bandwidth;
+        Some(options)
     }
 }
 

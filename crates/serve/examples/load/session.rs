@@ -84,7 +84,7 @@ pub(crate) fn measure(arguments: &[String]) -> Outcome {
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
     let mut engine_options = EngineOptions::default();
     if let Some(n_threads) = options.threads {
-        engine_options = engine_options.with_n_threads(n_threads);
+        engine_options.n_threads = Some(n_threads);
     }
     let engine = Engine::open(options.model.as_deref().unwrap_or(fixture), engine_options)?;
     let theirs = engine.clone();
@@ -199,9 +199,15 @@ impl Local {
         let sampling = Sampling { logit_bias: ends, ..Sampling::default() };
         while since.elapsed().as_secs_f64() < seconds {
             let turn = self.gate.enter(self.priority, &cancel).ok_or("cancelled")?;
-            let mut session = self.engine.session(SessionOptions::default().with_drafting(Drafting::Off))?;
+            let mut session = self
+                .engine
+                .session(SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() })?;
             session.append_turn(Role::User, PROMPT)?;
-            let generate = GenerateOptions::default().with_max_tokens(TOKENS).with_sampling(sampling.clone());
+            let generate = GenerateOptions {
+                max_tokens: TOKENS,
+                sampling: sampling.clone(),
+                ..GenerateOptions::default()
+            };
             let mut generation = session.generate(generate)?;
             generation.prefill(|_, _| {})?;
             drop(turn);

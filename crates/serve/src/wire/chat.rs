@@ -182,9 +182,7 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
         None => None,
     };
     let mut message = Message::new(role, "");
-    if let Some(name) = fields.key("name", common::KEY_BYTES_MAX)? {
-        message = message.with_name(name);
-    }
+    message.name = fields.key("name", common::KEY_BYTES_MAX)?.map(str::to_owned);
     let mut is_empty_allowed = false;
     match role {
         Role::Assistant => {
@@ -192,19 +190,17 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
             fields.ignore(&["annotations", "refusal"]);
             fields.refuse("audio", "audio is not supported")?;
             fields.refuse("function_call", "use `tool_calls`")?;
-            if let Some(reasoning) = fields.string("reasoning_content")? {
-                message = message.with_reasoning_content(reasoning);
-            }
+            message.reasoning_content = fields.string("reasoning_content")?.map(str::to_owned);
             let path = fields.path("tool_calls");
             let calls = fields.array("tool_calls")?.unwrap_or_default().iter().enumerate();
             let calls: Vec<Value> = calls
                 .map(|(index, call)| tool_call(call, &format!("{path}[{index}]")))
                 .collect::<ApiResult<_>>()?;
             is_empty_allowed = !calls.is_empty() || message.reasoning_content.is_some();
-            message = message.with_tool_calls(calls);
+            message.tool_calls = calls;
         }
         Role::Tool => {
-            message = message.with_tool_call_id(fields.required_string("tool_call_id")?);
+            message.tool_call_id = Some(fields.required_string("tool_call_id")?.to_owned());
         }
         _ => {}
     }

@@ -187,7 +187,9 @@ impl Items {
                 let output_path = fields.path("output");
                 let output = text_of(fields.required("output")?, &output_path, false)?;
                 fields.finish()?;
-                self.messages.push(Message::new(Role::Tool, output).with_tool_call_id(id));
+                let mut message = Message::new(Role::Tool, output);
+                message.tool_call_id = Some(id.to_owned());
+                self.messages.push(message);
                 Ok(())
             }
             Some(3) => self.reasoning(fields),

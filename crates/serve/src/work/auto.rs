@@ -269,7 +269,7 @@ mod tests {
             let prompt = session.tokens().to_vec();
             let forced = engine.tokenizer().encode("Let me see. <tool_call>", SpecialTokens::AsText).unwrap();
             let sampling = Sampling { temperature: 1.0, seed: Some(seed), ..Sampling::default() };
-            let mut options = GenerateOptions::default().with_max_tokens(200_usize).with_sampling(sampling);
+            let mut options = GenerateOptions { max_tokens: 200, sampling, ..GenerateOptions::default() };
             options.processors.push(Box::new(Force { n_prompt: prompt.len(), tokens: forced }));
             options.processors.push(Box::new(AutoMask::new(&engine, CallFormat::Text, &grammar, &prompt)));
             let (mut reader, mut parts) = (CallReader::new(&tools), Vec::new());

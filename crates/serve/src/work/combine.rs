@@ -235,11 +235,13 @@ mod tests {
     }
 
     fn generation(engine: &Engine, text: &str, cancel: &CancelToken) -> Box<OwnedGeneration> {
-        let mut session = engine.session(SessionOptions::default().with_history(false)).unwrap();
+        let mut session =
+            engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
         session.append_text(text, SpecialTokens::AsText).unwrap();
         session.prefill_chunk(cancel).unwrap();
-        let options = GenerateOptions::default().with_max_tokens(60_usize).with_cancel(cancel.clone());
-        Box::new(session.into_generation(options).unwrap())
+        let options =
+            GenerateOptions { max_tokens: 60, cancel: cancel.clone(), ..GenerateOptions::default() };
+        Box::new(OwnedGeneration::new(session, options).unwrap())
     }
 
     /// The tokens of a generation, with `step` for each of its steps.

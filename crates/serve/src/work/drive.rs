@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{
-    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, SessionError, Stats, TextKind,
+    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, OwnedGeneration, SessionError, Stats, TextKind,
     TokenEvent,
 };
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
@@ -76,7 +76,7 @@ impl Driver<'_> {
         let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
         session.append_tokens(prompt).map_err(of_session)?;
         model.warm.restore(&mut session, key);
-        let n_cached = session.n_cached_tokens();
+        let n_cached = session.state().n_cached_tokens();
         let prefill_since = Instant::now();
         let mut done = n_cached;
         loop {
@@ -94,7 +94,8 @@ impl Driver<'_> {
             turn = enter()?;
         }
         let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
-        let generation = session.into_generation(options).map_err(|refused| self.failed(refused.error))?;
+        let generation =
+            OwnedGeneration::new(session, options).map_err(|refused| self.failed(refused.error))?;
         drop(turn);
         let mut generation = Box::new(generation);
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);

@@ -50,8 +50,8 @@ impl DraftSource for Prediction {
         self.0.observe(committed, step);
     }
 
-    fn memory_usage(&self) -> usize {
-        self.0.memory_usage()
+    fn memory_usage(&self) -> u64 {
+        self.0.memory_usage() as u64
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {

@@ -209,19 +209,17 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     };
     let mut messages = messages.to_vec();
     let mut options = ChatOptions::default();
-    if let Some(enable) = request.thinking {
-        options = options.with_enable_thinking(enable);
-    }
+    options.enable_thinking = request.thinking;
     if let Some(effort) = &request.effort {
         if *model.knows_effort.get_or_init(|| knows_effort(tokenizer)) {
-            options = with_effort(options, effort.level);
+            set_effort(&mut options, effort.level);
         } else if effort.level != "medium" {
             let message = "the chat template of the model knows no levels; `none` and `chat_template_kwargs.enable_thinking` switch reasoning";
             return Err(ApiError::unsupported(effort.path, message));
         }
     }
     for (name, value) in &request.variables {
-        options = options.with_variable(name.as_str(), value.clone()).map_err(|_| {
+        options.set_variable(name.as_str(), value.clone()).map_err(|_| {
             ApiError::field("chat_template_kwargs", "a variable has a name with a fixed meaning in templates")
         })?;
     }
@@ -237,7 +235,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
         match model.call_format() {
             format @ (CallFormat::Template | CallFormat::Channels) => {
                 let shown = shown.into_iter().map(|function| calls::function_json(function, format));
-                options = options.with_tools(shown.collect());
+                options.tools = shown.collect();
             }
             CallFormat::Text => calls::as_text(&mut messages, &shown),
         }
@@ -261,8 +259,11 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     }
     let documents = request.documents.iter();
     let documents = documents.map(|document| json!({ "title": document.title, "text": document.text }));
-    let with_documents = encode(&messages, &options.clone().with_documents(documents.collect()))?;
-    let shows_documents = with_documents != encode(&messages, &options)?;
+    let without_documents = encode(&messages, &options)?;
+    options.documents = documents.collect();
+    let with_documents = encode(&messages, &options)?;
+    options.documents.clear();
+    let shows_documents = with_documents != without_documents;
     if shows_documents {
         return Ok(with_documents);
     }
@@ -278,15 +279,16 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     encode(&messages, &options)
 }
 
-/// `options` with a level of reasoning. Without an effect if the template's own variables name another one.
-fn with_effort(options: ChatOptions, level: &'static str) -> ChatOptions {
-    options.clone().with_variable("reasoning_effort", level.into()).unwrap_or(options)
+/// Sets a level of reasoning. Without an effect if the template's own variables name another one.
+fn set_effort(options: &mut ChatOptions, level: &'static str) {
+    let _ = options.set_variable("reasoning_effort", level.into());
 }
 
 /// Whether the chat template reads the level of reasoning: it renders a message differently with two of them.
 fn knows_effort(tokenizer: &Tokenizer) -> bool {
     let render = |level| {
-        let options = with_effort(ChatOptions::default(), level);
+        let mut options = ChatOptions::default();
+        set_effort(&mut options, level);
         tokenizer.encode_chat(&[Message::new(Role::User, "x")], &options, true).ok()
     };
     render("low") != render("high")
@@ -389,11 +391,13 @@ impl Prepared {
         // Each output has a seed of its own, and the first one that of the request.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add((output % request.n) as u64));
         let room = self.model.context_len() - prompt.len();
-        let mut options = GenerateOptions::default()
-            .with_max_tokens(request.max_tokens.unwrap_or(room).min(room))
-            .with_sampling(sampling)
-            .with_stop(request.stop.clone())
-            .with_cancel(cancel.clone());
+        let mut options = GenerateOptions {
+            max_tokens: request.max_tokens.unwrap_or(room).min(room),
+            sampling,
+            stop: request.stop.clone(),
+            cancel: cancel.clone(),
+            ..GenerateOptions::default()
+        };
         let logprobs = request.logprobs.map(Logprobs::new);
         if let Some(logprobs) = &logprobs {
             options.processors.push(Box::new(logprobs.clone()));

@@ -52,7 +52,7 @@ impl Warm {
     /// Restores the longest known beginning of a session's tokens.
     pub(crate) fn restore(&self, session: &mut Session, key: Option<&str>) {
         let tokens = session.tokens();
-        let is_recurrent = session.state_ends().is_some();
+        let is_recurrent = session.state().ends().is_some();
         let agreed = |entry: &Entry| entry.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let usable = |entry: &Entry| match agreed(entry) {
             n_agreed if is_recurrent && (n_agreed < entry.tokens.len() || n_agreed == tokens.len()) => 0,
@@ -62,7 +62,7 @@ impl Warm {
         let mut entries = self.lock();
         let parting = entries.iter().map(|entry| agreed(entry)).max().unwrap_or(0);
         let best = entries.iter().enumerate().map(|(index, entry)| (rank(entry), index)).max();
-        let best = best.filter(|((n, _), _)| *n > session.n_cached_tokens().max(TOKENS_MIN));
+        let best = best.filter(|((n, _), _)| *n > session.state().n_cached_tokens().max(TOKENS_MIN));
         let best = best.map(|(_, index)| {
             let entry = entries.remove(index);
             entries.push(Arc::clone(&entry));
@@ -71,25 +71,25 @@ impl Warm {
         drop(entries);
         if let Some(entry) = best {
             // An error leaves the session as it was: the tokens are computed.
-            let _ = session.restore_state(0, &entry.tokens, &entry.state);
+            let _ = session.state_mut().restore(0, &entry.tokens, &entry.state);
         }
         let parting = parting / PARTING_STEP * PARTING_STEP;
-        if parting > session.n_cached_tokens() {
-            session.remember_state(parting);
+        if parting > session.state().n_cached_tokens() {
+            session.state_mut().remember(parting);
         }
     }
 
     /// Keeps what a session has computed, and forgets the oldest entries beyond the budget.
     pub(crate) fn keep(&self, session: &Session, key: Option<&str>) {
         let bytes_max = self.bytes_max.load(Ordering::Relaxed);
-        let ends = session.state_ends();
+        let ends = session.state().ends();
         let is_recurrent = ends.is_some();
-        let ends = ends.unwrap_or_else(|| vec![session.n_cached_tokens()]);
+        let ends = ends.unwrap_or_else(|| vec![session.state().n_cached_tokens()]);
         let new: Vec<Arc<Entry>> = ends
             .iter()
             .filter_map(|&end| self.entry(session, end, is_recurrent, bytes_max, key).map(Arc::new))
             .collect();
-        let tokens = &session.tokens()[..session.n_cached_tokens()];
+        let tokens = &session.tokens()[..session.state().n_cached_tokens()];
         let mut entries = self.lock();
         let all = entries.clone();
         entries.retain(|old| {
@@ -122,7 +122,7 @@ impl Warm {
         bytes_max: usize,
         key: Option<&str>,
     ) -> Option<Entry> {
-        let n_bytes = usize::try_from(session.state_bytes(n_tokens)).unwrap_or(usize::MAX);
+        let n_bytes = usize::try_from(session.state().bytes(n_tokens)).unwrap_or(usize::MAX);
         if n_tokens < TOKENS_MIN || n_bytes.saturating_add(n_tokens * size_of::<TokenId>()) > bytes_max {
             return None;
         }
@@ -136,7 +136,7 @@ impl Warm {
         }
         let mut state = Vec::new();
         state.try_reserve_exact(n_bytes).ok()?;
-        session.write_state(0..n_tokens, &mut state).ok()?;
+        session.state().write(0..n_tokens, &mut state).ok()?;
         Some(Entry { tokens: tokens.to_vec(), state, key: key.map(str::to_owned) })
     }
 

@@ -10,7 +10,7 @@ use crate::support::{MODEL, Running, with};
 
 fn server(calls: Calls) -> Running {
     let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();
-    let engine = Engine::load(&checkpoint, EngineOptions::default(), None).unwrap();
+    let engine = Engine::load(&checkpoint, EngineOptions::default(), |_, _| {}).unwrap();
     let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(engine.clone())))]).unwrap();
     Running::with_models(ServeOptions::default(), Limits::default(), models)
 }

@@ -11,7 +11,7 @@ use crate::support::{MODEL, QUESTION, Running, chat, engine, with};
 fn library(content: &str, max_tokens: usize, sampling: Sampling) -> (String, usize) {
     let mut session = engine().session(SessionOptions::default()).unwrap();
     session.append_turn(Role::User, content).unwrap();
-    let options = GenerateOptions::default().with_max_tokens(max_tokens).with_sampling(sampling);
+    let options = GenerateOptions { max_tokens, sampling, ..GenerateOptions::default() };
     let mut text = String::new();
     for event in session.generate(options).unwrap() {
         match event.unwrap() {
@@ -239,8 +239,8 @@ fn probabilities_are_those_of_the_model() {
 #[test]
 fn a_prediction_drafts_and_changes_no_output() {
     // Without the history, which has earlier answers too. Drafts at any cost: on a busy machine none may pay.
-    let policy = DraftPolicy::default().with_rows(DraftRows::Fixed(8));
-    let session = SessionOptions::default().with_history(false).with_policy(policy);
+    let policy = DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() };
+    let session = SessionOptions { history: false, policy, ..SessionOptions::default() };
     let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
     let models = Models::new([spec]).unwrap();
     let server = Running::with_models(ServeOptions::default(), Limits::default(), models);

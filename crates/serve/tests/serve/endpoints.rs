@@ -17,7 +17,7 @@ fn completions_continue_plain_text() {
     let text = answer["choices"][0]["text"].as_str().unwrap();
     let mut session = engine().session(Default::default()).unwrap();
     session.append_text("Answer the question", refrain::SpecialTokens::AsText).unwrap();
-    let options = refrain::GenerateOptions::default().with_max_tokens(12_usize);
+    let options = refrain::GenerateOptions { max_tokens: 12, ..refrain::GenerateOptions::default() };
     let mut expected = String::new();
     let summary = session.generate(options).unwrap().run(|token| {
         expected.push_str(&token.text);

@@ -33,7 +33,7 @@ impl Drop for Guard {
 }
 
 fn bytes() -> usize {
-    engine().memory_usage()
+    engine().memory_usage() as usize
 }
 
 /// Models that are loaded anew each time, with a measure of their bytes.
@@ -48,7 +48,8 @@ fn fleet<const N: usize>(names: [&str; N]) -> (Vec<ModelSpec>, [Arc<Counts>; N])
                 all.iter().map(|counts| counts.get()).map(|(loaded, unloaded)| loaded - unloaded).sum();
             assert!(n_loaded < 2, "{n_loaded} models are loaded beside the new one");
             let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
-            let engine = Engine::open(path, EngineOptions::default().with_n_threads(1))?;
+            let engine =
+                Engine::open(path, EngineOptions { n_threads: Some(1), ..EngineOptions::default() })?;
             counts.loaded.fetch_add(1, Ordering::SeqCst);
             Ok(Loaded::new(engine).with_kept(Guard(Arc::clone(&counts))))
         };

@@ -24,7 +24,7 @@ fn reasoning_engine() -> Engine {
     let padding = " ".repeat(end - start - template.len() - 2);
     bytes[start..end].copy_from_slice(format!("{template}{padding}#}}").as_bytes());
     let checkpoint = Checkpoint::from_gguf_bytes(Cow::Owned(bytes), "reasoning fixture").unwrap();
-    Engine::load(&checkpoint, EngineOptions::default(), None).unwrap()
+    Engine::load(&checkpoint, EngineOptions::default(), |_, _| {}).unwrap()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn reasoning_comes_apart_in_chats_and_not_in_continued_texts() {
     let mut session = engine.session(Default::default()).unwrap();
     session.append_text(&prompt, SpecialTokens::AsText).unwrap();
     let mut expected = String::new();
-    let options = GenerateOptions::default().with_max_tokens(12_usize);
+    let options = GenerateOptions { max_tokens: 12, ..GenerateOptions::default() };
     let summary = session.generate(options).unwrap().run(|token| {
         expected.push_str(&token.text);
         ControlFlow::Continue(())

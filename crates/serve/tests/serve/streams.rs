@@ -27,7 +27,7 @@ fn clients_at_once_get_what_each_gets_alone_without_drafts() {
         })
         .collect();
     // Alone, one after the other, without drafts and kept prompts.
-    let session = SessionOptions::default().with_drafting(Drafting::Off);
+    let session = SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() };
     let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
     let plain = Models::new([spec]).expect("a name");
     let plain = Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(0), plain);

@@ -27,7 +27,8 @@ pub(crate) fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
     let load = || {
-        let options = EngineOptions::default().with_cost_profile(CostProfile::free_rows(100.0));
+        let options =
+            EngineOptions { cost_profile: Some(CostProfile::free_rows(100.0)), ..EngineOptions::default() };
         Engine::open(path, options).expect("the fixture loads")
     };
     ENGINE.get_or_init(load).clone()

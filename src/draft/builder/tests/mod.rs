@@ -436,7 +436,7 @@ impl DraftSource for Named {
         self.1.observe(committed, step);
     }
 
-    fn memory_usage(&self) -> usize {
+    fn memory_usage(&self) -> u64 {
         self.1.memory_usage()
     }
 

@@ -132,7 +132,7 @@ pub(crate) fn known_answers() -> &'static [(Call, String)] {
 /// The answers of a server without drafts and kept prompts, one after the other.
 fn plain_answers() -> Vec<(Call, String)> {
     let model = |name: &str| {
-        let session = SessionOptions::default().with_drafting(Drafting::Off);
+        let session = SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() };
         ModelSpec::new(name, move || Ok(Loaded::new(engine()).with_session(session.clone())))
     };
     let [second, third] = LOADED_IN_TURN.map(model);

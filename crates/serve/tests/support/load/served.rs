@@ -50,7 +50,7 @@ fn models() -> Models {
     let [second, third] = LOADED_IN_TURN.map(fresh);
     let embedder = pinned(EMBEDDER).with_kind(ModelKind::Embedding);
     // The two pinned ones and one more.
-    let budget = 3 * engine().memory_usage();
+    let budget = 3 * engine().memory_usage() as usize;
     Models::new([pinned(MODEL), embedder, second, third]).expect("four names").with_budget(budget)
 }
 
