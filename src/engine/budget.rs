@@ -17,7 +17,7 @@ pub(super) const STREAMED_WAVE_BYTES: usize = 8 << 20;
 
 /// Maximum bytes of the draft sources per context token: states and edges of the automata. Measured over random and
 /// repetitive texts (`tests/memory/session_memory.rs`).
-const DRAFT_TOKEN_BYTES: u64 = 340;
+const DRAFT_TOKEN_BYTES: u64 = 352;
 
 impl SessionOptions {
     internals! {
