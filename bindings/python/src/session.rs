@@ -251,7 +251,7 @@ impl Session {
             let mut place = home.lock();
             match mem::replace(&mut *place, Place::Away) {
                 Place::Away => Err(Failure::Busy),
-                Place::Here(session) => OwnedGeneration::new(session, options).map_err(|refused| {
+                Place::Here(session) => OwnedGeneration::new(*session, options).map_err(|refused| {
                     *place = Place::Here(refused.session);
                     Failure::Generate(refused.error)
                 }),

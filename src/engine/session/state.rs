@@ -138,7 +138,7 @@ impl SessionState<'_> {
     }
 
     /// As [`write`](Self::write) without the state of recurrent layers: a part of a
-    /// [`Restoration`] that continues behind it.
+    /// state that [`SessionStateMut::add`] takes before the next one.
     ///
     /// # Errors
     /// The tokens are not computed, or layers with a window do not keep all tokens. `out` is unchanged.

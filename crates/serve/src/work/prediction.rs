@@ -51,7 +51,7 @@ impl DraftSource for Prediction {
     }
 
     fn memory_usage(&self) -> u64 {
-        self.0.memory_usage() as u64
+        self.0.memory_usage()
     }
 
     fn fork(&self) -> Box<dyn DraftSource> {
