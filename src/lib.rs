@@ -78,8 +78,8 @@ pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling};
 pub mod drafting {
     pub use crate::draft::{
         Anchor, Candidate, Candidates, Computed, ComputingSource, CostProfile, Cursor, DraftSource,
-        DraftTree, EchoConfig, EvidenceClass, HiddenStates, Learned, NodeIdx, Rejections, ReuseConfig, SourceName,
-        StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
+        DraftTree, EchoConfig, EvidenceClass, HiddenStates, Learned, NodeIdx, Rejections, ReuseConfig,
+        SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
         AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LearnedState, PolicyStats,

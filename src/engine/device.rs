@@ -12,9 +12,10 @@ use crate::engine::policy::{MemoryPressure, PowerState, ThermalState};
 #[cfg(doc)]
 use crate::engine::session::Session;
 use crate::engine::shared::Shared;
+use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::{IsaKind, KernelsNotice, KvType};
-use crate::profile::{self, MachineProfile, ProfileError, ProfileMismatch, ProfileOptions, ThreadEnergy};
+use crate::profile::{self, MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
 
 /// The device of an [`Engine`]. The app reports heat, memory pressure and power; the engine measures step costs and energy. Nothing
 /// here changes the output.
@@ -83,13 +84,13 @@ impl<'a> Device<'a> {
     /// meanwhile. Afterwards the number of threads is as before.
     ///
     /// # Errors
-    /// [`ProfileError`], as for [`measure_profile`](Self::measure_profile).
-    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, ProfileError> {
+    /// As [`measure_profile`](Self::measure_profile).
+    pub fn measure_energy(&self) -> Result<Option<Vec<ThreadEnergy>>, LoadError> {
         let Some(meter) = self.shared.energy_meter() else { return Ok(None) };
         let measured = profile::measure_energy(&self.shared.model, self.shared.compute(), &*meter);
         // The measurement limits the pool.
         self.set_thermal_state(self.thermal_state());
-        measured
+        Ok(measured?)
     }
 
     /// Sets the memory pressure; callable from any thread. [`MemoryPressure`] lists the released buffers.
@@ -125,14 +126,13 @@ impl<'a> Device<'a> {
     /// should run meanwhile.
     ///
     /// # Errors
-    /// [`ProfileError::KvCache`]: there is no memory for a cache of the longest context;
-    /// [`ProfileError::NothingToMeasure`]: a list of the options has no usable entry.
+    /// There is no memory for a cache of the longest context, or a list of the options has no usable entry.
     pub fn measure_profile(
         &self,
         options: &ProfileOptions,
         progress: impl FnMut(u64, u64),
-    ) -> Result<MachineProfile, ProfileError> {
-        MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)
+    ) -> Result<MachineProfile, LoadError> {
+        Ok(MachineProfile::measure(&self.shared.model, self.shared.compute(), options, progress)?)
     }
 
     internals! {

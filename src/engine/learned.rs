@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::draft::{Learned, LearnedError, LearnedKey};
 use crate::engine::shared::Shared;
+use crate::error::LoadError;
 use crate::profile::cpu_name;
 
 /// The learned drafting state of an [`Engine`](crate::Engine): reliability of sources, and costs of steps.
@@ -35,9 +36,9 @@ impl LearnedState<'_> {
     /// Saves the learned drafting state to a file for [`load`](Self::load).
     ///
     /// # Errors
-    /// [`LearnedError`]: the file could not be written; an existing file is unchanged.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), LearnedError> {
-        self.get().save(path.as_ref(), &self.key())
+    /// The file could not be written; an existing file is unchanged.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
+        Ok(self.get().save(path.as_ref(), &self.key())?)
     }
 
     /// Adds the learned drafting state since `base` to a file of learned values, which other processes may
@@ -46,9 +47,9 @@ impl LearnedState<'_> {
     /// other process is lost.
     ///
     /// # Errors
-    /// [`LearnedError`]: an existing file cannot be read, or the new file could not be written. The file is
+    /// An existing file cannot be read, or the new file could not be written. The file is
     /// unchanged.
-    pub fn merge_into(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LearnedError> {
+    pub fn merge_into(&self, path: impl AsRef<Path>, base: &Learned) -> Result<(), LoadError> {
         let path = path.as_ref();
         let mut learned = self.get();
         match Learned::load(path, &self.key(), base) {
@@ -57,9 +58,9 @@ impl LearnedState<'_> {
                 learned.merge(base, &ours);
             }
             Err(LearnedError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
-        learned.save(path, &self.key())
+        Ok(learned.save(path, &self.key())?)
     }
 
     /// Continues with the learned drafting state of another run. Returns `false` if that run used another
@@ -67,9 +68,9 @@ impl LearnedState<'_> {
     /// measured here stay.
     ///
     /// # Errors
-    /// [`LearnedError`]: the file cannot be read, is damaged, or belongs to another model. Nothing is
+    /// The file cannot be read, is damaged, or belongs to another model. Nothing is
     /// changed.
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<bool, LearnedError> {
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<bool, LoadError> {
         let loaded = Learned::load(path.as_ref(), &self.key(), &self.get())?;
         self.set(loaded.learned);
         Ok(!loaded.is_of_other_machine)

@@ -53,7 +53,7 @@ fn every_kind_is_that_of_a_real_error() {
     let sessions: [SessionError; 4] = [
         engine.session(SessionOptions { verify_rows_max: 65, ..plain() }).unwrap_err(),
         session.append_tokens(&prompt(1, session.context_len())).unwrap_err(),
-        session.restore_state(0, &prompt(1, 3), &[]).unwrap_err(),
+        session.state_mut().restore(0, &prompt(1, 3), &[]).unwrap_err(),
         chat.truncate(0).unwrap_err(),
     ];
     kinds.extend(sessions.iter().map(SessionError::kind));

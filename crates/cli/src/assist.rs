@@ -348,7 +348,8 @@ impl<'a> Assisted<'a> {
         let engine = &setup.engine;
         // Its options are checked before a prompt is laid out by them.
         let of_session = setup.session_options(&args.session, "assistant");
-        profile::note_mismatch(&engine.session(of_session.clone())?);
+        engine.session(of_session.clone())?;
+        profile::note_mismatch(engine, of_session.kv_type);
         let sampling = args.sampling.sampling(defaults(engine));
         let options = options
             .with_session(of_session)

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use refrain::EngineOptions;
 use refrain::device::{MachineProfile, ProfileOptions, ThreadEnergy};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::energy::Powercap;

@@ -97,4 +97,3 @@ pub struct SkipRules {
     /// drafting can also resume. Ignored if the system does not report its available memory.
     pub available_bytes_min: u64,
 }
-

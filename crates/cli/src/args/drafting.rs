@@ -158,8 +158,8 @@ impl DraftingArgs {
     pub(crate) fn report_device(&self, engine: &Engine) {
         for setting in &self.drafting {
             match setting {
-                Setting::Heat(state) => engine.set_thermal_state(*state),
-                Setting::Pressure(pressure) => engine.set_memory_pressure(*pressure),
+                Setting::Heat(state) => engine.device().set_thermal_state(*state),
+                Setting::Pressure(pressure) => engine.device().set_memory_pressure(*pressure),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{refrain, refrain_with};
+use crate::support::{arg, refrain, refrain_with};
 
 const REQUEST: &str = "Tell me about Ada.";
 
@@ -22,7 +22,7 @@ fn cached(report: &Value) -> (u64, u64) {
 fn a_later_run_computes_nothing_again_and_answers_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
-    let kept = ["--store", support::arg(&store)];
+    let kept = ["--store", arg(&store)];
     let stores: [&[&str]; 3] = [&["--store", "none"], &kept, &kept];
     let [plain, first, second] =
         stores.map(|store| reports("run", store, &[REQUEST], "").pop().expect("a report"));
@@ -42,6 +42,6 @@ fn a_later_run_computes_nothing_again_and_answers_the_same() {
 #[test]
 fn a_folder_that_cannot_be_used_is_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let refused = refrain(&["run", "--store", support::arg(file.path()), REQUEST]).refused(1);
+    let refused = refrain(&["run", "--store", arg(file.path()), REQUEST]).refused(1);
     assert!(refused.contains("--store none"), "{refused}");
 }

@@ -173,6 +173,7 @@ fn controlled_rows_follow_acceptance() {
             costs: Costs::free(),
             constants: Constants::default(),
             fresh: false,
+            stake: None,
             explain: false,
         };
         let row = TokenRow { prompt: prompt.clone(), response: response.to_vec(), ..generated(1).remove(0) };

@@ -33,7 +33,8 @@ impl CallFormat {
                 "parameters": { "type": "object", "properties": {} },
             },
         });
-        let options = ChatOptions::default().with_tools(vec![tool]);
+        let mut options = ChatOptions::default();
+        options.tools = vec![tool];
         let tokens = tokenizer.encode_chat(&[Message::new(Role::User, "x")], &options, true);
         let bytes: Vec<u8> = tokens
             .iter()

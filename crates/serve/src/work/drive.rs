@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{
-    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, OwnedGeneration, SessionError, Stats, TextKind,
-    TokenEvent,
+    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, OwnedGeneration, SessionError, Stats,
+    TextKind, TokenEvent,
 };
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;

@@ -204,7 +204,7 @@ impl Calibration {
             + self.earlier.capacity() * size_of::<u32>()
             + self.newest.capacity() * (size_of::<(TokenId, u32)>() + 1)
             + self.lists.memory_usage()
-            + self.places.capacity() * size_of::<Place>()) as u64
+            + self.places.capacity() * size_of::<Place>()
     }
 }
 
