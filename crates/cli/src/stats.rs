@@ -112,6 +112,7 @@ fn write_details(out: &mut String, stats: &Stats) -> std::fmt::Result {
         (off.high_temperature, "temperature too high"),
         (off.low_memory, "too little memory available"),
         (off.measured, "to compare its time"),
+        (off.not_paid, "not paid for by earlier drafts"),
         (off.below_floor, "acceptance below the floor"),
         (off.memory_pressure, "memory pressure"),
         (off.heat, "heat"),

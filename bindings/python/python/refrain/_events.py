@@ -85,6 +85,8 @@ class DraftingOffStats:
     """The app reported critical memory pressure."""
     heat: int
     """The app reported a critical thermal state."""
+    not_paid: int
+    """Drafts had not saved enough time to pay for another one."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ class Stats:
     rejections: Rejections
     drafting_off: DraftingOffStats
     policy: PolicyStats
+    saved_us: float
+    """Estimated microseconds that drafts have saved in decoding; negative: lost."""
     time_us: StageTimes
 
     @property
