@@ -13,8 +13,8 @@ use refrain::TokenId;
 use refrain::drafting::{DraftSource, SourceName};
 use refrain::internals::draft::{
     BuilderConfig, ContextSource, CostProfile, DraftTree, HistoryStore, NodeIdx, PredictionsSource,
-    ReliabilityTable, ReuseConfig, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists,
-    TreeBuilder, VERIFY_ROWS_MAX,
+    ReliabilityTable, ReuseConfig, SOURCES_MAX, StepLimits, StepOutcome, SuccessorLists, TreeBuilder,
+    VERIFY_ROWS_MAX,
 };
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 

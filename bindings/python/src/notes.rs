@@ -10,13 +10,12 @@ use refrain_index::notes::{Language, ModelEmbedder, NotesOptions, UpdateReport};
 use refrain_index::{NotesError, NotesIndex, NotesWriter, Search, SourceKind};
 use serde_json::{Value, json};
 
-use crate::assistant::object;
 use crate::border::compute;
 use crate::engine::Engine;
 use crate::errors::Failure;
 use crate::options;
 use crate::resident::Resident;
-use crate::results;
+use crate::results::{self, object};
 
 /// An index of notes, mail, chats and calendars in a folder: searched by words, and by meaning with an embedding model.
 ///
