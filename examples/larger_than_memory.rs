@@ -10,13 +10,11 @@ use std::path::Path;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    DraftModelOptions, Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, SessionOptions,
-    Task,
-};
+use refrain::{Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, SessionOptions, Task};
 
 const NOTE: PromptPassage<'_> = PromptPassage {
     title: "Orvane project",

@@ -58,9 +58,9 @@ pub use draft::HistoryStore;
 #[cfg(feature = "stream")]
 pub use engine::EventStream;
 pub use engine::{
-    CONTEXT_LEN_DEFAULT_MAX, DraftModelOptions, Drafting, Engine, EngineOptions, Event, FinishReason,
-    GenerateOptions, Generation, Origin, OwnedGeneration, RefusedGeneration, STOP_BYTES_MAX, Score, Session,
-    SessionOptions, Stats, Summary, TokenEvent, step_together,
+    CONTEXT_LEN_DEFAULT_MAX, Drafting, Engine, EngineOptions, Event, FinishReason, GenerateOptions,
+    Generation, Origin, OwnedGeneration, RefusedGeneration, STOP_BYTES_MAX, Score, Session, SessionOptions,
+    Stats, Summary, TokenEvent, step_together,
 };
 pub use error::{GenerateError, LoadError, SessionError};
 pub use kernels::KvType;
@@ -71,7 +71,7 @@ pub use refrain_tokenizer::{
     ChatDate, ChatOptions, Message, Role, SpecialTokens, TextKind, Tokenizer, TokenizerError,
 };
 pub use refrain_trees::TokenId;
-pub use task::{PromptPassage, Task, UnknownTask};
+pub use task::{PromptPassage, Task};
 pub use verify::{DryOptions, LogitsProcessor, ProcessorError, Sampling};
 
 /// Drafts: sources of an app's own, the rules of a session, and what is learnt and counted.
@@ -82,8 +82,8 @@ pub mod drafting {
         SourceName, StepOutcome, Successor, SuccessorLists, TargetListener, VERIFY_ROWS_MAX,
     };
     pub use crate::engine::{
-        AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftingOffStats, LearnedState, PolicyStats,
-        PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
+        AcceptanceFloor, Calibration, DraftModelOptions, DraftPolicy, DraftRows, DraftingOffStats,
+        LearnedState, PolicyStats, PruningStats, RowStats, SharedPasses, SkipRules, SourceStats, StageTimes,
     };
     pub use crate::pruning::{Predictor, PruningConfig, Safeguards};
 }

@@ -5,7 +5,6 @@
 //! prompts.
 
 use std::fmt::{self, Display, Write as _};
-use std::str::FromStr;
 
 /// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,37 +88,9 @@ impl Display for Task {
     }
 }
 
-/// An unknown task name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownTask(String);
-
-impl Display for UnknownTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown task `{}`: use summarize, answer, ui or reply", self.0)
-    }
-}
-
-impl std::error::Error for UnknownTask {}
-
-impl FromStr for Task {
-    type Err = UnknownTask;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|task| task.name() == name).ok_or_else(|| UnknownTask(name.to_owned()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_parse_to_their_tasks() {
-        for task in Task::ALL {
-            assert_eq!(task.to_string().parse(), Ok(task));
-        }
-        assert_eq!("sing".parse::<Task>(), Err(UnknownTask("sing".to_owned())));
-    }
 
     #[test]
     fn the_request_comes_last_and_empty_parts_leave_no_trace() {

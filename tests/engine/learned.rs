@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use refrain::drafting::DraftPolicy;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::error::LearnedError;
 use refrain::{Engine, EngineOptions, GenerateOptions, Session, SessionOptions};
@@ -15,7 +16,10 @@ fn timed_engine(tiny: Tiny) -> Engine {
 }
 
 fn session(engine: &Engine, seed: u64) -> Session {
-    let mut session = engine.session(SessionOptions { history: false, ..SessionOptions::default() }).unwrap();
+    // Whether a draft is paid for depends on the clock.
+    let policy = DraftPolicy { stake: None, ..DraftPolicy::default() };
+    let options = SessionOptions { history: false, policy, ..SessionOptions::default() };
+    let mut session = engine.session(options).unwrap();
     session.append_tokens(&prompt(seed, 60)).unwrap();
     session
 }

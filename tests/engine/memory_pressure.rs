@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{Calibration, DraftPolicy, DraftRows, Predictor, ReuseConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
@@ -15,8 +16,8 @@ use refrain::internals::stream::resident_bytes;
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, OwnedGeneration, Quantize, Sampling,
-    Session, SessionOptions, TokenId, step_together,
+    CancelToken, Engine, EngineOptions, Event, OwnedGeneration, Quantize, Sampling, Session, SessionOptions,
+    TokenId, step_together,
 };
 use tempfile::TempDir;
 

@@ -130,7 +130,7 @@ fn full_engine() -> (Tiny, Engine) {
     let engine = tiny.engine(3);
     let smaller = Tiny { n_layers: 1, seed: 9, ..tiny };
     let draft_model = Checkpoint::from_gguf_bytes(smaller.gguf().into(), "smaller").unwrap();
-    engine.set_draft_model(&draft_model, refrain::DraftModelOptions::default(), |_, _| {}).unwrap();
+    engine.set_draft_model(&draft_model, refrain::drafting::DraftModelOptions::default(), |_, _| {}).unwrap();
     (tiny, engine)
 }
 

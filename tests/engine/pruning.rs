@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{Calibration, DraftSource, Predictor, PruningConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
@@ -14,8 +15,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, KvType, PromptPassage,
-    Quantize, Role, Sampling, SessionOptions, Task, TokenId,
+    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, PromptPassage, Quantize, Role,
+    Sampling, SessionOptions, Task, TokenId,
 };
 
 use crate::common::{

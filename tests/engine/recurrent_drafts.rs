@@ -2,9 +2,10 @@
 //! through forks, truncations and cancelled prefills.
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::kernels::IsaKind;
-use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions};
+use refrain::{Drafting, Engine, EngineOptions, GenerateOptions};
 
 use crate::common::{
     assert_cuts_agree, assert_turns_agree, drafts_with, isa, options, plain, random_prompt, run, samplings,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{
     AcceptanceFloor, Calibration, DraftPolicy, DraftRows, EchoConfig, Predictor, ReuseConfig,
 };
@@ -19,8 +20,8 @@ use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineOptions, FinishReason, GenerateOptions, LoadError,
-    Quantize, Sampling, SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, FinishReason, GenerateOptions, LoadError, Quantize, Sampling,
+    SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::BlockType;
@@ -19,8 +20,8 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, DraftModelOptions, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Quantize,
-    Session, SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Quantize, Session,
+    SessionOptions, TokenId,
 };
 use tempfile::TempDir;
 

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, Quantize, SessionOptions};
+use refrain::{Engine, EngineOptions, GenerateOptions, Quantize, SessionOptions};
 
 use crate::common::{Tiny, plain, prompt, run_in};
 

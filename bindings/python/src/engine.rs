@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PySequence;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::{DraftPolicy, DraftRows};
-use refrain::{DraftModelOptions, EngineOptions, SessionOptions, TokenId};
+use refrain::drafting::DraftModelOptions;
+use refrain::{EngineOptions, SessionOptions, TokenId};
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 
 use crate::border::compute;

@@ -10,9 +10,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateError, LoadError, SessionOptions};
+use refrain::{Engine, EngineOptions, GenerateError, LoadError, SessionOptions};
 use serde::Serialize;
 use thiserror::Error;
 

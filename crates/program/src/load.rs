@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
 use refrain::internals::model::hf::JSON_BYTES_MAX;
 use refrain::streaming::StreamOptions;
-use refrain::{DraftModelOptions, Engine, EngineOptions, LoadError, Tokenizer};
+use refrain::{Engine, EngineOptions, LoadError, Tokenizer};
 use refrain_files::open_regular;
 
 use crate::args::{ComputeArgs, DraftModelArg, ModelArgs, PruningArg};

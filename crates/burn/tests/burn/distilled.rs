@@ -3,8 +3,9 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
-use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
+use refrain::{Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 use refrain_burn::distill::draft::{self, DraftLoss, DraftRecipe};
 use refrain_burn::distill::head::{self, HeadKind, HeadRecipe, HeadTarget, TrainedHead};
 use refrain_burn::distill::{Passage, Recorder};

@@ -1,8 +1,9 @@
 //! The program `refrain-train`: what it trains is used, and changes no answer.
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
-use refrain::{DraftModelOptions, Engine, EngineOptions, GenerateOptions, Role, SessionOptions};
+use refrain::{Engine, EngineOptions, GenerateOptions, Role, SessionOptions};
 use refrain_program::testing::{Ran, arg, repository, run};
 
 fn train(args: &[&str]) -> Ran {

@@ -12,9 +12,10 @@ use crate::{
     AblateError, Arm, Constants, Costs, CostsError, FleetBench, Half, Lane, RowsError, Setting, Sources,
     Strategy, Tally, TokenRow, rows,
 };
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{DraftPolicy, PruningConfig};
 use refrain::internals::draft::{CostProfile, VERIFY_ROWS_MAX};
-use refrain::{DraftModelOptions, EngineOptions, SessionOptions, Tokenizer};
+use refrain::{EngineOptions, SessionOptions, Tokenizer};
 
 use super::args::{AblateArgs, FleetArgs, FloorArgs, HalfArg, ProjectionArg, ReplayArgs, RowsArgs, TuneArgs};
 use refrain_program::failure::{Exit, Failure};

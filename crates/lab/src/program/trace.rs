@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::trace::{RecordError, RecordOptions, record};
 use crate::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
+use refrain::EngineOptions;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
-use refrain::{DraftModelOptions, EngineOptions};
 use refrain_files::replace::{ReplaceError, create_private_folder};
 
 use super::args::TraceArgs;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::{BlockType, Kernels};
@@ -10,7 +11,7 @@ use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{DraftModelOptions, Engine, EngineOptions, Quantize};
+use refrain::{Engine, EngineOptions, Quantize};
 use refrain_grammar::Vocabulary;
 use tempfile::TempDir;
 

@@ -1,13 +1,14 @@
 //! Drafting with a draft model: the output is that of plain decoding, bit for bit.
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft_model::VocabularyMismatch;
 use refrain::internals::error::{EngineProblem, SessionProblem};
 use refrain::{
-    DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, Sampling,
-    Session, SessionError, SessionOptions, Task,
+    Drafting, Engine, EngineOptions, GenerateOptions, PromptPassage, Role, Sampling, Session, SessionError,
+    SessionOptions, Task,
 };
 use refrain_bench::Strategy;
 use refrain_bench::model::project_eagerly;

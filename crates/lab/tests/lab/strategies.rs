@@ -1,10 +1,11 @@
 //! Published drafting rules in the engine: they draft, and the output is that of plain decoding.
 
 use refrain::checkpoint::Checkpoint;
+use refrain::drafting::DraftModelOptions;
 use refrain::drafting::EvidenceClass;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::error::SessionProblem;
-use refrain::{DraftModelOptions, Engine, GenerateOptions, SessionOptions, TokenId};
+use refrain::{Engine, GenerateOptions, SessionOptions, TokenId};
 use refrain_bench::Strategy;
 use refrain_bench::rules::{Baseline, ModelRule};
 

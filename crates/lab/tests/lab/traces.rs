@@ -5,8 +5,9 @@ use std::path::Path;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Calibration;
+use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
-use refrain::{DraftModelOptions, Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
+use refrain::{Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 use refrain_bench::rules::LogitRule;
 use refrain_bench::trace::{RecordError, RecordOptions, record};
 use refrain_bench::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
