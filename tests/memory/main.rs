@@ -3,7 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod full_context;
 mod graph_memory;
 mod load_memory;
 #[path = "../model_files/mod.rs"]

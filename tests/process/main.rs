@@ -1,9 +1,11 @@
 //! Tests that start themselves as a process (panic hooks, peak memory, a stop by the system), change the floating-point environment of
-//! threads, or compare times: apart from `engine`, so that they share the processor with few other tests.
+//! threads, ask the system for the memory of the process (behind the allocator of this program, zeroed memory is not touched), or compare times:
+//! apart from `engine`, so that they share the processor with few other tests.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod float_env;
+mod full_context;
 mod quiet_panics;
 mod streaming;
 mod streaming_faults;

@@ -12,7 +12,6 @@ use refrain::{
 };
 
 use crate::common::{Tiny, VOCAB_SIZE, plain, prompt, run_in};
-use crate::turn;
 
 const CONTEXT_LEN: usize = 100;
 
@@ -40,7 +39,6 @@ fn sources(prompt: &[TokenId], known: &[TokenId]) -> Vec<Box<dyn DraftSource>> {
 /// with every number of remaining tokens; with drafts of 63 rows, padded and unpadded.
 #[test]
 fn the_context_fills_to_its_last_token_with_drafts_in_flight() {
-    let _turn = turn();
     let engine = Tiny::default().engine(2);
     let mut n_wide = 0;
     for prompt_len in [CONTEXT_LEN - 40, CONTEXT_LEN - 7, CONTEXT_LEN - 3, CONTEXT_LEN - 2, CONTEXT_LEN - 1] {
@@ -76,7 +74,6 @@ fn the_context_fills_to_its_last_token_with_drafts_in_flight() {
 
 #[test]
 fn a_full_context_is_a_typed_error_and_no_loss() {
-    let _turn = turn();
     let engine = Tiny::default().engine(1);
     let prompt = prompt(3, CONTEXT_LEN - 2);
     let mut session = session(&engine, SessionOptions::default(), &prompt);
@@ -95,7 +92,6 @@ fn a_full_context_is_a_typed_error_and_no_loss() {
 /// The cache has the length of context and batch together, rounded up to the layout.
 #[test]
 fn the_cache_is_sized_for_context_and_batch() {
-    let _turn = turn();
     let tiny = Tiny::default();
     let engine = tiny.engine(1);
     let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
@@ -124,7 +120,6 @@ fn resident_bytes() -> usize {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_slots_of_a_context_of_16_million_tokens_take_no_memory_before_they_are_written() {
-    let _turn = turn();
     let engine = Tiny { n_layers: 1, context_len: 1 << 24, ..Tiny::DEFAULT }.engine(1);
     let before = resident_bytes();
     let options = SessionOptions { context_len: Some(1 << 24), history: false, ..SessionOptions::default() };
@@ -141,7 +136,6 @@ fn the_slots_of_a_context_of_16_million_tokens_take_no_memory_before_they_are_wr
 #[test]
 #[cfg(target_os = "linux")]
 fn a_context_that_cannot_be_filled_is_a_typed_error() {
-    let _turn = turn();
     let engine = Tiny { n_layers: 640, hidden_dim: 32, context_len: 1 << 24, ..Tiny::DEFAULT }.engine(1);
     let options = SessionOptions { context_len: Some(1 << 24), ..SessionOptions::default() };
     let stated = options.memory_bytes(engine.config());
