@@ -1,5 +1,5 @@
 //! Tests that start themselves as a process (panic hooks, peak memory, a stop by the system), change the floating-point environment of
-//! threads, ask the system for the memory of the process (behind the allocator of this program, zeroed memory is not touched), or compare times:
+//! threads, ask the system for the memory of the process (the counting allocator of `memory` touches what it zeroes), or compare times:
 //! apart from `engine`, so that they share the processor with few other tests.
 
 #[path = "../common/mod.rs"]
