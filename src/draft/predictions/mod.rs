@@ -236,7 +236,7 @@ impl DraftSource for PredictionsSource {
             let store = self.store.lock();
             let before_root = committed.len().checked_sub(step.new_tokens.len() + 2).map(|at| committed[at]);
             segments.observe(step, |node| {
-                let Some(parent) = step.tree.parent(node) else { return None };
+                let parent = step.tree.parent(node)?;
                 let before = step.tree.parent(parent).map(|before| step.tree.token(before)).or(before_root);
                 let before = before.map_or(NONE, |token| token.0);
                 let pair = Pair { before, last: step.tree.token(parent).0 };
