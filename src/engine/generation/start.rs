@@ -100,8 +100,10 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     };
     let costs = costs.with_batch_lens(&session.options.verify_lens);
     let policy = Policy::new(&session.options.policy, request);
-    // Where rows are free by construction, no draft has a price.
-    let stake = session.options.policy.stake.filter(|_| request.drafts && !costs.has_free_rows());
+    // Where rows are free by construction, no draft has a price, and claims that are not weighed are drafted at any price.
+    let is_weighed =
+        request.drafts && session.options.drafting != Drafting::AsClaimed && !costs.has_free_rows();
+    let stake = session.options.policy.stake.filter(|_| is_weighed);
     let owed_us = if stake.is_some() { session.shared.owed().take() } else { 0.0 };
     let before_us = (owed_us, costs.prompt_us(prompt_len));
     session.drafting.account.begin(stake, before_us, f64::from(costs.verify_us(1, 1)));

@@ -21,7 +21,7 @@ pub struct DraftPolicy {
     pub skip: SkipRules,
     /// Maximum share of the time of an answer that drafts may lose, 0..=1: a draft is bought only from the time that
     /// drafts have saved so far, and from this share of the time elapsed. `None`: a draft need not be paid. Applies to
-    /// [`DraftRows::Auto`]. Default 0.01.
+    /// [`DraftRows::Auto`], unless claims are drafted [as they are](crate::Drafting::AsClaimed). Default 0.01.
     pub stake: Option<f32>,
 }
 
