@@ -627,13 +627,12 @@ fn a_write_that_fails_keeps_the_part() {
     let (place, hub) = (Place::new(), failing(|_, _, good| good));
     let program = place.pull(&hub, &["--attempts", "1"]);
     // Files of at most 100 blocks of 512 or 1024 bytes, and no signal about it.
-    let mut command = place.command(&[]);
     let mut shell = std::process::Command::new("sh");
     shell
         .args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\""])
         .arg(program.get_program())
         .args(program.get_args());
-    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.env("REFRAIN_MODELS", place.models());
     shell
         .stdin(std::process::Stdio::null())
@@ -642,7 +641,7 @@ fn a_write_that_fails_keeps_the_part() {
     let ran = run(shell);
     assert!(ran.code == Some(1) && ran.stderr.contains("cannot write"), "{}", ran.stderr);
     assert!(fs::metadata(place.file("m-Q4_0.gguf.part")).unwrap().len() > 0);
-    command = place.pull(&hub, &[]);
+    let mut command = place.pull(&hub, &[]);
     run(command).done();
     assert!(hub.downloads().last().unwrap().header("Range").is_some());
 }

@@ -1,12 +1,10 @@
 //! `refrain run`.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::support::{arg, command, model, refrain, refrain_with, repository};
+use crate::support::{AT_ANY_COST, arg, command, refrain, refrain_with, repository};
 
 const QUESTION: &str = "What is the booking code of the trip to Aniarda?";
 
@@ -21,23 +19,6 @@ fn run_json(args: &[&str]) -> (String, Value) {
     let stdout = refrain(&all).done();
     let (text, json) = stdout.trim_end().rsplit_once('\n').expect("text, then one line of JSON");
     (text.to_owned(), serde_json::from_str(json).expect("JSON"))
-}
-
-/// The fixture model beside a profile in which rows are free, so that the machine's load does not decide whether drafts pay.
-fn model_that_drafts() -> (TempDir, PathBuf) {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("m.gguf");
-    fs::copy(model(), &file).unwrap();
-    refrain(&["model", "profile", arg(&file), "--contexts", "0"]).done();
-    let path = folder.path().join("m.gguf.profile.json");
-    let mut profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    for costs in ["verify", "projection"] {
-        let costs = profile[costs].as_array_mut().unwrap();
-        let one_row = costs[0]["us"].clone();
-        costs.iter_mut().for_each(|cost| cost["us"] = one_row.clone());
-    }
-    fs::write(&path, profile.to_string()).unwrap();
-    (folder, file)
 }
 
 #[test]
@@ -70,11 +51,10 @@ fn the_request_comes_from_argument_or_standard_input() {
 
 #[test]
 fn a_pipe_gets_plain_text_and_a_terminal_colours() {
-    let (_folder, model) = model_that_drafts();
     // As the task asks it, which the model has learnt.
     let text = fs::read_to_string(note()).unwrap().replacen("\n\n", "\n", 1);
     let prompt = format!("Answer the question from the notes.\n\n{}\n\nQuestion: {QUESTION}", text.trim());
-    let args = ["run", "--model", arg(&model), "--max-tokens", "40", &prompt];
+    let args = [&["run", "--max-tokens", "40"], AT_ANY_COST, &[&prompt]].concat();
     let plain = refrain(&args);
     assert!(!plain.stdout.contains('\x1b') && !plain.stderr.contains('\x1b'));
     assert!(plain.stderr.contains("tokens per step"), "statistics by default: {}", plain.stderr);
