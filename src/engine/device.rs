@@ -97,7 +97,7 @@ impl<'a> Device<'a> {
     ///
     /// Every call makes each session release memory again, at its next step or prefill. A session that waits
     /// releases memory with [`Session::release_memory`], and at [`MemoryPressure::Critical`] its KV cache too, which is computed again when
-    /// the session goes on. The [history](Self::history) is emptied at once by a critical report, and a streamed model releases its pinned
+    /// the session goes on. The [history](crate::Engine::history) is emptied at once by a critical report, and a streamed model releases its pinned
     /// layers at once, or after the current pass. When the pressure ends, later passes pin the layers again as they read
     /// them. The output is unchanged, bit for bit.
     pub fn set_memory_pressure(&self, level: MemoryPressure) {

@@ -208,7 +208,7 @@ pub enum TokenizerProblem {
     /// A chat cannot be rendered because the model has no chat template.
     #[error("the model has no chat template; pass plain text")]
     NoChatTemplate,
-    /// [`ChatOptions::with_variable`](super::ChatOptions::with_variable) refuses a name with a fixed meaning in templates.
+    /// [`ChatOptions::set_variable`](crate::ChatOptions::set_variable) refuses a name with a fixed meaning in templates.
     #[error("the template variable `{name}` is reserved")]
     ReservedVariable {
         /// The name.

@@ -42,7 +42,7 @@ const INTERRUPTED_STEPS: f64 = 64.0;
 /// Weight of a step in the mean time of drafting.
 const DRAFTING_RATE: f64 = 1.0 / 8.0;
 
-/// See the [module](self).
+/// The time that drafts of a generation have saved, and may spend: `policy/account.rs` has the rules and the bound.
 #[derive(Debug, Clone, Default)]
 pub struct Account {
     /// Share of the time that drafts may lose; `None`: drafts need not be paid.

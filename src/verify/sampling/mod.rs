@@ -49,7 +49,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler for checked options and an output that begins after `prompt_len` tokens. If there is no seed, the
-    /// seed is 0: see [`Sampling::resolve_seed`].
+    /// seed is 0: see `Sampling::resolve_seed`.
     pub fn new(kernels: Kernels, config: Sampling, breakers: Breakers, prompt_len: usize) -> Self {
         Self {
             kernels,
