@@ -7,6 +7,8 @@ mod notes;
 mod notes_embedder;
 mod notes_encodings;
 mod notes_hostile;
+#[cfg(unix)]
+mod notes_links;
 #[path = "../notes_support/mod.rs"]
 mod notes_support;
 mod notes_words;

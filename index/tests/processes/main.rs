@@ -4,7 +4,6 @@
 mod history_kill;
 mod history_shared;
 mod notes_kill;
-mod notes_links;
 #[path = "../notes_support/mod.rs"]
 mod notes_support;
 mod notes_watch;
