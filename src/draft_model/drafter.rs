@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::DraftModel;
-use super::kv_tree::{CHUNK, KvTree};
+use super::hidden_rows::CHUNK;
+use super::kv_tree::KvTree;
 use crate::draft::{Computed, DraftTree, HiddenStates};
 use crate::kernels::KvType;
 use crate::model::kv_cache::{KvCache, KvCacheError};

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 
+use super::hidden_rows::CHUNK;
 use super::hidden_rows::STATES_MAX;
-use super::kv_tree::{CHUNK, KvTree, Likely, ROOT};
+use super::kv_tree::{KvTree, Likely, ROOT};
 use super::*;
 use crate::draft::{Candidates, ComputingSource, DraftSource, HiddenStates};
 use crate::kernels::KvType;

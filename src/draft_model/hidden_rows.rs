@@ -16,10 +16,11 @@
 use crate::model::ModelConfig;
 use refrain_trees::TokenId;
 
-use super::kv_tree::CHUNK;
-
 /// Maximum states that are kept: those of a pass, and of a part of the text that arrives meanwhile.
 pub(super) const STATES_MAX: usize = 2 * CHUNK;
+
+/// Maximum text tokens of one pass.
+pub(super) const CHUNK: usize = 256;
 
 /// The hidden states that one session's head has to read.
 ///

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::draft::CostProfile;
 use crate::energy::EnergyMeter;
 #[cfg(doc)]
-use crate::engine::handle::Engine;
+use crate::engine::options::SessionOptions;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PowerState, ThermalState};
 #[cfg(doc)]
@@ -17,7 +17,7 @@ use crate::face::internals;
 use crate::kernels::{IsaKind, KernelsNotice, KvType};
 use crate::profile::{self, MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
 
-/// The device of an [`Engine`]. The app reports heat, memory pressure and power; the engine measures step costs and energy. Nothing
+/// The device of an [`Engine`](crate::Engine). The app reports heat, memory pressure and power; the engine measures step costs and energy. Nothing
 /// here changes the output.
 #[derive(Clone, Copy)]
 pub struct Device<'a> {

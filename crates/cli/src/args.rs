@@ -18,12 +18,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::RangedU64ValueParser;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use refrain_assistant::JobOptions;
-use refrain_grammar::Grammar;
 use refrain_program::start::Color;
-
-use crate::assist::Assisted;
-use crate::grammar::constrained;
 
 pub(crate) use assist::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs};
 pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs, ScoreInput, WeightsArg};
@@ -206,17 +201,6 @@ pub(crate) struct WordsArgs {
     pub(crate) ignore_eos: bool,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
-}
-
-impl WordsArgs {
-    /// The options of an answer.
-    pub(crate) fn job(&self, assisted: &Assisted<'_>, grammar: Option<&Grammar>) -> JobOptions {
-        let options = JobOptions::default().with_stop(self.stop.clone()).with_ignore_eos(self.ignore_eos);
-        match grammar {
-            Some(grammar) => constrained(options, grammar, &assisted.sampling, &self.assist.sampling),
-            None => options,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

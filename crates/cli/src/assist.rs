@@ -15,11 +15,15 @@ use refrain_assistant::{
     ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
 };
 use refrain_files::replace::replace_contents;
+use refrain_grammar::Grammar;
 use serde_json::{Value, json};
 
-use crate::args::{AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, is_none};
+use crate::args::{
+    AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, WordsArgs, is_none,
+};
 use crate::context;
 use crate::failure::{Exit, Failure};
+use crate::grammar::constrained;
 use crate::index::{embedder_of, open_named};
 use crate::input::read_input;
 use crate::interrupt::Interrupt;
@@ -322,6 +326,17 @@ pub(crate) enum Shows<'a> {
     Text,
     /// The changes from this text.
     Changes(&'a str),
+}
+
+impl WordsArgs {
+    /// The options of an answer.
+    pub(crate) fn job(&self, assisted: &Assisted<'_>, grammar: Option<&Grammar>) -> JobOptions {
+        let options = JobOptions::default().with_stop(self.stop.clone()).with_ignore_eos(self.ignore_eos);
+        match grammar {
+            Some(grammar) => constrained(options, grammar, &assisted.sampling, &self.assist.sampling),
+            None => options,
+        }
+    }
 }
 
 impl<'a> Assisted<'a> {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::DraftModel;
-use super::hidden_rows::{HiddenRows, STATES_MAX};
+use super::hidden_rows::{CHUNK, HiddenRows, STATES_MAX};
 use crate::draft::{Computed, DraftTree, HiddenStates, VERIFY_ROWS_MAX};
 use crate::kernels::KvType;
 use crate::model::kv_cache::{CacheSize, KvCacheError};
@@ -35,9 +35,6 @@ use head::Head;
 use recomputed::Recomputed;
 use refrain_trees::TokenId;
 use trunk::{Node, Trunk};
-
-/// Maximum text tokens of one pass.
-pub(super) const CHUNK: usize = 256;
 
 /// Maximum nodes of one pass: twice the rows of the longest verification batch.
 const PASS_NODES_MAX: usize = 2 * VERIFY_ROWS_MAX;

@@ -8,7 +8,7 @@ use super::file::BlockLayers;
 use super::slots::{Slot, Slots, WorkKind};
 use crate::model::compute::PassEnd;
 use crate::model::resident::Layer;
-use crate::model::transformer::ForwardError;
+use crate::model::transformer::error::ForwardError;
 use crate::schedule::GraphKind;
 
 /// The interval at which a waiting pass reads its cancel flag.

@@ -37,7 +37,7 @@ use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::PackedSection;
 use crate::model::resident::Layer;
 use crate::model::rows::Meanwhile;
-use crate::model::transformer::ForwardError;
+use crate::model::transformer::error::ForwardError;
 use refrain_stream::{
     Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, TakeError, Turn, TurnError, Turns,
 };

@@ -641,7 +641,7 @@ fn a_write_that_fails_keeps_the_part() {
     let ran = run(shell);
     assert!(ran.code == Some(1) && ran.stderr.contains("cannot write"), "{}", ran.stderr);
     assert!(fs::metadata(place.file("m-Q4_0.gguf.part")).unwrap().len() > 0);
-    let mut command = place.pull(&hub, &[]);
+    let command = place.pull(&hub, &[]);
     run(command).done();
     assert!(hub.downloads().last().unwrap().header("Range").is_some());
 }
