@@ -9,8 +9,11 @@ use refrain::device::{MemoryPressure, ThermalState};
 use refrain::drafting::{
     AcceptanceFloor, Calibration, DraftPolicy, DraftRows, DraftSource, ReuseConfig, SkipRules,
 };
+use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
-use refrain::{CancelToken, Engine, ErrorKind, GenerateOptions, Sampling, SessionOptions, Stats, TokenId};
+use refrain::{
+    CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, Sampling, SessionOptions, Stats, TokenId,
+};
 
 use crate::common::{self, Rng, Tiny, plain, prompt, run, run_in, samplings};
 
@@ -109,12 +112,35 @@ fn every_exact_policy_gives_the_bits_of_plain_decoding() {
     assert!(n_falls > 20 && n_hot > 100, "{n_falls} falls, {n_hot} hot steps");
 }
 
+/// A row costs more than a share of a long time, so only drafts that need not be paid are bought.
+#[test]
+fn drafts_without_savings_are_bought_from_the_stake_alone() {
+    let (tiny, prompt) = (Tiny::default(), prompt(3, 20));
+    let cost_profile = Some(CostProfile::from_measurements(&[(1, 1e6), (2, 1.9e6), (64, 2e6)]));
+    let engine = tiny.engine_with(EngineOptions { cost_profile, ..tiny.options() });
+    let reference = run(&engine, plain(), Vec::new(), &prompt, options(&Sampling::default()));
+    let run_at = |stake| {
+        let sources: Vec<Box<dyn DraftSource>> =
+            vec![Box::new(AlwaysRight::new(prompt.len(), reference.tokens.clone()))];
+        let session = drafting(DraftPolicy { stake, ..DraftPolicy::default() });
+        let found = run(&engine, session, sources, &prompt, options(&Sampling::default()));
+        found.assert_equal(&reference, &format!("{stake:?}"));
+        found.stats
+    };
+    let unpaid = run_at(None);
+    assert!(unpaid.steps < reference.stats.steps && unpaid.drafting_off.not_paid == 0, "{unpaid:?}");
+    // The stake of the prompt is a hundredth of what a row costs.
+    let paid = run_at(Some(0.01));
+    assert_eq!((paid.steps, paid.drafting_off.not_paid), (reference.stats.steps, reference.stats.steps));
+    assert!(paid.saved_us <= 0.0, "{paid:?}");
+}
+
 /// Every step without a draft has one reason, and every fall has a pause.
 fn check_counts(stats: &Stats, case: &str) {
     let off = &stats.drafting_off;
     let n_off = off.disabled + off.output_end + off.no_candidate + off.not_worth + off.short_output;
     let n_off = n_off + off.high_temperature + off.low_memory + off.below_floor + off.measured;
-    let n_off = n_off + off.memory_pressure + off.heat;
+    let n_off = n_off + off.memory_pressure + off.heat + off.not_paid;
     // A plain step is compared with drafts before it.
     assert!(2 * off.measured <= stats.steps + 1, "{case}: {stats:?}");
     let n_drafted = stats.steps - n_off;
