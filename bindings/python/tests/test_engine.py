@@ -221,7 +221,7 @@ def test_logits_are_the_models(engine: refrain.Engine) -> None:
 
 def test_history_stays_in_its_namespace(engine: refrain.Engine) -> None:
     def drafted_from_history(namespace: str) -> int:
-        session = engine.session(namespace=namespace)
+        session = engine.session(namespace=namespace, draft_rows=8)
         session.append_turn("user", QUESTION)
         stats = session.generate(max_tokens=40).run().summary
         assert stats is not None
