@@ -5,8 +5,6 @@ use std::sync::{Arc, PoisonError};
 
 use crate::draft::CostProfile;
 use crate::energy::EnergyMeter;
-#[cfg(doc)]
-use crate::engine::options::SessionOptions;
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PowerState, ThermalState};
 #[cfg(doc)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PySequence;
 use refrain::checkpoint::Checkpoint;
-use refrain::drafting::{DraftPolicy, DraftRows};
 use refrain::drafting::DraftModelOptions;
+use refrain::drafting::{DraftPolicy, DraftRows};
 use refrain::{EngineOptions, SessionOptions, TokenId};
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 
