@@ -1,6 +1,5 @@
 //! Policies limit the steps that draft and the rows of their drafts. For every policy and every report of the
-//! device, tokens, texts and the bits of the logits are those of plain decoding. The only mode that is not
-//! exact is on request and reported.
+//! device, tokens, texts and the bits of the logits are those of plain decoding.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

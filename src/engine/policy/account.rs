@@ -14,7 +14,7 @@
 //!
 //! A draft is bought only if its price, the expected time of its step beyond a plain one, is at most the balance.
 //!
-//! **Bound.** Let `e` be the largest amount by which a step exceeded its price. With `P = Σ p_i · c_i`, the estimated time of plain
+//! **Bound.** Let `e` be the largest amount by which a step exceeded its price, without interruptions ([`INTERRUPTED_STEPS`]). With `P = Σ p_i · c_i`, the estimated time of plain
 //! decoding, the answer takes at most
 //!
 //! ```text

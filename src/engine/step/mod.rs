@@ -6,7 +6,7 @@
 //!
 //! | stage | reads | changes |
 //! | --- | --- | --- |
-//! | [`decide`] | heat, memory pressure, room in the output | the policy's own state |
+//! | [`decide`] | heat, memory pressure, room in the output, the account, costs | the policy's own state |
 //! | [`draft`] | committed tokens, limits | the draft tree; the places of sources, when a plain step is due |
 //! | [`verify`] | the tree, committed tokens | scratch slots after the committed KV cache, hidden states; what sources compute ahead |
 //! | [`walk`] | the tree, hidden states, committed tokens | scratch only: it returns accepted nodes and chosen tokens |
@@ -14,7 +14,8 @@
 //! | [`observe`] | all of the above | sources, reliability, costs, policy, statistics |
 //!
 //! Each stage takes what it reads and what it changes as parameters of its own (`Reads`, `Changes`), so the compiler holds this
-//! table. Before the draft, [`Member::begin`] answers memory pressure and moves the costs behind the grown context.
+//! table. Before the draft, [`Member::begin`] answers memory pressure, moves the costs behind the grown context, and lets the sources catch up with
+//! steps that attached nothing. After the last stage, the account takes the step's time.
 //!
 //! A step that fails or panics before its commit leaves tokens, KV cache and output as they were.
 //!

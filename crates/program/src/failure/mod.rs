@@ -267,8 +267,7 @@ impl From<GenerateError> for Failure {
             }
             (Kind::ContextFull, _) => (Exit::Input, "--ctx N sets the context"),
             (Kind::InvalidArgument, Some("token")) => (Exit::Input, "use token ids of this model"),
-            (Kind::InvalidArgument, Some("acceptance")) => (Exit::Usage, "omit --lossy-top-p"),
-            (Kind::InvalidArgument, Some("prompt")) => (Exit::Usage, "give a PROMPT, --file, or pipe one in"),
+            (Kind::InvalidArgument, Some("prompt")) => (Exit::Usage, "give a PROMPT, or pipe one in"),
             (Kind::InvalidArgument, Some("stop")) => (Exit::Usage, "choose another --stop"),
             (Kind::InvalidArgument, _) => (Exit::Usage, "choose a value in the range"),
             (Kind::NoToken, None) => (Exit::Failed, "relax --logit-bias"),
