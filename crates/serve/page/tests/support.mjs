@@ -44,7 +44,8 @@ export class Server {
     server.folder = mkdtempSync(path.join(os.tmpdir(), "refrain-page-"));
     const env = { ...process.env, HOME: server.folder, XDG_DATA_HOME: server.folder, XDG_CONFIG_HOME: server.folder, XDG_CACHE_HOME: server.folder };
     if (token) env.REFRAIN_TOKEN = token;
-    const args = ["serve", "--listen", "0"];
+    // Drafts at any cost: whether an answer of a few tokens would pay for them depends on the clock.
+    const args = ["serve", "--listen", "0", "--drafting", "stake=off"];
     if (notes) {
       const samples = path.join(server.folder, "notes");
       const index = path.join(server.folder, "index");
