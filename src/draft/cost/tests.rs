@@ -200,7 +200,6 @@ fn corrections_are_bounded() {
 
 #[test]
 fn many_rows_cost_no_more_to_hold() {
-    let started = std::time::Instant::now();
     let mut costs = CostProfile::from_measurements(&[
         (1, 100.0),
         (100_000, 100_100.0),
@@ -214,7 +213,6 @@ fn many_rows_cost_no_more_to_hold() {
     assert!((costs.verify_us(200_000, 1) / 200_100.0 - 1.0).abs() < 0.01);
     let costs = CostProfile::from_measurements(&[(1, 100.0)]).with_batch_lens(&[100_000, usize::MAX]);
     assert_eq!(costs.verify_us(1, 1), costs.verify_us(100_000, 1));
-    assert!(started.elapsed().as_secs() < 5);
 }
 
 /// Cost of a chain on the devices below.
