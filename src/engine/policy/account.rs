@@ -41,6 +41,8 @@ const LOG_ERROR_MAX: f64 = 0.7;
 const INTERRUPTED_STEPS: f64 = 64.0;
 /// Weight of a step in the mean time of drafting.
 const DRAFTING_RATE: f64 = 1.0 / 8.0;
+/// Factor on that mean in a step that may not draft: a draft that was slow once is tried again, half as dear, after 44 steps.
+const DRAFTING_FADING: f64 = 63.0 / 64.0;
 
 /// The time that drafts of a generation have saved, and may spend: `policy/account.rs` has the rules and the bound.
 #[derive(Debug, Clone, Default)]
@@ -147,8 +149,9 @@ impl Account {
             }
         }
         self.saved_us -= drafting_us;
-        if step.may_draft {
-            self.drafting_us += DRAFTING_RATE * (drafting_us - self.drafting_us);
+        match step.may_draft {
+            true => self.drafting_us += DRAFTING_RATE * (drafting_us - self.drafting_us),
+            false => self.drafting_us *= DRAFTING_FADING,
         }
     }
 
@@ -361,6 +364,17 @@ mod tests {
         (0..40).for_each(|_| account.observe(plain(2000.0)));
         assert!(account.plain_us(1000.0) > 1900.0);
         assert!(account.plain_us(500.0) < 1000.0, "other steps have become faster");
+    }
+
+    #[test]
+    fn a_draft_that_was_slow_once_is_tried_again() {
+        let mut account = Account::default();
+        account.begin(STAKE, (0.0, 300_000.0), 1000.0);
+        account.observe(plain(1000.0));
+        account.observe(StepTime { drafting_us: 2000.0, ..drafted(1000.0, 2) });
+        assert!(account.balance_us() > 1900.0 && account.extra_us() < account.balance_us() - 240.0);
+        (0..200).for_each(|_| account.observe(plain(1000.0)));
+        assert!(account.extra_us() > account.balance_us() - 15.0, "{}", account.balance_us());
     }
 
     #[test]
