@@ -160,6 +160,7 @@ fn simulate_one(
         constants: Constants::default(),
         fresh: false,
         stake: None,
+        draft_us_per_node: None,
         explain: false,
     };
     // Each worker learns the reliability of its sources by itself.

@@ -1,7 +1,7 @@
 //! The floor: on no text and no machine may drafts cost more than a little.
 //!
 //! Recorded responses are replayed by the measured costs of several machines, from all sources and from prompt and output alone.
-//! The time of drafting is that of this machine and is part of both, so nothing else should run.
+//! The time of drafting is part of both. It is that of this machine, so nothing else should run, or a given one.
 
 use std::fmt::Write as _;
 
@@ -46,13 +46,23 @@ pub struct OnMachine {
     pub prompt: Vec<Measurement>,
 }
 
-/// Replays `rows` on each of these machines, with batches of at most `max_rows`, and drafts that are paid from this stake. One machine follows the other; `n_threads`
-/// share the subtasks of one.
+/// What drafts cost, and may cost: the fields of a [`Setting`].
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Maximum rows of a batch.
+    pub max_rows: usize,
+    /// Maximum share of the time of a response that drafts may lose; `None`: drafts need not be paid.
+    pub stake: Option<f32>,
+    /// Time of drafting a node, in µs; `None`: as measured.
+    pub draft_us_per_node: Option<f32>,
+}
+
+/// Replays `rows` on each of these machines, one after the other; `n_threads` share the subtasks of one.
 pub fn measure(
     rows: &[TokenRow],
     half: Half,
     machines: &[(String, Costs)],
-    (max_rows, stake): (usize, Option<f32>),
+    Terms { max_rows, stake, draft_us_per_node }: Terms,
     vocab_size: usize,
     n_threads: usize,
 ) -> Vec<OnMachine> {
@@ -66,6 +76,7 @@ pub fn measure(
                 constants: Constants::default(),
                 fresh: false,
                 stake,
+                draft_us_per_node,
                 explain: false,
             };
             run(rows, half, &[setting], vocab_size, n_threads)
@@ -109,24 +120,28 @@ impl Cell {
     }
 }
 
-/// The speeds of single responses, ascending.
-struct Responses(Vec<f32>);
-
-impl Responses {
-    fn of(mut speeds: Vec<f32>) -> Self {
-        speeds.sort_by(f32::total_cmp);
-        Self(speeds)
-    }
-
-    /// The least one, the first percentile, and how many are below 0.98 and below 0.99.
-    fn cells(&self) -> [String; 4] {
-        let at = |i: usize| self.0.get(i).map_or_else(String::new, |speed| format!("{speed:.3}"));
-        let below = |min: f32| self.0.partition_point(|&speed| speed < min).to_string();
-        [at(0), at(self.0.len() / 100), below(0.98), below(0.99)]
-    }
+/// The least of ascending speeds, the first percentile, and how many are below 0.98 and below 0.99.
+fn lowest(speeds: &[f32]) -> [String; 4] {
+    let at = |i: usize| speeds.get(i).map_or_else(String::new, |speed| format!("{speed:.3}"));
+    let below = |min: f32| speeds.partition_point(|&speed| speed < min).to_string();
+    [at(0), at(speeds.len() / 100), below(0.98), below(0.99)]
 }
 
 impl OnMachine {
+    /// The speed of each response over plain decoding, ascending: of decoding, and with the time of its prompt.
+    pub fn responses(&self) -> [Vec<f32>; 2] {
+        [0, 1].map(|of| {
+            let mut speeds: Vec<f32> = self
+                .all
+                .iter()
+                .flat_map(|of_subtask| &of_subtask.tally.speeds)
+                .map(|both| both[of])
+                .collect();
+            speeds.sort_by(f32::total_cmp);
+            speeds
+        })
+    }
+
     /// One cell for each subtask, or for each task.
     pub fn cells(&self, by_task: bool) -> Vec<Cell> {
         let mut sums: Vec<(String, Tally, Tally)> = Vec::new();
@@ -179,13 +194,9 @@ fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) ->
     for machine in measured {
         let mut all = Tally::default();
         machine.all.iter().for_each(|of| all.add(&of.tally));
-        let [decoding, whole] =
-            [0, 1].map(|of| Responses::of(all.speeds.iter().map(|speeds| speeds[of]).collect()));
-        let cells = decoding
-            .cells()
-            .into_iter()
-            .zip(whole.cells())
-            .map(|(alone, whole)| format!("{alone} ({whole})"));
+        let [decoding, whole] = machine.responses();
+        let cells = lowest(&decoding).into_iter().zip(lowest(&whole));
+        let cells = cells.map(|(alone, whole)| format!("{alone} ({whole})"));
         let cells = cells.collect::<Vec<_>>().join(" | ");
         writeln!(out, "| {} | {cells} | {:.3} |", machine.name, all.speed_up(true))?;
     }

@@ -44,6 +44,8 @@ pub struct Setting {
     /// Maximum share of the time of a response that drafts may lose ([`refrain::drafting::DraftPolicy::stake`]); `None`: drafts need not
     /// be paid.
     pub stake: Option<f32>,
+    /// Time of drafting a node, in µs, so that a replay has the same numbers everywhere; `None`: as measured.
+    pub draft_us_per_node: Option<f32>,
     /// Whether each step of [`Strategy::Refrain`] and [`Strategy::Retrieval`] gets the [reason](StepEnd) of its end. Drafts
     /// are then built twice, so their times are not those of drafting alone.
     pub explain: bool,
@@ -160,7 +162,8 @@ impl<'a> Lane<'a> {
         builder.set_times(self.times.clone());
         let names = sources.iter().map(|source| source.name());
         let costs = self.setting.costs.behind(row.prompt.len());
-        let costs = costs.with_draft_us_per_node(self.times.us_per_node(names));
+        let us_per_node = self.setting.draft_us_per_node.unwrap_or_else(|| self.times.us_per_node(names));
+        let costs = costs.with_draft_us_per_node(us_per_node);
         let weighed = match self.setting.strategy {
             Strategy::Lever => costs.clone().with_leaf_prices(),
             Strategy::Pid => CostProfile::free_rows(costs.verify_us(1, 1)),
@@ -226,10 +229,15 @@ impl<'a> Lane<'a> {
                 builder.observe(&mut sources, &committed, &outcome);
             }
             us += started.elapsed();
+            let draft_us = match self.setting.draft_us_per_node {
+                Some(us_per_node) if is_paid => us_per_node * (1 + builder.n_considered()) as f32,
+                Some(_) => 0.0,
+                None => us.as_secs_f32() * 1e6,
+            };
 
-            tally.draft_us.push(us.as_secs_f32() * 1e6);
+            tally.draft_us.push(draft_us);
             // The measured batches are chains. The builder's reserve for unknown shapes is not part of the time.
-            let (draft_us, verify_us) = (us.as_secs_f64() * 1e6, f64::from(costs.verify_us(tree.len(), 1)));
+            let (draft_us, verify_us) = (f64::from(draft_us), f64::from(costs.verify_us(tree.len(), 1)));
             let plain_us = row_us * new_tokens.len() as f64;
             tally.verify_us += verify_us;
             tally.plain_us += plain_us;

@@ -371,6 +371,16 @@ pub(super) struct FloorArgs {
     /// Draft whatever promises a gain, also before drafts have saved the time that this may cost.
     #[arg(long)]
     pub(super) unpaid: bool,
+    /// Time of drafting a node, so that the numbers are the same everywhere; 0 to 1,000,000 µs [default: as measured].
+    #[arg(long, value_name = "MICROSECONDS", value_parser = draft_us)]
+    pub(super) draft_us: Option<f32>,
+}
+
+fn draft_us(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(us) if (0.0..=1e6).contains(&us) => Ok(us),
+        _ => Err("a number of microseconds from 0 to 1000000 is expected".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use crate::floor::{self, Terms};
 use crate::replay::Wanted;
 use crate::report::html::TracedRow;
 use crate::report::{self, Plot, Report};
@@ -72,7 +73,7 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
 pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let machines = match args.profile.as_slice() {
-        [] => crate::floor::machines(),
+        [] => floor::machines(),
         files => {
             let machine = |path: &std::path::PathBuf| Ok((path.display().to_string(), Costs::read(path)?));
             files.iter().map(machine).collect::<Result<_, CostsError>>()?
@@ -80,12 +81,19 @@ pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     };
     let set = RowSet::load(&args.rows_args)?;
     let (half, n_threads) = (args.rows_args.half.half(), n_threads(args.rows_args.threads));
-    let stake = if args.unpaid { None } else { DraftPolicy::default().stake };
-    let measured =
-        crate::floor::measure(&set.rows, half, &machines, (args.rows, stake), set.vocab_size, n_threads);
+    let terms = Terms {
+        max_rows: args.rows,
+        stake: if args.unpaid { None } else { DraftPolicy::default().stake },
+        draft_us_per_node: args.draft_us,
+    };
+    let measured = floor::measure(&set.rows, half, &machines, terms, set.vocab_size, n_threads);
     let mut conditions = set.conditions(&args.rows_args);
-    conditions.push(format!("at most {} rows a batch; drafting measured on {n_threads} threads", args.rows));
-    write!(stdout(), "{}", crate::floor::write(&conditions, &measured))?;
+    let drafting = match args.draft_us {
+        Some(us) => format!("{us} µs for each drafted node"),
+        None => format!("drafting measured on {n_threads} threads"),
+    };
+    conditions.push(format!("at most {} rows a batch; {drafting}", args.rows));
+    write!(stdout(), "{}", floor::write(&conditions, &measured))?;
     Ok(Exit::Done)
 }
 
@@ -300,6 +308,7 @@ pub(super) fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
         constants: Constants::default(),
         fresh: false,
         stake: None,
+        draft_us_per_node: None,
         explain: false,
     };
     match args.profile {
@@ -379,6 +388,7 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
                 constants: Constants::default(),
                 fresh: args.fresh,
                 stake: None,
+                draft_us_per_node: None,
                 explain: args.explain,
             }));
         }

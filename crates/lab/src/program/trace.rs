@@ -88,6 +88,7 @@ fn settings(args: &TraceArgs) -> Result<Vec<Setting>, Failure> {
             constants: Constants::default(),
             fresh: false,
             stake: None,
+            draft_us_per_node: None,
             explain: false,
         })
     };

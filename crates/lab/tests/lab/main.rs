@@ -3,6 +3,7 @@
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
 mod draft_model;
+mod floor;
 mod graphs;
 mod program;
 mod rules;

@@ -88,6 +88,7 @@ fn check(rows: &[TokenRow], vocab_size: usize) -> usize {
             constants: Constants::default(),
             fresh: false,
             stake: None,
+            draft_us_per_node: None,
             explain: false,
         };
         let mut lane = Lane::new(&setting, vocab_size);
@@ -174,6 +175,7 @@ fn controlled_rows_follow_acceptance() {
             constants: Constants::default(),
             fresh: false,
             stake: None,
+            draft_us_per_node: None,
             explain: false,
         };
         let row = TokenRow { prompt: prompt.clone(), response: response.to_vec(), ..generated(1).remove(0) };

@@ -37,6 +37,7 @@ fn settings() -> Vec<Setting> {
         constants: Constants::default(),
         fresh: false,
         stake: None,
+        draft_us_per_node: None,
         explain: false,
     };
     strategies.map(setting).to_vec()
