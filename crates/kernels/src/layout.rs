@@ -43,23 +43,34 @@ pub const PANEL_LAYOUT_VERSION: u32 = 1;
 /// Rows of a panel: the lanes of a vector.
 pub const PANEL_ROWS: usize = 16;
 
-/// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
+/// What the scales of a layout are computed with: the lanes of a vector ([`Simd`](super::simd::Simd)), or fewer of them.
 pub(super) trait ScaleLanes: Copy {
+    /// f32 by lane.
     type F: Copy;
+    /// i32 by lane.
     type I: Copy;
+    fn splat(self, x: f32) -> Self::F;
+    /// f16 bits to f32, exactly; a signalling NaN becomes quiet.
     fn load_f16(self, x: &[u16; PANEL_ROWS]) -> Self::F;
-    fn load_u8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; PANEL_ROWS]) -> Self::F {
+        self.to_f(self.load_bytes(x))
+    }
+    /// Bytes as two's complement.
     fn load_i8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    /// Unsigned bytes as integers.
     fn load_bytes(self, x: &[u8; PANEL_ROWS]) -> Self::I;
-    fn zero(self) -> Self::F;
+    /// −a, exactly.
     fn neg(self, a: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn splat_i(self, x: i32) -> Self::I;
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn shl<const N: u32>(self, a: Self::I) -> Self::I;
+    /// Arithmetic shift right.
     fn sar<const N: u32>(self, a: Self::I) -> Self::I;
     fn of_bits(self, a: Self::I) -> Self::F;
+    /// To f32, to nearest.
     fn to_f(self, a: Self::I) -> Self::F;
 }
 
@@ -104,7 +115,7 @@ pub(super) trait IntLayout {
     /// The factors of a unit, of its scales and of its minima, from its `SCALE_LINES` lines; zeros if each block has its own.
     #[inline(always)]
     fn factors<S: ScaleLanes>(s: S, _lines: &[Line]) -> [S::F; 2] {
-        [s.zero(); 2]
+        [s.splat(0.0); 2]
     }
 
     /// The scales of the unit's `block`, from its `SCALE_LINES` lines and their [`factors`](Self::factors); of its `half` if
@@ -180,7 +191,7 @@ impl<const BITS: usize> IntLayout for Scaled<BITS> {
         block: usize,
         _half: usize,
     ) -> Scales<S> {
-        Scales { scale: s.load_f16(&lines[0].halves()[block]), min: s.zero() }
+        Scales { scale: s.load_f16(&lines[0].halves()[block]), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
@@ -290,7 +301,7 @@ impl<const BITS: usize> IntLayout for Super16<BITS> {
 
     #[inline(always)]
     fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+        [s.load_f16(&lines[0].halves()[0]), s.splat(0.0)]
     }
 
     #[inline(always)]
@@ -302,7 +313,7 @@ impl<const BITS: usize> IntLayout for Super16<BITS> {
         half: usize,
     ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 2].quarters()[block % 2 * 2 + half]);
-        Scales { scale: s.mul(d, scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

@@ -47,7 +47,7 @@ impl IntLayout for Panels {
 
     #[inline(always)]
     fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+        [s.load_f16(&lines[0].halves()[0]), s.splat(0.0)]
     }
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl IntLayout for Panels {
         _half: usize,
     ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 4].quarters()[block % 4]);
-        Scales { scale: s.mul(d, scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {

@@ -34,7 +34,7 @@ impl IntLayout for Panels {
 
     #[inline(always)]
     fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
+        [s.load_f16(&lines[0].halves()[0]), s.splat(0.0)]
     }
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl IntLayout for Panels {
         _block: usize,
         _half: usize,
     ) -> Scales<S> {
-        Scales { scale: d, min: s.zero() }
+        Scales { scale: d, min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
