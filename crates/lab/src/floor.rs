@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use refrain::internals::draft::CostProfile;
 
 use crate::costs::Costs;
-use crate::replay::{Constants, Setting};
+use crate::replay::Setting;
 use crate::rows::TokenRow;
 use crate::run::{Half, Measurement, run};
 use crate::strategy::{Sources, Strategy};
@@ -58,16 +58,8 @@ pub fn measure(
 ) -> Vec<OnMachine> {
     let on_machine = |(name, costs): &(String, Costs)| {
         let [all, prompt] = [Sources::Passages, Sources::Prompt].map(|sources| {
-            let setting = Setting {
-                strategy: Strategy::Refrain,
-                sources,
-                max_rows,
-                costs: costs.clone(),
-                constants: Constants::default(),
-                fresh: false,
-                stake,
-                explain: false,
-            };
+            let setting = Setting::new(Strategy::Refrain, sources, max_rows, costs.clone());
+            let setting = Setting { stake, ..setting };
             run(rows, half, &[setting], vocab_size, n_threads)
         });
         OnMachine { name: name.clone(), all, prompt }
