@@ -9,6 +9,7 @@ use refrain::internals::draft::CostProfile;
 
 use crate::costs::Costs;
 use crate::replay::Setting;
+use crate::report::written;
 use crate::rows::TokenRow;
 use crate::run::{Half, Measurement, run};
 use crate::strategy::{Sources, Strategy};
@@ -138,10 +139,7 @@ impl OnMachine {
 
 /// The tables as Markdown: tasks by machine, and the subtasks below the floor.
 pub fn write(conditions: &[String], measured: &[OnMachine]) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_all(&mut out, conditions, measured);
-    out
+    written(|out| write_all(out, conditions, measured))
 }
 
 fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) -> std::fmt::Result {

@@ -13,6 +13,8 @@ use refrain::{CancelToken, Drafting, Engine, GenerateError, SessionError, Sessio
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::tally::median;
+
 /// The times of a prefill with each method of changing graphs.
 #[derive(Debug, Clone, Serialize)]
 pub struct GraphsReport {
@@ -50,7 +52,7 @@ pub struct Way {
 impl Way {
     /// The median of the rounds.
     pub fn median_ms(&self) -> Option<f64> {
-        median(&self.measured_ms)
+        median(self.measured_ms.clone())
     }
 }
 
@@ -165,16 +167,9 @@ pub fn measured(
         progress(run + 1, n_runs);
     }
     report.ways.iter_mut().for_each(|way| way.measured_ms.sort_by(f64::total_cmp));
-    prefill_ms.sort_by(f64::total_cmp);
-    report.prefill_measured_ms = median(&prefill_ms);
+    report.prefill_measured_ms = median(prefill_ms);
     report.memory = Some(graphs.memory());
     Ok(report)
-}
-
-/// The median of ascending values.
-fn median(values: &[f64]) -> Option<f64> {
-    let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
 }
 
 /// The report as a table.

@@ -25,6 +25,8 @@ use refrain::{
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::tally::median;
+
 /// The parameters.
 #[derive(Debug, Clone)]
 pub struct StreamBench {
@@ -115,14 +117,9 @@ pub enum StreamBenchError {
 }
 
 impl Share {
-    /// The median of a value over the rounds.
+    /// The median of a value over the rounds; 0 without rounds.
     pub fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.rounds.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        match values.len() {
-            0 => 0.0,
-            n => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
-        }
+        median(self.rounds.iter().map(of).collect()).unwrap_or(0.0)
     }
 
     /// Whether any weights are read from flash.
