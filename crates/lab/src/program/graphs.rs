@@ -1,6 +1,6 @@
 //! `refrain-bench graphs` measures the time that switching static graphs adds to a prefill.
 
-use crate::graphs::{self, GraphsBenchError};
+use crate::graphs;
 use crate::pressure::peak_bytes;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::schedule::SwitchTimes;
@@ -43,17 +43,4 @@ pub(super) fn bench(args: &BenchGraphsArgs) -> Result<Exit, Failure> {
         out.line(&format!("peak memory of the process: {}", indicatif::HumanBytes(peak)))?;
     }
     Ok(Exit::Done)
-}
-
-impl From<GraphsBenchError> for Failure {
-    fn from(error: GraphsBenchError) -> Self {
-        match error {
-            GraphsBenchError::NoGraphs => {
-                Self::usage(error, "make them with `refrain model graphs MODEL FOLDER`")
-            }
-            GraphsBenchError::Session(error) => error.into(),
-            GraphsBenchError::Generate(error) => error.into(),
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
-    }
 }
