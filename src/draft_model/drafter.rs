@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use super::DraftModel;
 use super::hidden_rows::CHUNK;
 use super::kv_tree::KvTree;
-use crate::draft::{Computed, DraftTree, HiddenStates};
+use crate::draft::{Computed, ComputingSource, DraftTree, HiddenStates};
 use crate::kernels::KvType;
 use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::ForwardError;
@@ -66,15 +66,6 @@ impl Drafter {
         Self { tree: self.tree.map(KvTree::keeping), ..self }
     }
 
-    /// Computes the likeliest nodes that are not computed, in a pass that is expected to take `budget_us` at most. Returns whether there were
-    /// any; never before the root is computed, or with recurrent layers, whose nodes do not outlast a commit.
-    pub fn compute_ahead(&mut self, budget_us: f32) -> bool {
-        let is_open =
-            |tree: &KvTree| tree.keeps() && tree.n_owed() == 0 && tree.pass_us(AHEAD_ROWS) <= budget_us;
-        self.tree().is_some_and(is_open)
-            && self.with(|tree| tree.compute_likeliest(AHEAD_ROWS, AHEAD_REACH_MIN)) == Some(true)
-    }
-
     /// The tree, if it is usable: no error has occurred, its text is not empty and fits, its root can be computed, and the model is in
     /// memory.
     pub fn tree(&self) -> Option<&KvTree> {
@@ -101,20 +92,6 @@ impl Drafter {
     /// Whether the model is the target's own first layers.
     pub(super) fn is_copied(&self) -> bool {
         self.tree.as_ref().is_some_and(KvTree::is_copied)
-    }
-
-    /// The target's hidden states that the model reads.
-    pub fn reads_hidden(&self) -> Option<HiddenStates> {
-        self.tree.as_ref().filter(|_| self.failed.is_none()).and_then(KvTree::reads_hidden)
-    }
-
-    /// Receives the target's hidden states at the positions from `first` on of `committed`.
-    pub fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
-        let Some(tree) = self.tree.as_mut().filter(|_| self.failed.is_none()) else { return };
-        match tree.read_hidden(committed, first, hidden) {
-            Ok(()) | Err(ForwardError::Cancelled) => {}
-            Err(error) => self.failed = Some(error.to_string()),
-        }
     }
 
     /// Copies what the target has computed of the text: see [`KvTree::copy_text`].
@@ -188,15 +165,42 @@ impl Drafter {
         }
     }
 
-    /// Sets the cancel flag; a pass ends soon after `cancel` is set.
-    pub fn watch(&mut self, cancel: &Arc<AtomicBool>) {
+    /// Bytes on the heap, without the weights.
+    pub fn memory_usage(&self) -> usize {
+        self.tree.as_ref().map_or(0, KvTree::memory_usage)
+    }
+}
+
+impl ComputingSource for Drafter {
+    /// Computes the likeliest nodes that are not computed; none before the root is computed, or with recurrent layers, whose nodes do not
+    /// outlast a commit.
+    fn compute_ahead(&mut self, budget_us: f32) -> bool {
+        let is_open =
+            |tree: &KvTree| tree.keeps() && tree.n_owed() == 0 && tree.pass_us(AHEAD_ROWS) <= budget_us;
+        self.tree().is_some_and(is_open)
+            && self.with(|tree| tree.compute_likeliest(AHEAD_ROWS, AHEAD_REACH_MIN)) == Some(true)
+    }
+
+    fn reads_hidden(&self) -> Option<HiddenStates> {
+        self.tree.as_ref().filter(|_| self.failed.is_none()).and_then(KvTree::reads_hidden)
+    }
+
+    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
+        let Some(tree) = self.tree.as_mut().filter(|_| self.failed.is_none()) else { return };
+        match tree.read_hidden(committed, first, hidden) {
+            Ok(()) | Err(ForwardError::Cancelled) => {}
+            Err(error) => self.failed = Some(error.to_string()),
+        }
+    }
+
+    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
         if let Some(tree) = &mut self.tree {
             tree.watch(cancel);
         }
     }
 
     /// The computation so far, and the reason why drafting is off, if it is.
-    pub fn computed(&self) -> Computed {
+    fn computed(&self) -> Computed {
         let mut computed = self.tree.as_ref().map(|tree| tree.computed().clone()).unwrap_or_default();
         computed.off = self.failed.clone().or_else(|| {
             let tree = self.tree.as_ref()?;
@@ -204,11 +208,6 @@ impl Drafter {
             Some(format!("{len} tokens exceed the draft model's context of {max}"))
         });
         computed
-    }
-
-    /// Bytes on the heap, without the weights.
-    pub fn memory_usage(&self) -> usize {
-        self.tree.as_ref().map_or(0, KvTree::memory_usage)
     }
 }
 

@@ -648,39 +648,6 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    fn score_tile<S: Simd, K: KeyPanels, const N: usize>(
-        &self,
-        s: S,
-        first: usize,
-        group: &[Line],
-        panel_lines: usize,
-        next: &[Line],
-        scores: &mut [Line],
-        blocks: &[Block],
-    ) {
-        let head_dim = self.input.shape.head_dim;
-        let mut queries: [&[K::Query]; N] = [&[]; N];
-        for n in 0..N {
-            let query = first + n;
-            queries[n] = K::query(&self.input.q[self.offset(query)..][..head_dim], blocks, query);
-        }
-        let scale = s.splat(self.input.rule.scale);
-        let (n_panels, stride) = (group.len() / panel_lines, self.input.score_lines);
-        let (mut panel, mut next) = (0, next);
-        while panel < n_panels {
-            let keys = &group[panel * panel_lines..];
-            let scores = &mut scores[panel..];
-            panel += match (n_panels - panel).min(S::ACCUMULATORS / (N * K::ACCUMULATORS)) {
-                4.. => score_panels::<S, K, N, 4>(s, keys, panel_lines, queries, scale, scores, stride, next),
-                2.. => score_panels::<S, K, N, 2>(s, keys, panel_lines, queries, scale, scores, stride, next),
-                _ => score_panels::<S, K, N, 1>(s, keys, panel_lines, queries, scale, scores, stride, next),
-            };
-            next = &[];
-        }
-    }
-
     /// Replaces the scores of each query by their exponentials, and notes their maximum and their sum.
     #[inline(always)]
     fn exponentials<S: Simd>(&self, s: S, own: &mut Own<'_>) {
@@ -823,52 +790,6 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Adds the values of `rows`, which begin `skipped` positions after the group's first, for `N` queries.
-    #[inline(always)]
-    fn sum_tile<S: Simd, V: ValueChunk, E: ValueChunk, const N: usize>(
-        &self,
-        s: S,
-        first: usize,
-        skipped: usize,
-        rows: &[E],
-        next: &[V],
-        group: &mut ValueGroup<'_, V>,
-    ) {
-        let (n_chunks, n_lines) = (self.input.kv.head_chunks(), self.input.score_lines);
-        let n_positions = rows.len() / n_chunks;
-        let mut weights: [&[f32]; N] = [&[]; N];
-        for n in 0..N {
-            let scores = Line::floats_of(&group.scores[(first + n) * n_lines..][..BLOCK_PANELS]);
-            weights[n] = &scores[group.positions.start + skipped..][..n_positions];
-        }
-        if V::SCALED {
-            let n_scales = self.input.shape.head_dim / 32;
-            let all = Line::floats_of_mut(group.weights);
-            let (own, columns) = all.split_at_mut(QUERIES_MAX * n_scales * GROUP_VALUES);
-            for column in 0..n_scales {
-                let scales = &columns[column * GROUP_VALUES + skipped..][..n_positions];
-                for n in 0..N {
-                    let own = &mut own[(n * n_scales + column) * GROUP_VALUES..][..n_positions];
-                    scale_weights(s, weights[n], scales, own);
-                }
-            }
-            for n in 0..N {
-                weights[n] = &own[n * n_scales * GROUP_VALUES..][..n_scales * GROUP_VALUES];
-            }
-        }
-        let stride = n_chunks + 1;
-        let sums = &mut group.sums[first * stride..];
-        let (mut chunk, mut next) = (0, next);
-        while chunk < n_chunks {
-            chunk += match (n_chunks - chunk).min(S::ACCUMULATORS / N) {
-                4.. => sum::<S, V, E, N, 4>(s, rows, n_chunks, chunk, weights, sums, next),
-                2.. => sum::<S, V, E, N, 2>(s, rows, n_chunks, chunk, weights, sums, next),
-                _ => sum::<S, V, E, N, 1>(s, rows, n_chunks, chunk, weights, sums, next),
-            };
-            next = &[];
-        }
-    }
-
     /// Adds the values of some positions of the block for one query.
     #[inline(always)]
     fn sum_apart<S: Simd, V: ValueChunk>(
@@ -936,7 +857,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// What [`Chunk::score_tile`] takes.
+/// The queries of a tile from `first` on, and a group of panels. `next` is prefetched.
 struct ScoreInput<'a> {
     chunk: &'a Chunk<'a>,
     first: usize,
@@ -947,7 +868,7 @@ struct ScoreInput<'a> {
     blocks: &'a [Block],
 }
 
-/// [`Chunk::score_tile`] as work.
+/// The scores of the panels for `N` queries.
 struct ScoreTile<'a, K, const N: usize>(ScoreInput<'a>, PhantomData<K>);
 
 impl<K: KeyPanels, const N: usize> Work for ScoreTile<'_, K, N> {
@@ -956,11 +877,29 @@ impl<K: KeyPanels, const N: usize> Work for ScoreTile<'_, K, N> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let ScoreInput { chunk, first, group, panel_lines, next, scores, blocks } = self.0;
-        chunk.score_tile::<S, K, N>(s, first, group, panel_lines, next, scores, blocks);
+        let head_dim = chunk.input.shape.head_dim;
+        let mut queries: [&[K::Query]; N] = [&[]; N];
+        for n in 0..N {
+            let query = first + n;
+            queries[n] = K::query(&chunk.input.q[chunk.offset(query)..][..head_dim], blocks, query);
+        }
+        let scale = s.splat(chunk.input.rule.scale);
+        let (n_panels, stride) = (group.len() / panel_lines, chunk.input.score_lines);
+        let (mut panel, mut next) = (0, next);
+        while panel < n_panels {
+            let keys = &group[panel * panel_lines..];
+            let scores = &mut scores[panel..];
+            panel += match (n_panels - panel).min(S::ACCUMULATORS / (N * K::ACCUMULATORS)) {
+                4.. => score_panels::<S, K, N, 4>(s, keys, panel_lines, queries, scale, scores, stride, next),
+                2.. => score_panels::<S, K, N, 2>(s, keys, panel_lines, queries, scale, scores, stride, next),
+                _ => score_panels::<S, K, N, 1>(s, keys, panel_lines, queries, scale, scores, stride, next),
+            };
+            next = &[];
+        }
     }
 }
 
-/// [`Chunk::sum_tile`] as work.
+/// Adds the values of `rows`, which begin `skipped` positions after the group's first, for `N` queries from `first` on.
 struct SumTile<'a, 'g, V, E, const N: usize> {
     chunk: &'a Chunk<'a>,
     first: usize,
@@ -976,7 +915,39 @@ impl<V: ValueChunk, E: ValueChunk, const N: usize> Work for SumTile<'_, '_, V, E
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let SumTile { chunk, first, skipped, rows, next, group } = self;
-        chunk.sum_tile::<S, V, E, N>(s, first, skipped, rows, next, group);
+        let (n_chunks, n_lines) = (chunk.input.kv.head_chunks(), chunk.input.score_lines);
+        let n_positions = rows.len() / n_chunks;
+        let mut weights: [&[f32]; N] = [&[]; N];
+        for n in 0..N {
+            let scores = Line::floats_of(&group.scores[(first + n) * n_lines..][..BLOCK_PANELS]);
+            weights[n] = &scores[group.positions.start + skipped..][..n_positions];
+        }
+        if V::SCALED {
+            let n_scales = chunk.input.shape.head_dim / 32;
+            let all = Line::floats_of_mut(group.weights);
+            let (own, columns) = all.split_at_mut(QUERIES_MAX * n_scales * GROUP_VALUES);
+            for column in 0..n_scales {
+                let scales = &columns[column * GROUP_VALUES + skipped..][..n_positions];
+                for n in 0..N {
+                    let own = &mut own[(n * n_scales + column) * GROUP_VALUES..][..n_positions];
+                    scale_weights(s, weights[n], scales, own);
+                }
+            }
+            for n in 0..N {
+                weights[n] = &own[n * n_scales * GROUP_VALUES..][..n_scales * GROUP_VALUES];
+            }
+        }
+        let stride = n_chunks + 1;
+        let sums = &mut group.sums[first * stride..];
+        let (mut chunk, mut next) = (0, next);
+        while chunk < n_chunks {
+            chunk += match (n_chunks - chunk).min(S::ACCUMULATORS / N) {
+                4.. => sum::<S, V, E, N, 4>(s, rows, n_chunks, chunk, weights, sums, next),
+                2.. => sum::<S, V, E, N, 2>(s, rows, n_chunks, chunk, weights, sums, next),
+                _ => sum::<S, V, E, N, 1>(s, rows, n_chunks, chunk, weights, sums, next),
+            };
+            next = &[];
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use std::arch::x86_64::*;
 
 use super::aligned::Line;
 use super::int8::Block;
-use super::layout::IntLayout;
-use super::simd::{Ahead, LANES, Simd, Work};
+use super::layout::{IntLayout, ScaleLanes};
+use super::simd::{Ahead, LANES, Simd, Work, by_intrinsic};
 
 /// Proof that the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`. `new`, the only constructor, checks it.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,9 @@ macro_rules! both {
     ($f:expr, $a:expr, $b:expr) => {
         proven!([$f($a[0], $b[0]), $f($a[1], $b[1])])
     };
+    ($f:expr, $a:expr, $b:expr, $c:expr) => {
+        proven!([$f($a[0], $b[0], $c[0]), $f($a[1], $b[1], $c[1])])
+    };
 }
 
 mod tall;
@@ -80,69 +83,19 @@ impl<const VNNI: bool> Avx2<VNNI> {
     }
 }
 
-impl<const VNNI: bool> Simd for Avx2<VNNI> {
+impl<const VNNI: bool> ScaleLanes for Avx2<VNNI> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
-    type W = [__m256i; 2];
-    type Short = [__m256i; 2];
-    type Pair = ();
 
-    const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
-    const SHORT_SUMS: bool = !VNNI;
-    const TALL_ROWS: usize = if VNNI { 0 } else { 16 };
-    const INT_TILE_PANELS: usize = 1;
-    const INT_TILE_ROWS: usize = 4;
-    const QUERIES: usize = 6;
-    const ACCUMULATORS: usize = 6;
-    const FLOAT_TILE_ROWS: usize = 2;
-
-    #[inline(always)]
-    fn run_apart<W: Work>(self, work: W) -> W::Output {
-        self.run(work)
-    }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         proven!([_mm256_set1_ps(x); 2])
-    }
-    #[inline(always)]
-    fn load(self, x: &[f32; LANES]) -> Self::F {
-        proven!([_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))])
-    }
-    #[inline(always)]
-    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
-        proven! {
-            _mm256_storeu_ps(out.as_mut_ptr(), x[0]);
-            _mm256_storeu_ps(out.as_mut_ptr().add(8), x[1]);
-        }
     }
     #[inline(always)]
     fn load_f16(self, x: &[u16; LANES]) -> Self::F {
         proven! {
             let bits: *const __m128i = x.as_ptr().cast();
             [_mm256_cvtph_ps(_mm_loadu_si128(bits)), _mm256_cvtph_ps(_mm_loadu_si128(bits.add(1)))]
-        }
-    }
-    #[inline(always)]
-    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
-        proven! {
-            let bits: *mut __m128i = out.as_mut_ptr().cast();
-            _mm_storeu_si128(bits, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
-            _mm_storeu_si128(bits.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
-        }
-    }
-    #[inline(always)]
-    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
-        proven! {
-            let bits: *const __m128i = x.as_ptr().cast();
-            let wide = [_mm256_cvtepu16_epi32(_mm_loadu_si128(bits)), _mm256_cvtepu16_epi32(_mm_loadu_si128(bits.add(1)))];
-            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[0])), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[1]))]
-        }
-    }
-    #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
-        proven! {
-            let bytes = _mm_loadu_si128(x.as_ptr().cast());
-            self.to_f([_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))])
         }
     }
     #[inline(always)]
@@ -161,32 +114,81 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_add_ps, a, b)
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!([_mm256_set1_epi32(x); 2])
     }
     #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_sub_ps, a, b)
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sll_epi32(a[0], count), _mm256_sll_epi32(a[1], count)]
+        }
     }
     #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_mul_ps, a, b)
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = _mm_cvtsi32_si128(N as i32);
+            [_mm256_sra_epi32(a[0], count), _mm256_sra_epi32(a[1], count)]
+        }
     }
     #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_div_ps, a, b)
+    fn neg(self, a: Self::F) -> Self::F {
+        self.sub(self.splat(-0.0), a)
+    }
+
+    by_intrinsic! { both;
+        mul(a: F, b: F) -> F = _mm256_mul_ps;
+        add_i(a: I, b: I) -> I = _mm256_add_epi32;
+        sub_i(a: I, b: I) -> I = _mm256_sub_epi32;
+        of_bits(a: I) -> F = _mm256_castsi256_ps;
+        to_f(a: I) -> F = _mm256_cvtepi32_ps;
+    }
+}
+
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
+    type W = [__m256i; 2];
+    type Short = [__m256i; 2];
+    type Pair = ();
+
+    const WIDE_SHIFT: i32 = if VNNI { 0 } else { -128 };
+    const SHORT_SUMS: bool = !VNNI;
+    const TALL_ROWS: usize = if VNNI { 0 } else { 16 };
+    const INT_TILE_PANELS: usize = 1;
+    const INT_TILE_ROWS: usize = 4;
+    const QUERIES: usize = 6;
+    const ACCUMULATORS: usize = 6;
+    const FLOAT_TILE_ROWS: usize = 2;
+
+    #[inline(always)]
+    fn run_apart<W: Work>(self, work: W) -> W::Output {
+        self.run(work)
     }
     #[inline(always)]
-    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        proven!([_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])])
+    fn load(self, x: &[f32; LANES]) -> Self::F {
+        proven!([_mm256_loadu_ps(x.as_ptr()), _mm256_loadu_ps(x.as_ptr().add(8))])
     }
     #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_max_ps, a, b)
+    fn store(self, x: Self::F, out: &mut [f32; LANES]) {
+        proven! {
+            _mm256_storeu_ps(out.as_mut_ptr(), x[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), x[1]);
+        }
     }
     #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        both!(_mm256_min_ps, a, b)
+    fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
+        proven! {
+            let bits: *mut __m128i = out.as_mut_ptr().cast();
+            _mm_storeu_si128(bits, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+            _mm_storeu_si128(bits.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, x: &[u16; LANES]) -> Self::F {
+        proven! {
+            let bits: *const __m128i = x.as_ptr().cast();
+            let wide = [_mm256_cvtepu16_epi32(_mm_loadu_si128(bits)), _mm256_cvtepu16_epi32(_mm_loadu_si128(bits.add(1)))];
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[0])), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide[1]))]
+        }
     }
     #[inline(always)]
     fn abs(self, a: Self::F) -> Self::F {
@@ -214,10 +216,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    fn splat_i(self, x: i32) -> Self::I {
-        proven!([_mm256_set1_epi32(x); 2])
-    }
-    #[inline(always)]
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven! {
             // Packing works within halves of a register: [0..4, 8..12 | 4..8, 12..16], put in order by the
@@ -236,45 +234,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             _mm_cvtsi128_si32(_mm_add_epi32(x2, _mm_shuffle_epi32::<1>(x2)))
         }
     }
-    #[inline(always)]
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
-        both!(_mm256_add_epi32, a, b)
-    }
-    #[inline(always)]
-    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
-        both!(_mm256_sub_epi32, a, b)
-    }
-    #[inline(always)]
-    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
-        proven! {
-            let count = _mm_cvtsi32_si128(N as i32);
-            [_mm256_sll_epi32(a[0], count), _mm256_sll_epi32(a[1], count)]
-        }
-    }
-    #[inline(always)]
-    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
-        proven! {
-            let count = _mm_cvtsi32_si128(N as i32);
-            [_mm256_sra_epi32(a[0], count), _mm256_sra_epi32(a[1], count)]
-        }
-    }
-    #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::I {
-        both!(_mm256_castps_si256, a)
-    }
-    #[inline(always)]
-    fn of_bits(self, a: Self::I) -> Self::F {
-        both!(_mm256_castsi256_ps, a)
-    }
-    #[inline(always)]
-    fn to_f(self, a: Self::I) -> Self::F {
-        both!(_mm256_cvtepi32_ps, a)
-    }
-    #[inline(always)]
-    fn round_to_i(self, a: Self::F) -> Self::I {
-        both!(_mm256_cvtps_epi32, a)
-    }
-
     #[inline(always)]
     fn prefetch<T>(self, at: &T) {
         proven!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast()))
@@ -398,5 +357,16 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
             _mm_cvtss_f32(_mm_add_ss(x2, _mm_movehdup_ps(x2)))
         }
+    }
+
+    by_intrinsic! { both;
+        add(a: F, b: F) -> F = _mm256_add_ps;
+        sub(a: F, b: F) -> F = _mm256_sub_ps;
+        div(a: F, b: F) -> F = _mm256_div_ps;
+        fma(a: F, b: F, c: F) -> F = _mm256_fmadd_ps;
+        max(a: F, b: F) -> F = _mm256_max_ps;
+        min(a: F, b: F) -> F = _mm256_min_ps;
+        to_bits(a: F) -> I = _mm256_castps_si256;
+        round_to_i(a: F) -> I = _mm256_cvtps_epi32;
     }
 }

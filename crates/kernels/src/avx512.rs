@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::simd::{LANES, Simd, Work};
+use super::layout::ScaleLanes;
+use super::simd::{LANES, Simd, Work, by_intrinsic};
 
 /// Proof that the CPU has AVX-512 F, BW, VL, DQ and VNNI, FMA and F16C. `new`, the only constructor, checks
 /// it.
@@ -42,9 +43,61 @@ macro_rules! proven {
     };
 }
 
-impl Simd for Avx512 {
+/// The intrinsic on the register of a vector.
+macro_rules! one {
+    ($f:expr, $($a:expr),+) => {
+        proven!($f($($a),+))
+    };
+}
+
+impl ScaleLanes for Avx512 {
     type F = __m512;
     type I = __m512i;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        proven!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        proven!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        proven!(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        proven!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!(_mm512_set1_epi32(x))
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven!(_mm512_slli_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven!(_mm512_srai_epi32::<N>(a))
+    }
+    #[inline(always)]
+    fn neg(self, a: Self::F) -> Self::F {
+        self.sub(self.splat(-0.0), a)
+    }
+
+    by_intrinsic! { one;
+        mul(a: F, b: F) -> F = _mm512_mul_ps;
+        add_i(a: I, b: I) -> I = _mm512_add_epi32;
+        sub_i(a: I, b: I) -> I = _mm512_sub_epi32;
+        of_bits(a: I) -> F = _mm512_castsi512_ps;
+        to_f(a: I) -> F = _mm512_cvtepi32_ps;
+    }
+}
+
+impl Simd for Avx512 {
     type W = __m512i;
     type Short = ();
     type Pair = ();
@@ -62,20 +115,12 @@ impl Simd for Avx512 {
         self.run(work)
     }
     #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        proven!(_mm512_set1_ps(x))
-    }
-    #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::F {
         proven!(_mm512_loadu_ps(x.as_ptr()))
     }
     #[inline(always)]
     fn store(self, x: Self::F, out: &mut [f32; LANES]) {
         proven!(_mm512_storeu_ps(out.as_mut_ptr(), x))
-    }
-    #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
-        proven!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
     }
     #[inline(always)]
     fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
@@ -92,51 +137,6 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
-        proven!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
-    }
-    #[inline(always)]
-    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
-        proven!(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
-    }
-    #[inline(always)]
-    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
-        proven!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
-    }
-
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_add_ps(a, b))
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_sub_ps(a, b))
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_mul_ps(a, b))
-    }
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_div_ps(a, b))
-    }
-    #[inline(always)]
-    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        proven!(_mm512_fmadd_ps(a, b, c))
-    }
-    #[inline(always)]
-    fn max(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_max_ps(a, b))
-    }
-    #[inline(always)]
-    fn min(self, a: Self::F, b: Self::F) -> Self::F {
-        proven!(_mm512_min_ps(a, b))
-    }
-    #[inline(always)]
-    fn abs(self, a: Self::F) -> Self::F {
-        proven!(_mm512_abs_ps(a))
-    }
-    #[inline(always)]
     fn max_lane(self, x: Self::F) -> f32 {
         proven!(_mm512_reduce_max_ps(x))
     }
@@ -146,10 +146,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn splat_i(self, x: i32) -> Self::I {
-        proven!(_mm512_set1_epi32(x))
-    }
-    #[inline(always)]
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(x)))
     }
@@ -157,39 +153,6 @@ impl Simd for Avx512 {
     fn sum_i(self, x: Self::I) -> i32 {
         proven!(_mm512_reduce_add_epi32(x))
     }
-    #[inline(always)]
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
-        proven!(_mm512_add_epi32(a, b))
-    }
-    #[inline(always)]
-    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
-        proven!(_mm512_sub_epi32(a, b))
-    }
-    #[inline(always)]
-    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
-        proven!(_mm512_slli_epi32::<N>(a))
-    }
-    #[inline(always)]
-    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
-        proven!(_mm512_srai_epi32::<N>(a))
-    }
-    #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::I {
-        proven!(_mm512_castps_si512(a))
-    }
-    #[inline(always)]
-    fn of_bits(self, a: Self::I) -> Self::F {
-        proven!(_mm512_castsi512_ps(a))
-    }
-    #[inline(always)]
-    fn to_f(self, a: Self::I) -> Self::F {
-        proven!(_mm512_cvtepi32_ps(a))
-    }
-    #[inline(always)]
-    fn round_to_i(self, a: Self::F) -> Self::I {
-        proven!(_mm512_cvtps_epi32(a))
-    }
-
     #[inline(always)]
     fn prefetch<T>(self, at: &T) {
         proven!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast()))
@@ -242,5 +205,17 @@ impl Simd for Avx512 {
             let x2 = _mm_add_ps(x4, _mm_movehl_ps(x4, x4));
             _mm_cvtss_f32(_mm_add_ss(x2, _mm_movehdup_ps(x2)))
         }
+    }
+
+    by_intrinsic! { one;
+        add(a: F, b: F) -> F = _mm512_add_ps;
+        sub(a: F, b: F) -> F = _mm512_sub_ps;
+        div(a: F, b: F) -> F = _mm512_div_ps;
+        fma(a: F, b: F, c: F) -> F = _mm512_fmadd_ps;
+        max(a: F, b: F) -> F = _mm512_max_ps;
+        min(a: F, b: F) -> F = _mm512_min_ps;
+        abs(a: F) -> F = _mm512_abs_ps;
+        to_bits(a: F) -> I = _mm512_castps_si512;
+        round_to_i(a: F) -> I = _mm512_cvtps_epi32;
     }
 }

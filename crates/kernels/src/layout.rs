@@ -43,23 +43,34 @@ pub const PANEL_LAYOUT_VERSION: u32 = 1;
 /// Rows of a panel: the lanes of a vector.
 pub const PANEL_ROWS: usize = 16;
 
-/// What the scales of a layout are computed with: the lanes of a vector, or fewer of them.
+/// What the scales of a layout are computed with: the lanes of a vector ([`Simd`](super::simd::Simd)), or fewer of them.
 pub(super) trait ScaleLanes: Copy {
+    /// f32 by lane.
     type F: Copy;
+    /// i32 by lane.
     type I: Copy;
+    fn splat(self, x: f32) -> Self::F;
+    /// f16 bits to f32, exactly; a signalling NaN becomes quiet.
     fn load_f16(self, x: &[u16; PANEL_ROWS]) -> Self::F;
-    fn load_u8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    #[inline(always)]
+    fn load_u8(self, x: &[u8; PANEL_ROWS]) -> Self::F {
+        self.to_f(self.load_bytes(x))
+    }
+    /// Bytes as two's complement.
     fn load_i8(self, x: &[u8; PANEL_ROWS]) -> Self::F;
+    /// Unsigned bytes as integers.
     fn load_bytes(self, x: &[u8; PANEL_ROWS]) -> Self::I;
-    fn zero(self) -> Self::F;
+    /// −a, exactly.
     fn neg(self, a: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn splat_i(self, x: i32) -> Self::I;
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn shl<const N: u32>(self, a: Self::I) -> Self::I;
+    /// Arithmetic shift right.
     fn sar<const N: u32>(self, a: Self::I) -> Self::I;
     fn of_bits(self, a: Self::I) -> Self::F;
+    /// To f32, to nearest.
     fn to_f(self, a: Self::I) -> Self::F;
 }
 
@@ -80,11 +91,14 @@ pub(super) trait IntLayout {
     const TABLE: Option<[i8; 16]> = None;
     /// Blocks of 32 columns per unit.
     const UNIT_BLOCKS: usize;
-    /// Lines after the codes of a unit: first those of 16-bit numbers, two halves of 16 rows, then those of bytes, four
-    /// quarters.
-    const SCALE_LINES: usize;
-    /// Scale lines of 16-bit numbers.
+    /// Scale lines of 16-bit numbers, two halves of 16 rows.
     const HALF_LINES: usize = 1;
+    /// Bytes of a row that are scales of sub-blocks, in lines of four quarters of 16 rows.
+    const SUB_SCALES: usize = 0;
+    /// Bytes of a row that are minima of sub-blocks, in the lines after them.
+    const SUB_MINS: usize = 0;
+    /// Lines after the codes of a unit: first those of 16-bit numbers, then those of bytes.
+    const SCALE_LINES: usize = Self::HALF_LINES + (Self::SUB_SCALES + Self::SUB_MINS) / 4;
     /// Each 16 columns have their own scale, and minimum.
     const SPLIT: bool = false;
     /// Weights have a minimum.
@@ -103,8 +117,13 @@ pub(super) trait IntLayout {
 
     /// The factors of a unit, of its scales and of its minima, from its `SCALE_LINES` lines; zeros if each block has its own.
     #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, _lines: &[Line]) -> [S::F; 2] {
-        [s.zero(); 2]
+    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
+        let zero = s.splat(0.0);
+        if Self::UNIT_BLOCKS < 8 {
+            return [zero; 2];
+        }
+        let [d, m] = lines[0].halves();
+        [s.load_f16(d), if Self::MIN { s.load_f16(m) } else { zero }]
     }
 
     /// The scales of the unit's `block`, from its `SCALE_LINES` lines and their [`factors`](Self::factors); of its `half` if
@@ -120,11 +139,22 @@ pub(super) trait IntLayout {
     /// The scale and the minimum of columns `16 · sixteenth ..` of a block, computed in f32 as ggml does.
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32);
 
-    /// Writes the scales of a block of the file; its first 32 columns are block `first` of the unit.
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], first: usize, lane: usize);
+    /// Writes the scales of a block of the file; its first 32 columns are block `first` of the unit. As it stands here, for
+    /// a unit that is one block of the file.
+    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
+        lines[0].put_halves(lane, [block.d, block.m]);
+        let (scales, mins) = lines[1..].split_at_mut(Self::SUB_SCALES / 4);
+        Line::put_bytes(scales, lane, &block.sub_scales[..Self::SUB_SCALES]);
+        Line::put_bytes(mins, lane, &block.sub_mins[..Self::SUB_MINS]);
+    }
 
     /// The inverse of `pack_scales`.
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], first: usize, lane: usize);
+    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
+        [block.d, block.m] = lines[0].halves_of(lane);
+        let (scales, mins) = lines[1..].split_at(Self::SUB_SCALES / 4);
+        Line::bytes_of_lane(scales, lane, &mut block.sub_scales[..Self::SUB_SCALES]);
+        Line::bytes_of_lane(mins, lane, &mut block.sub_mins[..Self::SUB_MINS]);
+    }
 
     /// The level of a code.
     fn level(code: u8) -> i32 {
@@ -170,7 +200,6 @@ impl<const BITS: usize> IntLayout for Scaled<BITS> {
     const BITS: usize = BITS;
     const BIAS: i32 = 1 << (BITS - 1);
     const UNIT_BLOCKS: usize = 2;
-    const SCALE_LINES: usize = 1;
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -180,7 +209,7 @@ impl<const BITS: usize> IntLayout for Scaled<BITS> {
         block: usize,
         _half: usize,
     ) -> Scales<S> {
-        Scales { scale: s.load_f16(&lines[0].halves()[block]), min: s.zero() }
+        Scales { scale: s.load_f16(&lines[0].halves()[block]), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
@@ -203,7 +232,6 @@ impl<const BITS: usize> IntLayout for ScaledMin<BITS> {
     const BITS: usize = BITS;
     const BIAS: i32 = 0;
     const UNIT_BLOCKS: usize = 1;
-    const SCALE_LINES: usize = 1;
     const MIN: bool = true;
 
     #[inline(always)]
@@ -221,14 +249,6 @@ impl<const BITS: usize> IntLayout for ScaledMin<BITS> {
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
         (f16_of(block.d), f16_of(block.m))
     }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, block.m]);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, block.m] = lines[0].halves_of(lane);
-    }
 }
 
 /// f16 factors of 8 blocks, and an integer scale and minimum for each block.
@@ -238,13 +258,9 @@ impl<const BITS: usize> IntLayout for SuperMin<BITS> {
     const BITS: usize = BITS;
     const BIAS: i32 = 0;
     const UNIT_BLOCKS: usize = 8;
-    const SCALE_LINES: usize = 5;
+    const SUB_SCALES: usize = 8;
+    const SUB_MINS: usize = 8;
     const MIN: bool = true;
-
-    #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        lines[0].halves().each_ref().map(|half| s.load_f16(half))
-    }
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -264,18 +280,6 @@ impl<const BITS: usize> IntLayout for SuperMin<BITS> {
         let (scale, min) = (block.sub_scales[sixteenth / 2], block.sub_mins[sixteenth / 2]);
         (f16_of(block.d) * f32::from(scale), -(f16_of(block.m) * f32::from(min)))
     }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, block.m]);
-        Line::put_bytes(&mut lines[1..3], lane, &block.sub_scales[..8]);
-        Line::put_bytes(&mut lines[3..], lane, &block.sub_mins[..8]);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, block.m] = lines[0].halves_of(lane);
-        Line::bytes_of_lane(&lines[1..3], lane, &mut block.sub_scales[..8]);
-        Line::bytes_of_lane(&lines[3..], lane, &mut block.sub_mins[..8]);
-    }
 }
 
 /// An f16 factor of 8 blocks, and a signed integer scale for each 16 columns.
@@ -285,13 +289,8 @@ impl<const BITS: usize> IntLayout for Super16<BITS> {
     const BITS: usize = BITS;
     const BIAS: i32 = 1 << (BITS - 1);
     const UNIT_BLOCKS: usize = 8;
-    const SCALE_LINES: usize = 5;
+    const SUB_SCALES: usize = 16;
     const SPLIT: bool = true;
-
-    #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
-    }
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -302,21 +301,11 @@ impl<const BITS: usize> IntLayout for Super16<BITS> {
         half: usize,
     ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 2].quarters()[block % 2 * 2 + half]);
-        Scales { scale: s.mul(d, scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {
         (f16_of(block.d) * f32::from(block.sub_scales[sixteenth] as i8), 0.0)
-    }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, 0]);
-        Line::put_bytes(&mut lines[1..], lane, &block.sub_scales);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, _] = lines[0].halves_of(lane);
-        Line::bytes_of_lane(&lines[1..], lane, &mut block.sub_scales);
     }
 }
 

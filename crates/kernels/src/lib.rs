@@ -36,6 +36,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod convolution;
 mod cores;
 mod float_env;
 mod gather;
@@ -56,6 +57,7 @@ mod panels;
 mod pool;
 mod quantize;
 mod recurrent;
+mod ring;
 mod room;
 mod rows;
 mod scalar;
@@ -70,6 +72,7 @@ pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionRule, AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
+pub use convolution::{CONV_LEN_MAX, ConvRows, NO_PARENT, convolve};
 pub use cores::performance_cores;
 pub use float_env::FloatEnv;
 pub use isa::{IsaKind, Kernels, KernelsNotice};
@@ -86,9 +89,10 @@ pub use pages::HUGE_PAGE_BYTES;
 pub use pool::{Pool, SPIN_TIME_DEFAULT};
 pub use quantize::{convert, dequantize, quantize};
 pub use recurrent::{
-    CONV_LEN_MAX, ConvRows, KeySharing, NO_PARENT, RowPart, RowRing, StateBuf, StateInputs, StatePlace,
-    StateRule, StateScratch, StateShape, StateStep, StateWalk, advance_states, convolve, fold_states,
+    KeySharing, RowPart, StateBuf, StateInputs, StatePlace, StateRule, StateScratch, StateShape, StateStep,
+    StateWalk, advance_states, fold_states,
 };
+pub use ring::RowRing;
 pub use room::{MEMORY_MARGIN, has_room};
 pub use rows::{
     Likeliest, add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, likeliest, log_sum_exp, mul,

@@ -10,8 +10,8 @@ use std::arch::{asm, is_aarch64_feature_detected};
 
 use super::aligned::Line;
 use super::int8::{RowOrder, RowPair};
-use super::layout::IntLayout;
-use super::simd::{Ahead, LANES, Simd, Work};
+use super::layout::{IntLayout, ScaleLanes};
+use super::simd::{Ahead, LANES, Simd, Work, by_intrinsic};
 
 mod tile;
 
@@ -124,11 +124,84 @@ macro_rules! four {
     ($f:expr, $a:expr, $b:expr) => {
         proven!([$f($a[0], $b[0]), $f($a[1], $b[1]), $f($a[2], $b[2]), $f($a[3], $b[3])])
     };
+    ($f:expr, $a:expr, $b:expr, $c:expr) => {
+        proven!([
+            $f($a[0], $b[0], $c[0]),
+            $f($a[1], $b[1], $c[1]),
+            $f($a[2], $b[2], $c[2]),
+            $f($a[3], $b[3], $c[3]),
+        ])
+    };
+}
+
+impl<const LEVEL: u8> ScaleLanes for Neon<LEVEL> {
+    type F = [float32x4_t; 4];
+    type I = [int32x4_t; 4];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        proven!([vdupq_n_f32(x); 4])
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        let x = x.as_ptr();
+        proven! {
+            let bits = [vld1_u16(x), vld1_u16(x.add(4)), vld1_u16(x.add(8)), vld1_u16(x.add(12))];
+            bits.map(|bits| vcvt_f32_f16(vreinterpret_f16_u16(bits)))
+        }
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        proven! {
+            let bytes = vld1q_u8(x.as_ptr());
+            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+                .map(|lanes| vreinterpretq_s32_u32(lanes))
+        }
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        proven! {
+            let bytes = vreinterpretq_s8_u8(vld1q_u8(x.as_ptr()));
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+                .map(|lanes| vcvtq_f32_s32(lanes))
+        }
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        proven!([vdupq_n_s32(x); 4])
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = vdupq_n_s32(N as i32);
+            a.map(|a| vshlq_s32(a, count))
+        }
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        proven! {
+            let count = vdupq_n_s32(-(N as i32));
+            a.map(|a| vshlq_s32(a, count))
+        }
+    }
+    #[inline(always)]
+    fn neg(self, a: Self::F) -> Self::F {
+        self.sub(self.splat(-0.0), a)
+    }
+
+    by_intrinsic! { four;
+        mul(a: F, b: F) -> F = vmulq_f32;
+        add_i(a: I, b: I) -> I = vaddq_s32;
+        sub_i(a: I, b: I) -> I = vsubq_s32;
+        of_bits(a: I) -> F = vreinterpretq_f32_s32;
+        to_f(a: I) -> F = vcvtq_f32_s32;
+    }
 }
 
 impl<const LEVEL: u8> Simd for Neon<LEVEL> {
-    type F = [float32x4_t; 4];
-    type I = [int32x4_t; 4];
     type W = [uint8x16_t; 4];
     /// Register `i` holds lanes 2i and 2i + 1, each with both rows.
     type Short = ();
@@ -152,10 +225,6 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
         self.run(work)
     }
     #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        proven!([vdupq_n_f32(x); 4])
-    }
-    #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::F {
         let x = x.as_ptr();
         proven!([vld1q_f32(x), vld1q_f32(x.add(4)), vld1q_f32(x.add(8)), vld1q_f32(x.add(12))])
@@ -164,14 +233,6 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     fn store(self, x: Self::F, out: &mut [f32; LANES]) {
         for (out, x) in out.as_chunks_mut::<4>().0.iter_mut().zip(x) {
             proven!(vst1q_f32(out.as_mut_ptr(), x));
-        }
-    }
-    #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
-        let x = x.as_ptr();
-        proven! {
-            let bits = [vld1_u16(x), vld1_u16(x.add(4)), vld1_u16(x.add(8)), vld1_u16(x.add(12))];
-            bits.map(|bits| vcvt_f32_f16(vreinterpret_f16_u16(bits)))
         }
     }
     #[inline(always)]
@@ -189,82 +250,19 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
         }
     }
     #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
-        proven! {
-            let bytes = vld1q_u8(x.as_ptr());
-            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
-            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
-                .map(|lanes| vcvtq_f32_u32(lanes))
-        }
-    }
-    #[inline(always)]
-    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
-        proven! {
-            let bytes = vld1q_u8(x.as_ptr());
-            let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
-            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
-                .map(|lanes| vreinterpretq_s32_u32(lanes))
-        }
-    }
-    #[inline(always)]
-    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
-        proven! {
-            let bytes = vreinterpretq_s8_u8(vld1q_u8(x.as_ptr()));
-            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
-            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
-                .map(|lanes| vcvtq_f32_s32(lanes))
-        }
-    }
-
-    #[inline(always)]
-    fn add(self, a: Self::F, b: Self::F) -> Self::F {
-        four!(vaddq_f32, a, b)
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F {
-        four!(vsubq_f32, a, b)
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        four!(vmulq_f32, a, b)
-    }
-    #[inline(always)]
-    fn div(self, a: Self::F, b: Self::F) -> Self::F {
-        four!(vdivq_f32, a, b)
-    }
-    #[inline(always)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        proven!([
-            vfmaq_f32(c[0], a[0], b[0]),
-            vfmaq_f32(c[1], a[1], b[1]),
-            vfmaq_f32(c[2], a[2], b[2]),
-            vfmaq_f32(c[3], a[3], b[3]),
-        ])
+        four!(vfmaq_f32, c, a, b)
     }
     #[inline(always)]
     fn max(self, a: Self::F, b: Self::F) -> Self::F {
         // `vmaxq` would return NaN if either operand is NaN.
         let greater = four!(vcgtq_f32, a, b);
-        proven!([
-            vbslq_f32(greater[0], a[0], b[0]),
-            vbslq_f32(greater[1], a[1], b[1]),
-            vbslq_f32(greater[2], a[2], b[2]),
-            vbslq_f32(greater[3], a[3], b[3]),
-        ])
+        four!(vbslq_f32, greater, a, b)
     }
     #[inline(always)]
     fn min(self, a: Self::F, b: Self::F) -> Self::F {
         let less = four!(vcltq_f32, a, b);
-        proven!([
-            vbslq_f32(less[0], a[0], b[0]),
-            vbslq_f32(less[1], a[1], b[1]),
-            vbslq_f32(less[2], a[2], b[2]),
-            vbslq_f32(less[3], a[3], b[3]),
-        ])
-    }
-    #[inline(always)]
-    fn abs(self, a: Self::F) -> Self::F {
-        four!(vabsq_f32, a)
+        four!(vbslq_f32, less, a, b)
     }
     #[inline(always)]
     fn max_lane(self, x: Self::F) -> f32 {
@@ -282,10 +280,6 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     }
 
     #[inline(always)]
-    fn splat_i(self, x: i32) -> Self::I {
-        proven!([vdupq_n_s32(x); 4])
-    }
-    #[inline(always)]
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         proven! {
             let low = vcombine_s16(vmovn_s32(x[0]), vmovn_s32(x[1]));
@@ -298,45 +292,6 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     fn sum_i(self, x: Self::I) -> i32 {
         proven!(vaddvq_s32(vaddq_s32(vaddq_s32(x[0], x[1]), vaddq_s32(x[2], x[3]))))
     }
-    #[inline(always)]
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
-        four!(vaddq_s32, a, b)
-    }
-    #[inline(always)]
-    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
-        four!(vsubq_s32, a, b)
-    }
-    #[inline(always)]
-    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
-        proven! {
-            let count = vdupq_n_s32(N as i32);
-            a.map(|a| vshlq_s32(a, count))
-        }
-    }
-    #[inline(always)]
-    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
-        proven! {
-            let count = vdupq_n_s32(-(N as i32));
-            a.map(|a| vshlq_s32(a, count))
-        }
-    }
-    #[inline(always)]
-    fn to_bits(self, a: Self::F) -> Self::I {
-        four!(vreinterpretq_s32_f32, a)
-    }
-    #[inline(always)]
-    fn of_bits(self, a: Self::I) -> Self::F {
-        four!(vreinterpretq_f32_s32, a)
-    }
-    #[inline(always)]
-    fn to_f(self, a: Self::I) -> Self::F {
-        four!(vcvtq_f32_s32, a)
-    }
-    #[inline(always)]
-    fn round_to_i(self, a: Self::F) -> Self::I {
-        four!(vcvtnq_s32_f32, a)
-    }
-
     #[inline(always)]
     fn prefetch<T>(self, at: &T) {
         // SAFETY: a hint, which cannot fault and changes no visible state.
@@ -458,5 +413,14 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
             let x2 = vadd_f32(vget_low_f32(x4), vget_high_f32(x4));
             vget_lane_f32::<0>(x2) + vget_lane_f32::<1>(x2)
         }
+    }
+
+    by_intrinsic! { four;
+        add(a: F, b: F) -> F = vaddq_f32;
+        sub(a: F, b: F) -> F = vsubq_f32;
+        div(a: F, b: F) -> F = vdivq_f32;
+        abs(a: F) -> F = vabsq_f32;
+        to_bits(a: F) -> I = vreinterpretq_s32_f32;
+        round_to_i(a: F) -> I = vcvtnq_s32_f32;
     }
 }

@@ -1,4 +1,4 @@
-//! Recurrent layers: steps of a matrix state, and the short convolution, over the rows of a draft tree.
+//! Recurrent layers: steps of a matrix state over the rows of a draft tree. `convolution.rs` has the convolution before them.
 //!
 //! A head's state `S` is a matrix `[key_dim, value_dim]`. A row changes the state of its parent:
 //!
@@ -8,23 +8,21 @@
 //! Mamba-2              u[j] = v[j] · gain
 //! both                 S'[i][j] = fma(k[i], u[j], S[i][j] · decay)
 //!                      out[j] = fma(S'[i][j], q[i], ·) over i in order, from 0
-//!
-//! convolution          out[c] = fma(weight[t][c], x[t][c], ·) over the taps t, the oldest first, from the bias or 0
 //! ```
 //!
-//! A lane is one element `j` of the value (or one column `c`), so there is no sum across lanes. Lanes are independent of each
+//! A lane is one element `j` of the value, so there is no sum across lanes. Lanes are independent of each
 //! other: an item of work is a head and up to 64 of its lanes, and walks the whole tree.
 //!
 //! States lie in panels of 16 lanes, `[n_heads, value_dim / 16, key_dim, 16]`. A step reads a tile of 4 panels (2 with 16 registers)
 //! twice and writes it once. With 128 keys it takes 32 KiB, so that it stays in the first-level cache from the first row of a
 //! tree to the last, and costs the bandwidth of memory once per pass and not once per row.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Kernels;
 use super::aligned::{AlignedBuf, AllocError, Line};
 use super::pool::{Pool, SharedMut};
+use super::ring::{RowRing, SharedRing};
 use super::simd::{LANES, Simd, Work};
 
 /// How a row changes the state of a head; the formulas are in the module comment.
@@ -202,147 +200,6 @@ impl StateBuf {
     }
 }
 
-/// A ring of rows of numbers: the first ones can be dropped without moving the others.
-pub struct RowRing {
-    buf: AlignedBuf,
-    row_len: usize,
-    n_rows: usize,
-    /// Where row 0 is.
-    first: usize,
-}
-
-impl RowRing {
-    /// `n_rows` rows of zeros.
-    ///
-    /// # Errors
-    /// [`AllocError`]: the memory could not be allocated.
-    pub fn zeroed(n_rows: usize, row_len: usize) -> Result<Self, AllocError> {
-        let n_numbers = n_rows.checked_mul(row_len).ok_or(AllocError { bytes: usize::MAX })?;
-        Ok(Self { buf: AlignedBuf::zeroed(n_numbers.div_ceil(LANES))?, row_len, n_rows, first: 0 })
-    }
-
-    /// Bytes of a ring, saturating.
-    pub fn bytes(n_rows: usize, row_len: usize) -> u64 {
-        let n_numbers = (n_rows as u64).saturating_mul(row_len as u64);
-        n_numbers.div_ceil(LANES as u64).saturating_mul(64)
-    }
-
-    /// Memory held.
-    pub fn size_bytes(&self) -> usize {
-        self.buf.size_bytes()
-    }
-
-    /// Rows.
-    pub fn n_rows(&self) -> usize {
-        self.n_rows
-    }
-
-    /// Numbers of a row.
-    pub fn row_len(&self) -> usize {
-        self.row_len
-    }
-
-    /// A row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn row(&self, row: usize) -> &[f32] {
-        let start = self.start(row);
-        &self.buf.cast::<f32>()[start..start + self.row_len]
-    }
-
-    /// A row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        let (start, row_len) = (self.start(row), self.row_len);
-        &mut self.buf.cast_mut::<f32>()[start..start + row_len]
-    }
-
-    /// Copies row `from` over row `to`.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn copy_row(&mut self, from: usize, to: usize) {
-        let (from, to) = (self.start(from), self.start(to));
-        self.buf.cast_mut::<f32>().copy_within(from..from + self.row_len, to);
-    }
-
-    /// Drops the first `n` rows: row `n` becomes row 0. The last rows then have any values.
-    ///
-    /// # Panics
-    /// If there are fewer rows.
-    pub fn drop_first(&mut self, n: usize) {
-        assert!(n <= self.n_rows, "{n} of {} rows", self.n_rows);
-        self.first = (self.first + n).checked_rem(self.n_rows).unwrap_or(0);
-    }
-
-    fn start(&self, row: usize) -> usize {
-        assert!(row < self.n_rows, "row {row} of {}", self.n_rows);
-        (self.first + row) % self.n_rows * self.row_len
-    }
-
-    fn shared(&mut self) -> SharedRing<'_> {
-        let (row_len, n_rows, first) = (self.row_len, self.n_rows, self.first);
-        let numbers = self.buf.cast_mut::<f32>();
-        SharedRing { ptr: numbers.as_mut_ptr(), row_len, n_rows, first, ring: PhantomData }
-    }
-
-    /// A ring that is only read.
-    fn shared_to_read(&self) -> SharedRing<'_> {
-        let (row_len, n_rows, first) = (self.row_len, self.n_rows, self.first);
-        let ptr = self.buf.cast::<f32>().as_ptr().cast_mut();
-        SharedRing { ptr, row_len, n_rows, first, ring: PhantomData }
-    }
-}
-
-/// A ring of which the workers of a section read some rows and write others.
-#[derive(Clone, Copy)]
-struct SharedRing<'a> {
-    ptr: *mut f32,
-    row_len: usize,
-    n_rows: usize,
-    first: usize,
-    ring: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: all access goes through `read` and `write`, whose callers keep written parts apart.
-unsafe impl Send for SharedRing<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for SharedRing<'_> {}
-
-impl<'a> SharedRing<'a> {
-    #[inline(always)]
-    fn start(self, row: usize, part: &Range<usize>) -> usize {
-        assert!(row < self.n_rows && part.start <= part.end && part.end <= self.row_len);
-        let at = self.first + row;
-        (if at < self.n_rows { at } else { at - self.n_rows }) * self.row_len + part.start
-    }
-
-    /// A part of a row.
-    ///
-    /// # Safety
-    /// No overlapping part is written while the result is alive.
-    #[inline(always)]
-    unsafe fn read(self, row: usize, part: Range<usize>) -> &'a [f32] {
-        let start = self.start(row, &part);
-        // SAFETY: inside the ring, which is borrowed for `'a`; the caller guarantees the rest.
-        unsafe { std::slice::from_raw_parts(self.ptr.add(start), part.len()) }
-    }
-
-    /// A part of a row.
-    ///
-    /// # Safety
-    /// The ring is not one that is only read, and no overlapping part is read or written while the result is alive.
-    #[inline(always)]
-    unsafe fn write(self, row: usize, part: Range<usize>) -> &'a mut [f32] {
-        let start = self.start(row, &part);
-        // SAFETY: inside the ring, which is borrowed mutably for `'a`; the caller guarantees the rest.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), part.len()) }
-    }
-}
-
 /// Some columns of each row of a matrix: a part of a wider projection need not be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct RowPart<'a> {
@@ -364,13 +221,13 @@ impl<'a> RowPart<'a> {
 
     /// Columns `columns` of a row, counted from the first column of the part.
     #[inline(always)]
-    fn get(&self, row: usize, columns: Range<usize>) -> &'a [f32] {
+    pub(super) fn get(&self, row: usize, columns: Range<usize>) -> &'a [f32] {
         let start = row * self.row_len + self.start;
         &self.x[start + columns.start..start + columns.end]
     }
 
     /// Panics if `n_rows` rows do not have `n_columns` columns.
-    fn check(&self, n_rows: usize, n_columns: usize) {
+    pub(super) fn check(&self, n_rows: usize, n_columns: usize) {
         let (numbers, row_len, start) = (self.x.len(), self.row_len, self.start);
         assert!(
             n_rows == 0 || start <= row_len && n_columns <= row_len - start && numbers >= n_rows * row_len,
@@ -497,9 +354,9 @@ pub fn advance_states(
     assert_eq!(out.len(), n_rows * shape.value_len());
     let n_new = walk.numbers.last().map_or(0, |&last| (last as usize + 1).saturating_sub(walk.skipped));
     assert!(
-        n_folded <= records.n_rows && n_new <= records.n_rows - n_folded,
+        n_folded <= records.n_rows() && n_new <= records.n_rows() - n_folded,
         "{n_new} records after {n_folded} of {}",
-        records.n_rows
+        records.n_rows()
     );
     run_items(k, pool, from, result, records.shared(), n_folded, inputs, walk, scratch, out);
 }
@@ -516,7 +373,7 @@ pub fn fold_states(
     records: &RowRing,
     n_folded: usize,
 ) {
-    assert!(n_folded <= records.n_rows, "{n_folded} of {} records", records.n_rows);
+    assert!(n_folded <= records.n_rows(), "{n_folded} of {} records", records.n_rows());
     if n_folded == 0 {
         return result.copy_from(from);
     }
@@ -955,167 +812,5 @@ impl<const P: usize> PanelsOf<P> for Read<'_, P> {
     #[inline(always)]
     fn get_mut(&mut self, _: usize, _: usize) -> &mut [f32; LANES] {
         unreachable!("nothing is stored")
-    }
-}
-
-/// Maximum taps of a [convolution](convolve): four times those of the longest in use.
-pub const CONV_LEN_MAX: usize = 16;
-
-/// The parent of a row without one.
-pub const NO_PARENT: u32 = u32::MAX;
-
-/// Rows of a depthwise convolution.
-#[derive(Clone, Copy, Debug)]
-pub struct ConvRows<'a> {
-    /// `[n_rows, conv_dim]`
-    pub x: RowPart<'a>,
-    /// The parent of each row among the rows of the call, or [`NO_PARENT`]: its ancestors are the committed inputs.
-    pub parents: &'a [u32],
-    /// The number of each row in its batch, `[n_rows]`, strictly rising.
-    pub numbers: &'a [u32],
-    /// Rows with lower numbers are not recorded.
-    pub skipped: usize,
-}
-
-/// Columns of an item of a convolution: their inputs, weights and outputs take a quarter of the first-level cache.
-const CONV_COLUMNS: usize = 512;
-
-/// Depthwise causal convolution of each row over its own ancestors' inputs: the formula of the module comment.
-///
-/// `weight` is `[conv_len, conv_dim]`, the newest tap last; `bias`, `[conv_dim]`, is the first summand, if there is one. The first
-/// `n_committed` rows of `inputs`, rows of `conv_dim`, are the inputs before the batch, at least `conv_len − 1`; row `r` of the batch is
-/// recorded as row `n_committed + r − rows.skipped`, unless it is skipped. `out` is `[n_rows, conv_dim]`.
-///
-/// # Panics
-/// If a length is wrong, `conv_len` is 0 or exceeds [`CONV_LEN_MAX`], a parent does not come before its child, or the inputs do not
-/// hold the rows.
-#[allow(clippy::too_many_arguments, reason = "the arguments of one call")]
-pub fn convolve(
-    k: Kernels,
-    pool: &Pool,
-    weight: &[f32],
-    bias: Option<&[f32]>,
-    inputs: &mut RowRing,
-    n_committed: usize,
-    rows: ConvRows<'_>,
-    out: &mut [f32],
-) {
-    let conv_dim = inputs.row_len;
-    assert!(conv_dim > 0 && weight.len().is_multiple_of(conv_dim), "{} weights of {conv_dim}", weight.len());
-    let conv_len = weight.len() / conv_dim;
-    assert!((1..=CONV_LEN_MAX).contains(&conv_len), "{conv_len} taps");
-    assert!(bias.is_none_or(|bias| bias.len() == conv_dim));
-    let n_rows = rows.numbers.len();
-    assert_eq!(rows.parents.len(), n_rows, "one parent per row");
-    assert_eq!(out.len(), n_rows * conv_dim);
-    rows.x.check(n_rows, conv_dim);
-    for (row, &parent) in rows.parents.iter().enumerate() {
-        assert!(parent == NO_PARENT || (parent as usize) < row, "row {row} with parent {parent}");
-    }
-    // Rows with one number would write one slot at the same time.
-    assert!(rows.numbers.is_sorted_by(|a, b| a < b), "numbers rise strictly");
-    assert!(
-        conv_len - 1 <= n_committed && n_committed <= inputs.n_rows,
-        "{n_committed} inputs before the batch"
-    );
-    let n_new = rows.numbers.last().map_or(0, |&last| (last as usize + 1).saturating_sub(rows.skipped));
-    assert!(n_new <= inputs.n_rows - n_committed, "{n_new} rows after {n_committed} of {}", inputs.n_rows);
-    let n_chunks = conv_dim.div_ceil(CONV_COLUMNS);
-    let (inputs, out) = (inputs.shared(), SharedMut::new(out));
-    pool.run_sized(n_rows * weight.len(), n_rows * n_chunks, 1, &|_, items| {
-        k.run(ConvItems {
-            weight,
-            bias,
-            conv_dim,
-            conv_len,
-            inputs,
-            n_committed,
-            rows,
-            out,
-            n_chunks,
-            items,
-        });
-    });
-}
-
-/// Items of [`convolve`]: some columns of a row each.
-struct ConvItems<'a> {
-    /// `[conv_len, conv_dim]`
-    weight: &'a [f32],
-    bias: Option<&'a [f32]>,
-    conv_dim: usize,
-    conv_len: usize,
-    inputs: SharedRing<'a>,
-    n_committed: usize,
-    rows: ConvRows<'a>,
-    out: SharedMut<f32>,
-    n_chunks: usize,
-    items: Range<usize>,
-}
-
-impl Work for ConvItems<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for item in self.items.clone() {
-            let (row, start) = (item / self.n_chunks, item % self.n_chunks * CONV_COLUMNS);
-            let columns = start..self.conv_dim.min(start + CONV_COLUMNS);
-            // The inputs and the weights of the taps.
-            let mut taps = [(&[][..], &[][..]); CONV_LEN_MAX];
-            let (mut ancestor, mut n_back) = (Some(row), 0);
-            for tap in (0..self.conv_len).rev() {
-                let x = match ancestor {
-                    Some(row) => self.rows.x.get(row, columns.clone()),
-                    None => {
-                        n_back += 1;
-                        // SAFETY: rows before the batch are read only.
-                        unsafe { self.inputs.read(self.n_committed - n_back, columns.clone()) }
-                    }
-                };
-                let weight = &self.weight[tap * self.conv_dim..][columns.clone()];
-                taps[tap] = (x, weight);
-                ancestor = match ancestor {
-                    Some(row) if self.rows.parents[row] != NO_PARENT => Some(self.rows.parents[row] as usize),
-                    _ => None,
-                };
-            }
-            if let Some(slot) = (self.rows.numbers[row] as usize).checked_sub(self.rows.skipped) {
-                // SAFETY: each row has its own slot behind those before the batch, and each item its own columns.
-                let slot = unsafe { self.inputs.write(self.n_committed + slot, columns.clone()) };
-                slot.copy_from_slice(self.rows.x.get(row, columns.clone()));
-            }
-            // SAFETY: each item has its own part, and the output outlives the section.
-            let out = unsafe { self.out.slice(row * self.conv_dim + columns.start, columns.len()) };
-            let bias = self.bias.map(|bias| &bias[columns]);
-            convolve_columns(s, &taps[..self.conv_len], bias, out);
-        }
-    }
-}
-
-/// The sum of the taps, pairs of inputs and weights, for the columns of `out`.
-#[inline(always)]
-fn convolve_columns<S: Simd>(s: S, taps: &[(&[f32], &[f32])], bias: Option<&[f32]>, out: &mut [f32]) {
-    let (chunks, tail) = out.as_chunks_mut::<LANES>();
-    for (i, chunk) in chunks.iter_mut().enumerate() {
-        let mut sum = match bias {
-            Some(bias) => s.load(&bias.as_chunks().0[i]),
-            None => s.splat(0.0),
-        };
-        for (x, weight) in taps {
-            sum = s.fma(s.load(&weight.as_chunks().0[i]), s.load(&x.as_chunks().0[i]), sum);
-        }
-        s.store(sum, chunk);
-    }
-    if !tail.is_empty() {
-        let mut sum = match bias {
-            Some(bias) => s.load_partial(bias.as_chunks::<LANES>().1, 0.0),
-            None => s.splat(0.0),
-        };
-        for (x, weight) in taps {
-            let (x, weight) = (x.as_chunks::<LANES>().1, weight.as_chunks::<LANES>().1);
-            sum = s.fma(s.load_partial(weight, 0.0), s.load_partial(x, 0.0), sum);
-        }
-        s.store_partial(sum, tail);
     }
 }

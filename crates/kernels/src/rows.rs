@@ -183,8 +183,7 @@ fn rotate<S: Simd>(s: S, a: S::F, b: S::F, cos: S::F, sin: S::F) -> (S::F, S::F)
 /// # Panics
 /// If the lengths differ.
 pub fn silu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len());
-    k.run(Pairwise { x: gate, y: up, function: SiluMul });
+    pairwise(k, gate, up, SiluMul);
 }
 
 /// `x = silu(gate) · x`: [`silu_mul`] with its result in the other row.
@@ -192,8 +191,7 @@ pub fn silu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
 /// # Panics
 /// If the lengths differ.
 pub fn silu_mul_by(k: Kernels, x: &mut [f32], gate: &[f32]) {
-    assert_eq!(x.len(), gate.len());
-    k.run(Pairwise { x, y: gate, function: SiluMulBy });
+    pairwise(k, x, gate, SiluMulBy);
 }
 
 /// `x = x / (1 + exp(−x))`.
@@ -207,8 +205,7 @@ pub fn silu(k: Kernels, x: &mut [f32]) {
 /// # Panics
 /// If the lengths differ.
 pub fn gelu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len());
-    k.run(Pairwise { x: gate, y: up, function: GeluMul });
+    pairwise(k, gate, up, GeluMul);
 }
 
 /// The clamped gated activation of gpt-oss: `gate = (g / (1 + exp(−(alpha · g)))) · (u + 1)` with `g = min(gate, limit)` and `u = up`
@@ -217,8 +214,7 @@ pub fn gelu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
 /// # Panics
 /// If the lengths differ.
 pub fn swiglu_clamped_mul(k: Kernels, gate: &mut [f32], up: &[f32], alpha: f32, limit: f32) {
-    assert_eq!(gate.len(), up.len());
-    k.run(Pairwise { x: gate, y: up, function: SwigluClampedMul { alpha, limit } });
+    pairwise(k, gate, up, SwigluClampedMul { alpha, limit });
 }
 
 /// `x = x / (1 + exp(−gate))`: `x` times the sigmoid of the gate.
@@ -226,8 +222,7 @@ pub fn swiglu_clamped_mul(k: Kernels, gate: &mut [f32], up: &[f32], alpha: f32, 
 /// # Panics
 /// If the lengths differ.
 pub fn sigmoid_mul(k: Kernels, x: &mut [f32], gate: &[f32]) {
-    assert_eq!(x.len(), gate.len());
-    k.run(Pairwise { x, y: gate, function: SigmoidMul });
+    pairwise(k, x, gate, SigmoidMul);
 }
 
 /// `x *= factor`.
@@ -245,8 +240,7 @@ pub fn softcap(k: Kernels, x: &mut [f32], cap: f32) {
 /// # Panics
 /// If the lengths differ.
 pub fn add_scaled(k: Kernels, x: &mut [f32], y: &[f32], factor: f32) {
-    assert_eq!(x.len(), y.len());
-    k.run(Pairwise { x, y, function: AddScaled(factor) });
+    pairwise(k, x, y, AddScaled(factor));
 }
 
 /// `x *= y`, element by element.
@@ -254,8 +248,7 @@ pub fn add_scaled(k: Kernels, x: &mut [f32], y: &[f32], factor: f32) {
 /// # Panics
 /// If the lengths differ.
 pub fn mul(k: Kernels, x: &mut [f32], y: &[f32]) {
-    assert_eq!(x.len(), y.len());
-    k.run(Pairwise { x, y, function: Mul });
+    pairwise(k, x, y, Mul);
 }
 
 /// `x += y`.
@@ -263,8 +256,12 @@ pub fn mul(k: Kernels, x: &mut [f32], y: &[f32]) {
 /// # Panics
 /// If the lengths differ.
 pub fn add(k: Kernels, x: &mut [f32], y: &[f32]) {
+    pairwise(k, x, y, Add);
+}
+
+fn pairwise(k: Kernels, x: &mut [f32], y: &[f32], function: impl PairFunction) {
     assert_eq!(x.len(), y.len());
-    k.run(Pairwise { x, y, function: Add });
+    k.run(Pairwise { x, y, function });
 }
 
 /// `x[i] = f(x[i], y[i])`.
@@ -278,24 +275,29 @@ trait PairFunction: Copy {
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F;
 }
 
-#[derive(Clone, Copy)]
-struct Mul;
+/// Functions without parameters.
+macro_rules! pair_functions {
+    ($($name:ident = |$s:ident, $x:ident, $y:ident| $result:expr;)+) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
 
-impl PairFunction for Mul {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        s.mul(x, y)
-    }
+            impl PairFunction for $name {
+                #[inline(always)]
+                fn apply<S: Simd>(self, $s: S, $x: S::F, $y: S::F) -> S::F {
+                    $result
+                }
+            }
+        )+
+    };
 }
 
-#[derive(Clone, Copy)]
-struct Add;
-
-impl PairFunction for Add {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        s.add(x, y)
-    }
+pair_functions! {
+    Mul = |s, x, y| s.mul(x, y);
+    Add = |s, x, y| s.add(x, y);
+    SiluMul = |s, x, y| s.mul(Silu.apply(s, x), y);
+    SiluMulBy = |s, x, y| s.mul(Silu.apply(s, y), x);
+    SigmoidMul = |s, x, y| s.div(x, one_plus_exp_of_minus(s, y));
 }
 
 #[derive(Clone, Copy)]
@@ -305,36 +307,6 @@ impl PairFunction for AddScaled {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
         s.fma(y, s.splat(self.0), x)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct SiluMul;
-
-impl PairFunction for SiluMul {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        s.mul(Silu.apply(s, x), y)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct SiluMulBy;
-
-impl PairFunction for SiluMulBy {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        s.mul(Silu.apply(s, y), x)
-    }
-}
-
-#[derive(Clone, Copy)]
-struct SigmoidMul;
-
-impl PairFunction for SigmoidMul {
-    #[inline(always)]
-    fn apply<S: Simd>(self, s: S, x: S::F, y: S::F) -> S::F {
-        s.div(x, one_plus_exp_of_minus(s, y))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use half::{bf16, f16};
 
+use super::layout::ScaleLanes;
 use super::simd::{LANES, Simd, Work};
 
 /// Requires no CPU feature.
@@ -30,9 +31,66 @@ macro_rules! lanewise {
     }};
 }
 
-impl Simd for Scalar {
+impl ScaleLanes for Scalar {
     type F = [f32; LANES];
     type I = [i32; LANES];
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
+        lanewise!(x, f16::from_bits(x).to_f32())
+    }
+    #[inline(always)]
+    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
+        lanewise!(x, i32::from(x))
+    }
+    #[inline(always)]
+    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
+        lanewise!(x, f32::from(x as i8))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        lanewise!(a, b, a * b)
+    }
+    #[inline(always)]
+    fn splat_i(self, x: i32) -> Self::I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
+        lanewise!(a, b, i32::wrapping_add(a, b))
+    }
+    #[inline(always)]
+    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
+        lanewise!(a, b, i32::wrapping_sub(a, b))
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
+        lanewise!(a, a << N)
+    }
+    #[inline(always)]
+    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
+        lanewise!(a, a >> N)
+    }
+    #[inline(always)]
+    fn of_bits(self, a: Self::I) -> Self::F {
+        lanewise!(a, f32::from_bits(a as u32))
+    }
+    #[inline(always)]
+    fn to_f(self, a: Self::I) -> Self::F {
+        lanewise!(a, a as f32)
+    }
+    #[inline(always)]
+    fn neg(self, a: Self::F) -> Self::F {
+        self.sub(self.splat(-0.0), a)
+    }
+}
+
+impl Simd for Scalar {
     type W = [u8; 64];
     type Short = ();
     type Pair = ();
@@ -50,20 +108,12 @@ impl Simd for Scalar {
         work.run(self)
     }
     #[inline(always)]
-    fn splat(self, x: f32) -> Self::F {
-        [x; LANES]
-    }
-    #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Self::F {
         *x
     }
     #[inline(always)]
     fn store(self, x: Self::F, out: &mut [f32; LANES]) {
         *out = x;
-    }
-    #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> Self::F {
-        lanewise!(x, f16::from_bits(x).to_f32())
     }
     #[inline(always)]
     fn store_f16(self, x: Self::F, out: &mut [u16; LANES]) {
@@ -74,29 +124,12 @@ impl Simd for Scalar {
         lanewise!(x, bf16::from_bits(x).to_f32())
     }
     #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> Self::F {
-        lanewise!(x, f32::from(x))
-    }
-    #[inline(always)]
-    fn load_bytes(self, x: &[u8; LANES]) -> Self::I {
-        lanewise!(x, i32::from(x))
-    }
-    #[inline(always)]
-    fn load_i8(self, x: &[u8; LANES]) -> Self::F {
-        lanewise!(x, f32::from(x as i8))
-    }
-
-    #[inline(always)]
     fn add(self, a: Self::F, b: Self::F) -> Self::F {
         lanewise!(a, b, a + b)
     }
     #[inline(always)]
     fn sub(self, a: Self::F, b: Self::F) -> Self::F {
         lanewise!(a, b, a - b)
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
-        lanewise!(a, b, a * b)
     }
     #[inline(always)]
     fn div(self, a: Self::F, b: Self::F) -> Self::F {
@@ -136,10 +169,6 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn splat_i(self, x: i32) -> Self::I {
-        [x; LANES]
-    }
-    #[inline(always)]
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]) {
         for (out, lanes) in out.iter_mut().zip(x.as_chunks::<4>().0) {
             *out = i32::from_le_bytes(lanes.map(|lane| lane as u8));
@@ -150,32 +179,8 @@ impl Simd for Scalar {
         x.iter().sum()
     }
     #[inline(always)]
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I {
-        lanewise!(a, b, i32::wrapping_add(a, b))
-    }
-    #[inline(always)]
-    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I {
-        lanewise!(a, b, i32::wrapping_sub(a, b))
-    }
-    #[inline(always)]
-    fn shl<const N: u32>(self, a: Self::I) -> Self::I {
-        lanewise!(a, a << N)
-    }
-    #[inline(always)]
-    fn sar<const N: u32>(self, a: Self::I) -> Self::I {
-        lanewise!(a, a >> N)
-    }
-    #[inline(always)]
     fn to_bits(self, a: Self::F) -> Self::I {
         lanewise!(a, a.to_bits() as i32)
-    }
-    #[inline(always)]
-    fn of_bits(self, a: Self::I) -> Self::F {
-        lanewise!(a, f32::from_bits(a as u32))
-    }
-    #[inline(always)]
-    fn to_f(self, a: Self::I) -> Self::F {
-        lanewise!(a, a as f32)
     }
     #[inline(always)]
     fn round_to_i(self, a: Self::F) -> Self::I {

@@ -16,12 +16,8 @@ use super::layout::{IntLayout, ScaleLanes};
 /// Lanes of every vector.
 pub(super) const LANES: usize = 16;
 
-/// An instruction set: sixteen lanes of f32 and i32, and vectors of 64 weight codes.
-pub(super) trait Simd: Copy + Send + Sync {
-    /// 16 × f32.
-    type F: Copy;
-    /// 16 × i32.
-    type I: Copy;
+/// An instruction set: sixteen lanes of f32 (`F`) and i32 (`I`), and vectors of 64 weight codes.
+pub(super) trait Simd: ScaleLanes + Send + Sync {
     /// 64 unsigned bytes: 16 lanes of 4 weight codes.
     type W: Copy;
     /// 16 × 2 × i16: sums of pairs of products. `()` without `SHORT_SUMS`.
@@ -59,24 +55,15 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Runs the work in a function of its own. The time of compiling grows faster than a function's length, and tiles are many.
     fn run_apart<W: Work>(self, work: W) -> W::Output;
 
-    fn splat(self, x: f32) -> Self::F;
     fn load(self, x: &[f32; LANES]) -> Self::F;
     fn store(self, x: Self::F, out: &mut [f32; LANES]);
-    /// f16 bits to f32, exactly; a signalling NaN becomes quiet.
-    fn load_f16(self, x: &[u16; LANES]) -> Self::F;
     /// f32 to f16 bits, to nearest, ties to even.
     fn store_f16(self, x: Self::F, out: &mut [u16; LANES]);
     /// bf16 bits to f32, exactly.
     fn load_bf16(self, x: &[u16; LANES]) -> Self::F;
-    fn load_u8(self, x: &[u8; LANES]) -> Self::F;
-    /// Unsigned bytes as integers.
-    fn load_bytes(self, x: &[u8; LANES]) -> Self::I;
-    /// Bytes as two's complement.
-    fn load_i8(self, x: &[u8; LANES]) -> Self::F;
 
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// a · b + c, rounded once.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
@@ -90,20 +77,11 @@ pub(super) trait Simd: Copy + Send + Sync {
     /// Bit `i` is set if lane `i` of `a` equals that of `b`; never for NaN.
     fn eq_mask(self, a: Self::F, b: Self::F) -> u16;
 
-    fn splat_i(self, x: i32) -> Self::I;
     /// The lanes, all in −128..=127, as bytes: four per number, the first in the low bits.
     fn store_i8(self, x: Self::I, out: &mut [i32; 4]);
     /// The sum over the lanes. No caller's sum overflows.
     fn sum_i(self, x: Self::I) -> i32;
-    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
-    fn sub_i(self, a: Self::I, b: Self::I) -> Self::I;
-    fn shl<const N: u32>(self, a: Self::I) -> Self::I;
-    /// Arithmetic shift right.
-    fn sar<const N: u32>(self, a: Self::I) -> Self::I;
     fn to_bits(self, a: Self::F) -> Self::I;
-    fn of_bits(self, a: Self::I) -> Self::F;
-    /// To f32, to nearest.
-    fn to_f(self, a: Self::I) -> Self::F;
     /// To nearest, ties to even; unspecified outside ±2³⁰ and for NaN.
     fn round_to_i(self, a: Self::F) -> Self::I;
 
@@ -195,6 +173,19 @@ pub(super) trait Simd: Copy + Send + Sync {
     }
 }
 
+/// Methods that are one intrinsic: `$apply!` calls it for each register of a vector.
+macro_rules! by_intrinsic {
+    ($apply:ident; $($name:ident($($arg:ident: $of:ident),+) -> $result:ident = $intrinsic:expr;)+) => {
+        $(
+            #[inline(always)]
+            fn $name(self, $($arg: Self::$of),+) -> Self::$result {
+                $apply!($intrinsic, $($arg),+)
+            }
+        )+
+    };
+}
+pub(super) use by_intrinsic;
+
 /// Work written over the vector trait, to be compiled once per instruction set.
 pub(super) trait Work {
     type Output;
@@ -272,66 +263,5 @@ pub(super) fn codes<S: Simd, L: IntLayout>(s: S, block: &[Line], group: usize) -
             4 - 2 * (group as i32 % 4),
             0x30,
         ),
-    }
-}
-
-impl<S: Simd> ScaleLanes for S {
-    type F = <S as Simd>::F;
-    type I = <S as Simd>::I;
-    #[inline(always)]
-    fn load_f16(self, x: &[u16; LANES]) -> <S as Simd>::F {
-        Simd::load_f16(self, x)
-    }
-    #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> <S as Simd>::F {
-        Simd::load_u8(self, x)
-    }
-    #[inline(always)]
-    fn load_i8(self, x: &[u8; LANES]) -> <S as Simd>::F {
-        Simd::load_i8(self, x)
-    }
-    #[inline(always)]
-    fn load_bytes(self, x: &[u8; LANES]) -> <S as Simd>::I {
-        Simd::load_bytes(self, x)
-    }
-    #[inline(always)]
-    fn zero(self) -> <S as Simd>::F {
-        Simd::splat(self, 0.0)
-    }
-    #[inline(always)]
-    fn neg(self, a: <S as Simd>::F) -> <S as Simd>::F {
-        Simd::sub(self, Simd::splat(self, -0.0), a)
-    }
-    #[inline(always)]
-    fn mul(self, a: <S as Simd>::F, b: <S as Simd>::F) -> <S as Simd>::F {
-        Simd::mul(self, a, b)
-    }
-    #[inline(always)]
-    fn splat_i(self, x: i32) -> <S as Simd>::I {
-        Simd::splat_i(self, x)
-    }
-    #[inline(always)]
-    fn add_i(self, a: <S as Simd>::I, b: <S as Simd>::I) -> <S as Simd>::I {
-        Simd::add_i(self, a, b)
-    }
-    #[inline(always)]
-    fn sub_i(self, a: <S as Simd>::I, b: <S as Simd>::I) -> <S as Simd>::I {
-        Simd::sub_i(self, a, b)
-    }
-    #[inline(always)]
-    fn shl<const N: u32>(self, a: <S as Simd>::I) -> <S as Simd>::I {
-        Simd::shl::<N>(self, a)
-    }
-    #[inline(always)]
-    fn sar<const N: u32>(self, a: <S as Simd>::I) -> <S as Simd>::I {
-        Simd::sar::<N>(self, a)
-    }
-    #[inline(always)]
-    fn of_bits(self, a: <S as Simd>::I) -> <S as Simd>::F {
-        Simd::of_bits(self, a)
-    }
-    #[inline(always)]
-    fn to_f(self, a: <S as Simd>::I) -> <S as Simd>::F {
-        Simd::to_f(self, a)
     }
 }

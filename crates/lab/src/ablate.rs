@@ -21,9 +21,10 @@ use crate::rules::{Baseline, ModelRule};
 use crate::strategy::Strategy;
 
 /// The draft sources of an arm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Arm {
     /// None: plain decoding.
+    #[default]
     Plain,
     /// The rule of SAM-Decoding, over prompt and output.
     Sam,
@@ -90,7 +91,7 @@ impl Arm {
     ];
 
     /// Retrieval, the draft model, both, and the rules that draft with a model, in the order of reports.
-    pub const DRAFT_MODEL: [Arm; 12] = [
+    pub const DRAFT_MODEL: [Arm; 10] = [
         Arm::Plain,
         Arm::Sam,
         Arm::History,
@@ -101,8 +102,6 @@ impl Arm {
         Arm::ModelRule(ModelRule::ALL[2]),
         Arm::ModelRule(ModelRule::ALL[3]),
         Arm::ModelRule(ModelRule::ALL[4]),
-        Arm::ModelRule(ModelRule::ALL[5]),
-        Arm::ModelRule(ModelRule::ALL[6]),
     ];
 
     /// Whole drafts, and drafts pruned with and without the parts of pruning, in the order of reports.
@@ -203,7 +202,7 @@ pub enum AblateError {
 }
 
 /// The measurements of one task with one arm.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cell {
     /// The task.
     pub task: String,
@@ -245,26 +244,7 @@ pub struct Cell {
 
 impl Cell {
     fn new(task: &str, arm: Arm) -> Self {
-        Cell {
-            task: task.to_owned(),
-            arm,
-            n_rows: 0,
-            n_tokens: 0,
-            n_steps: 0,
-            n_prefilled: 0,
-            decode_us: 0.0,
-            draft_us: 0.0,
-            prefill_us: 0.0,
-            calibrate_us: 0.0,
-            forward_us: 0.0,
-            rows: RowStats::default(),
-            pruning: PruningStats::default(),
-            rejections: Rejections::default(),
-            sources: Vec::new(),
-            n_passes: 0,
-            passes_us: 0.0,
-            memory_bytes_max: 0,
-        }
+        Cell { task: task.to_owned(), arm, ..Cell::default() }
     }
 
     /// Tokens committed per step, including the bonus token; 1 without steps.

@@ -10,13 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use refrain::TokenId;
 
 use crate::costs::Costs;
-use crate::replay::{Constants, Lane, Setting, Wanted};
+use crate::replay::{Lane, Setting, Wanted};
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::Tally;
@@ -97,17 +95,7 @@ pub fn simulate(
     let order = arrivals(rows, bench.n_sessions);
     let cells: Vec<(usize, u64)> =
         bench.n_workers.iter().flat_map(|&n| bench.delays.iter().map(move |&delay| (n, delay))).collect();
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let work = || {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(n_workers, delay)) = cells.get(i) else { break };
-            let cell = simulate_one(&order, bench, (n_workers, delay), vocab_size);
-            done.lock().expect("no thread panics while it holds the lock").insert(i, cell);
-        }
-    };
-    threads::run(n_threads, work);
-    done.into_inner().expect("no thread panics while it holds the lock").into_values().collect()
+    threads::map(n_threads, &cells, |&cell| simulate_one(&order, bench, cell, vocab_size))
 }
 
 /// Rows with a session in the order of their arrival: `n_sessions` take turns; where one ends, the next begins.
@@ -152,17 +140,7 @@ fn simulate_one(
     (n_workers, delay): (usize, u64),
     vocab_size: usize,
 ) -> FleetCell {
-    let setting = Setting {
-        strategy: Strategy::Refrain,
-        sources: Sources::History,
-        max_rows: bench.max_rows,
-        costs: Costs::free(),
-        constants: Constants::default(),
-        fresh: false,
-        stake: None,
-        draft_us_per_node: None,
-        explain: false,
-    };
+    let setting = Setting::new(Strategy::Refrain, Sources::History, bench.max_rows, Costs::free());
     // Each worker learns the reliability of its sources by itself.
     let mut workers: Vec<Lane<'_>> = (0..n_workers).map(|_| Lane::new(&setting, vocab_size)).collect();
     let mut served: BTreeMap<_, Vec<Served<'_>>> = BTreeMap::new();

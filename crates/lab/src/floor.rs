@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use refrain::internals::draft::CostProfile;
 
 use crate::costs::Costs;
-use crate::replay::{Constants, Setting};
+use crate::replay::Setting;
+use crate::report::written;
 use crate::rows::TokenRow;
 use crate::run::{Half, Measurement, run};
 use crate::strategy::{Sources, Strategy};
@@ -68,17 +69,8 @@ pub fn measure(
 ) -> Vec<OnMachine> {
     let on_machine = |(name, costs): &(String, Costs)| {
         let [all, prompt] = [Sources::Passages, Sources::Prompt].map(|sources| {
-            let setting = Setting {
-                strategy: Strategy::Refrain,
-                sources,
-                max_rows,
-                costs: costs.clone(),
-                constants: Constants::default(),
-                fresh: false,
-                stake,
-                draft_us_per_node,
-                explain: false,
-            };
+            let setting = Setting::new(Strategy::Refrain, sources, max_rows, costs.clone());
+            let setting = Setting { stake, draft_us_per_node, ..setting };
             run(rows, half, &[setting], vocab_size, n_threads)
         });
         OnMachine { name: name.clone(), all, prompt }
@@ -161,10 +153,7 @@ impl OnMachine {
 
 /// The tables as Markdown: tasks by machine, and the subtasks below the floor.
 pub fn write(conditions: &[String], measured: &[OnMachine]) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_all(&mut out, conditions, measured);
-    out
+    written(|out| write_all(out, conditions, measured))
 }
 
 fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) -> std::fmt::Result {

@@ -4,14 +4,16 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use refrain::internals::model::graphs::{GraphMemory, LayersError, StaticGraphs, Switching};
+use refrain::internals::model::graphs::{GraphMemory, StaticGraphs, Switching};
 use refrain::internals::schedule::exact::exact;
 use refrain::internals::schedule::{
     GraphKind, Plan, Prefill, SwitchTimes, asynchronous, progressive, simulate, synchronous,
 };
-use refrain::{CancelToken, Drafting, Engine, GenerateError, SessionError, SessionOptions, TokenId};
+use refrain::{CancelToken, Drafting, Engine, SessionOptions, TokenId};
 use serde::Serialize;
-use thiserror::Error;
+
+use crate::BenchError;
+use crate::tally::median;
 
 /// The times of a prefill with each method of changing graphs.
 #[derive(Debug, Clone, Serialize)]
@@ -50,26 +52,8 @@ pub struct Way {
 impl Way {
     /// The median of the rounds.
     pub fn median_ms(&self) -> Option<f64> {
-        median(&self.measured_ms)
+        median(self.measured_ms.clone())
     }
-}
-
-/// The measurement failed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum GraphsBenchError {
-    /// The model is not kept as static graphs.
-    #[error("the model is not kept as static graphs")]
-    NoGraphs,
-    /// The session could not be started.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// The prefill failed.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// A graph could not be loaded.
-    #[error(transparent)]
-    Layers(#[from] LayersError),
 }
 
 /// The plans for a prefill that begins with prefill graphs, from its times. Includes the optimal plan if it can be
@@ -116,15 +100,15 @@ pub fn simulated(times: &SwitchTimes, n_rows: usize) -> GraphsReport {
 /// times. Each run begins with prefill graphs in every block and ends when every block has its verify graph.
 ///
 /// # Errors
-/// [`GraphsBenchError`].
+/// [`BenchError`].
 pub fn measured(
     engine: &Engine,
     n_rows: usize,
     rounds: usize,
     mut progress: impl FnMut(usize, usize),
-) -> Result<GraphsReport, GraphsBenchError> {
-    let graphs = engine.graphs().ok_or(GraphsBenchError::NoGraphs)?;
-    let times = graphs.times().ok_or(GraphsBenchError::NoGraphs)?;
+) -> Result<GraphsReport, BenchError> {
+    let graphs = engine.graphs().ok_or(BenchError::NoGraphs)?;
+    let times = graphs.times().ok_or(BenchError::NoGraphs)?;
     let mut report = simulated(&times, n_rows);
     let plans = plans(&times, &Prefill::new(0, n_rows, times.prefill_len));
     let mut session = engine.session(SessionOptions {
@@ -165,16 +149,9 @@ pub fn measured(
         progress(run + 1, n_runs);
     }
     report.ways.iter_mut().for_each(|way| way.measured_ms.sort_by(f64::total_cmp));
-    prefill_ms.sort_by(f64::total_cmp);
-    report.prefill_measured_ms = median(&prefill_ms);
+    report.prefill_measured_ms = median(prefill_ms);
     report.memory = Some(graphs.memory());
     Ok(report)
-}
-
-/// The median of ascending values.
-fn median(values: &[f64]) -> Option<f64> {
-    let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
 }
 
 /// The report as a table.

@@ -33,6 +33,7 @@
 
 pub mod ablate;
 pub mod costs;
+mod error;
 pub mod fleet;
 pub mod floor;
 pub mod graphs;
@@ -56,6 +57,7 @@ pub mod tune;
 
 pub use ablate::{AblateError, Ablation, Arm, Pruning, ablate};
 pub use costs::{Costs, CostsError};
+pub use error::BenchError;
 pub use fleet::{FleetBench, FleetCell};
 pub use replay::{Constants, Lane, Setting};
 pub use rows::{Row, RowsError, TokenRow};

@@ -40,7 +40,7 @@ impl LogitsProcessor for Recorded {
 }
 
 /// The measurements of one subtask with one strategy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Timing {
     /// The task.
     pub task: String,
@@ -64,17 +64,7 @@ pub struct Timing {
 
 impl Timing {
     fn new(task: &str, subtask: &str, strategy: Strategy) -> Self {
-        Timing {
-            task: task.to_owned(),
-            subtask: subtask.to_owned(),
-            strategy,
-            n_rows: 0,
-            n_tokens: 0,
-            n_steps: 0,
-            n_passes: 0,
-            stages: StageTimes::default(),
-            plain_us: 0.0,
-        }
+        Timing { task: task.to_owned(), subtask: subtask.to_owned(), strategy, ..Timing::default() }
     }
 
     /// Time of decoding, in µs.

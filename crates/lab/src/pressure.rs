@@ -17,12 +17,10 @@ use refrain::device::MemoryPressure;
 use refrain::drafting::Calibration;
 use refrain::internals::model::streamed::StreamMemory;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    Engine, EngineOptions, GenerateError, GenerateOptions, LoadError, Session, SessionError, SessionOptions,
-    TokenId,
-};
+use refrain::{Engine, EngineOptions, GenerateOptions, Session, SessionOptions, TokenId};
 use serde::Serialize;
-use thiserror::Error;
+
+use crate::BenchError;
 
 /// The parameters.
 #[derive(Debug, Clone)]
@@ -71,65 +69,24 @@ pub struct PressureReport {
     pub n_pinned_layers: (usize, usize),
 }
 
-/// The measurement failed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PressureBenchError {
-    /// The model could not be loaded.
-    #[error(transparent)]
-    Engine(#[from] LoadError),
-    /// The session could not be started.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// Decoding failed.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// The system gives no thread for the reports.
-    #[error("a thread could not be started: {0}")]
-    Spawn(std::io::Error),
-    /// The whole model fits the budget, or it is not streamed.
-    #[error("{model}: nothing is streamed with a budget of {budget} bytes")]
-    NotStreamed {
-        /// The model.
-        model: String,
-        /// The budget.
-        budget: u64,
-    },
-    /// An answer differs from the first one: a bug.
-    #[error("answer {n_answer} has token {found} at place {place}, the first answer {expected}")]
-    Differs {
-        /// The answer.
-        n_answer: usize,
-        /// The index of the token.
-        place: usize,
-        /// The token of this answer.
-        found: u32,
-        /// The token of the first answer.
-        expected: u32,
-    },
-    /// The system does not report the memory of the process.
-    #[error("this system does not say how much memory the process has held (VmHWM of /proc/self/status)")]
-    NoPeak,
-}
-
 /// The length of the prompt in tokens: enough for calibration, and a small part of the time.
 const PROMPT_LEN: usize = 64;
 
 /// Runs the packed file at `path`. Calls `progress` with (seconds done, seconds to do).
 ///
 /// # Errors
-/// [`PressureBenchError`].
+/// [`BenchError`].
 pub fn measure(
     path: &Path,
     bench: &PressureBench,
     mut progress: impl FnMut(u64, u64),
-) -> Result<PressureReport, PressureBenchError> {
+) -> Result<PressureReport, BenchError> {
     let checkpoint = Checkpoint::open(path)?;
     let options = session_options(bench);
     let engine = load(&checkpoint, bench, &options)?;
     let Some(streamed) = engine.streamed().filter(|streamed| streamed.pass_bytes() > 0) else {
         let (model, budget) = (checkpoint.name().to_owned(), bench.budget);
-        return Err(PressureBenchError::NotStreamed { model, budget });
+        return Err(BenchError::NotStreamed { model, budget });
     };
     let memory = streamed.memory();
     let mut session = engine.session(options)?;
@@ -146,13 +103,13 @@ pub fn measure(
         let (stop, stopped) = mpsc::channel::<()>();
         let reporter = std::thread::Builder::new()
             .spawn_scoped(scope, || report(&engine, bench, start, &n_reports, stopped))
-            .map_err(PressureBenchError::Spawn)?;
+            .map_err(BenchError::Spawn)?;
         while Instant::now() < end {
             let (tokens, n_reports) = answer(&mut session, bench.n_tokens, end)?;
             let pairs = tokens.iter().zip(&first);
             if let Some((place, (found, expected))) = pairs.enumerate().find(|(_, (a, b))| a != b) {
                 let (found, expected) = (found.0, expected.0);
-                return Err(PressureBenchError::Differs { n_answer: n_answers + 1, place, found, expected });
+                return Err(BenchError::Differs { n_answer: n_answers + 1, place, found, expected });
             }
             n_answers += 1;
             n_tokens += tokens.len();
@@ -163,7 +120,7 @@ pub fn measure(
         drop(stop);
         Ok(reporter.join().expect("the reporter does not panic"))
     })?;
-    let peak_bytes = peak_bytes().ok_or(PressureBenchError::NoPeak)?;
+    let peak_bytes = peak_bytes().ok_or(BenchError::NoPeak)?;
     Ok(PressureReport {
         model: checkpoint.name().to_owned(),
         file_bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
@@ -195,7 +152,7 @@ fn load(
     checkpoint: &Checkpoint,
     bench: &PressureBench,
     options: &SessionOptions,
-) -> Result<Engine, PressureBenchError> {
+) -> Result<Engine, BenchError> {
     let reserved_bytes = options.memory_bytes(checkpoint.config());
     let mut streaming = StreamOptions::new(Pinned::Memory(bench.budget));
     streaming.reserved_bytes = reserved_bytes;
@@ -205,11 +162,7 @@ fn load(
 }
 
 /// Decodes the answer again until `end`. Returns its tokens and the number of reports answered meanwhile.
-fn answer(
-    session: &mut Session,
-    n_tokens: usize,
-    end: Instant,
-) -> Result<(Vec<TokenId>, usize), PressureBenchError> {
+fn answer(session: &mut Session, n_tokens: usize, end: Instant) -> Result<(Vec<TokenId>, usize), BenchError> {
     session.truncate(PROMPT_LEN)?;
     let options = GenerateOptions { max_tokens: n_tokens, ignore_eos: true, ..GenerateOptions::default() };
     let mut tokens = Vec::with_capacity(n_tokens);
@@ -248,8 +201,8 @@ fn report(
     (least, most)
 }
 
-/// The peak resident set, including shared pages.
-fn peak_bytes() -> Option<u64> {
+/// The peak resident set, including shared pages; `None` where the system does not say.
+pub(crate) fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -23,6 +23,8 @@ use refrain::{KvType, LoadError, TokenId};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::tally::median;
+
 /// The parameters.
 #[derive(Debug, Clone)]
 pub struct PruningBench {
@@ -190,7 +192,7 @@ impl Passes<'_> {
                 asked.push(predictor_ms);
             }
         }
-        let [whole_ms, pruned_ms, predictor_ms] = [whole, pruned, asked].map(median);
+        let [whole_ms, pruned_ms, predictor_ms] = [whole, pruned, asked].map(|ms| median(ms).unwrap_or(0.0));
         Ok(PruningCost { n_rows, n_kept, whole_ms, pruned_ms, predictor_ms })
     }
 
@@ -226,14 +228,6 @@ impl Passes<'_> {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        n => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
-    }
-}
-
 /// The costs as a table.
 pub fn write(costs: &[PruningCost]) -> String {
     let mut out = String::new();
@@ -253,14 +247,6 @@ pub fn write(costs: &[PruningCost]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn medians_of_even_and_odd_numbers() {
-        assert_eq!(
-            [vec![], vec![3.0], vec![4.0, 1.0], vec![5.0, 1.0, 2.0]].map(median),
-            [0.0, 3.0, 2.5, 2.0]
-        );
-    }
 
     #[test]
     fn the_fixture_is_measured() {

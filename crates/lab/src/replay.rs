@@ -51,6 +51,23 @@ pub struct Setting {
     pub explain: bool,
 }
 
+impl Setting {
+    /// With the shipped constants, a table that learns from row to row, and drafts that need not be paid.
+    pub fn new(strategy: Strategy, sources: Sources, max_rows: usize, costs: Costs) -> Self {
+        Setting {
+            strategy,
+            sources,
+            max_rows,
+            costs,
+            constants: Constants::default(),
+            fresh: false,
+            stake: None,
+            draft_us_per_node: None,
+            explain: false,
+        }
+    }
+}
+
 /// Constants of Refrain's own drafting. The defaults are the shipped ones.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Constants {

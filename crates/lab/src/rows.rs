@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde::Deserialize;
@@ -178,24 +176,9 @@ fn read_file(path: &Path, rows: &mut Vec<Row>) -> Result<(), RowsError> {
 /// # Errors
 /// The error of the first row that cannot be encoded or has no prompt.
 pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<Vec<TokenRow>, RowsError> {
-    let places = places(rows);
-    let part_len = rows.len().div_ceil(n_threads.max(1)).max(1);
-    let parts: Vec<_> = places.chunks(part_len).zip(rows.chunks(part_len)).collect();
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    threads::run(n_threads, || {
-        loop {
-            let part = next.fetch_add(1, Ordering::Relaxed);
-            let Some((places, rows)) = parts.get(part) else { break };
-            let encode = |(&place, row)| encode_row(place, row, tokenizer);
-            let encoded: Result<Vec<_>, _> = places.iter().zip(*rows).map(encode).collect();
-            done.lock().expect("no thread panics while it holds the lock").insert(part, encoded);
-        }
-    });
-    let mut all = Vec::with_capacity(rows.len());
-    for part in done.into_inner().expect("no thread panics while it holds the lock").into_values() {
-        all.extend(part?);
-    }
-    Ok(all)
+    let placed: Vec<_> = places(rows).into_iter().zip(rows).collect();
+    let encoded = threads::map(n_threads, &placed, |&(place, row)| encode_row(place, row, tokenizer));
+    encoded.into_iter().collect()
 }
 
 /// Gives every prompt exactly `len` tokens, to measure at that context: the prompts of other rows stand before a shorter

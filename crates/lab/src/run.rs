@@ -1,8 +1,6 @@
 //! Replays whole collections on several threads.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::replay::{Lane, Setting, Wanted};
 use crate::rows::TokenRow;
@@ -74,19 +72,10 @@ pub fn run(
     let n_tokens =
         |rows: &[&TokenRow]| rows.iter().map(|row| row.prompt.len() + 10 * row.response.len()).sum::<usize>();
     jobs.sort_by_cached_key(|((_, rows), _)| std::cmp::Reverse(n_tokens(rows)));
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(jobs.len()));
-    let work = || {
-        while let Some(&((&(task, subtask), rows), setting)) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            let tally = replay_all(rows, half, &settings[setting], vocab_size);
-            let measurement =
-                Measurement { task: task.to_owned(), subtask: subtask.to_owned(), setting, tally };
-            done.lock().expect("no thread panics while it holds the lock").push(measurement);
-        }
-    };
-    threads::run(n_threads, work);
-    let mut all = done.into_inner().expect("no thread panics while it holds the lock");
+    let mut all = threads::map(n_threads, &jobs, |&((&(task, subtask), rows), setting)| {
+        let tally = replay_all(rows, half, &settings[setting], vocab_size);
+        Measurement { task: task.to_owned(), subtask: subtask.to_owned(), setting, tally }
+    });
     all.sort_by(|a, b| (&a.task, &a.subtask, a.setting).cmp(&(&b.task, &b.subtask, b.setting)));
     all.retain(|measurement| measurement.tally.n_rows > 0);
     all

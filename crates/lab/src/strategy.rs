@@ -11,9 +11,10 @@ use thiserror::Error;
 use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
 
 /// A drafting strategy.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Strategy {
     /// Refrain's own tree builder over all its sources.
+    #[default]
     Refrain,
     /// As `Refrain`, with a price of leaves beside that of rows (Lever, eq. 4), in replays with costs.
     Lever,
@@ -226,8 +227,8 @@ impl FromStr for Strategy {
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
         // A chain may have any length; the list contains one.
-        if let Ok(rule) = name.parse() {
-            return Ok(Strategy::ModelRule(rule));
+        if let Some(chain) = ModelRule::chain(name) {
+            return Ok(Strategy::ModelRule(chain));
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
@@ -252,10 +253,12 @@ mod tests {
     #[test]
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
-        let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
-        for strategy in all.chain([Strategy::Lever, Strategy::Pid, Strategy::ModelRule(ModelRule::Chain(3))])
-        {
+        let all = all.chain(Oracle::ALL.map(Strategy::Oracle)).chain([Strategy::Lever, Strategy::Pid]);
+        for strategy in all.chain([1, 3, 63].map(|len| Strategy::ModelRule(ModelRule::Chain(len)))) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        }
+        for name in ["chain", "chain:", "chain:0", "chain:64", "chain:8x", "spec-infer"] {
+            assert!(name.parse::<Strategy>().is_err(), "{name}");
         }
         for sources in Sources::ALL {
             assert_eq!(sources.name().parse(), Ok(sources));

@@ -8,7 +8,6 @@
 //! A second period verifies larger batches, and all their drafts are wrong. The difference is the cost of rows.
 
 use std::fmt::Write as _;
-use std::io;
 use std::path::Path;
 use std::time::Instant;
 
@@ -18,12 +17,11 @@ use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::model::streamed::{BLOCK_BYTES, N_READS, StreamMemory};
 use refrain::internals::stream::{Flow, sequential_read};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    Drafting, Engine, EngineOptions, GenerateError, GenerateOptions, LoadError, Session, SessionError,
-    SessionOptions, TokenId,
-};
+use refrain::{Drafting, Engine, EngineOptions, GenerateOptions, Session, SessionOptions, TokenId};
 use serde::Serialize;
-use thiserror::Error;
+
+use crate::BenchError;
+use crate::tally::median;
 
 /// The parameters.
 #[derive(Debug, Clone)]
@@ -91,38 +89,10 @@ pub struct Round {
     pub batch_ms: f64,
 }
 
-/// The measurement failed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StreamBenchError {
-    /// The model could not be loaded.
-    #[error(transparent)]
-    Engine(#[from] LoadError),
-    /// The session could not be started.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// Decoding failed.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// The file could not be read completely.
-    #[error("{path}: {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
 impl Share {
-    /// The median of a value over the rounds.
+    /// The median of a value over the rounds; 0 without rounds.
     pub fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.rounds.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        match values.len() {
-            0 => 0.0,
-            n => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
-        }
+        median(self.rounds.iter().map(of).collect()).unwrap_or(0.0)
     }
 
     /// Whether any weights are read from flash.
@@ -134,12 +104,12 @@ impl Share {
 /// Measures the packed file at `path`. Calls `progress` with (periods done, periods to do).
 ///
 /// # Errors
-/// [`StreamBenchError`].
+/// [`BenchError`].
 pub fn measure(
     path: &Path,
     bench: &StreamBench,
     mut progress: impl FnMut(usize, usize),
-) -> Result<StreamReport, StreamBenchError> {
+) -> Result<StreamReport, BenchError> {
     let checkpoint = Checkpoint::open(path)?;
     let n_layers = checkpoint.config().n_layers();
     let mut report = StreamReport {
@@ -192,11 +162,11 @@ fn measure_round(
     engine: &Engine,
     bench: &StreamBench,
     options: &StreamOptions,
-) -> Result<Round, StreamBenchError> {
+) -> Result<Round, BenchError> {
     let sequential = || {
-        let failed = |source| StreamBenchError::Read { path: path.display().to_string(), source };
+        let failed = |source| BenchError::Read { path: path.display().to_string(), source };
         let (n_bytes, time) = sequential_read(path, BLOCK_BYTES, N_READS, options).map_err(failed)?;
-        Ok::<_, StreamBenchError>((n_bytes as f64, time.as_secs_f64()))
+        Ok::<_, BenchError>((n_bytes as f64, time.as_secs_f64()))
     };
     let mut plain = session(engine, Drafting::Off, bench)?;
     // The first steps include page faults, and the ring learns its order.
@@ -225,7 +195,7 @@ const CONTEXT_LEN: usize = 512;
 
 const PROMPT_LEN: usize = 8;
 
-fn session(engine: &Engine, drafting: Drafting, bench: &StreamBench) -> Result<Session, StreamBenchError> {
+fn session(engine: &Engine, drafting: Drafting, bench: &StreamBench) -> Result<Session, BenchError> {
     let mut session = engine.session(SessionOptions {
         context_len: Some(CONTEXT_LEN.min(engine.config().context_len)),
         drafting,
@@ -243,7 +213,7 @@ struct Stretch {
     flow: Flow,
 }
 
-fn decode(engine: &Engine, session: &mut Session, n_tokens: usize) -> Result<Stretch, StreamBenchError> {
+fn decode(engine: &Engine, session: &mut Session, n_tokens: usize) -> Result<Stretch, BenchError> {
     if session.tokens().len() + n_tokens >= session.context_len() {
         session.truncate(PROMPT_LEN)?;
     }

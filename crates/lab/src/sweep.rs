@@ -13,10 +13,10 @@ use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{Engine, EngineOptions, GenerateError, LoadError, SessionOptions};
+use refrain::{Engine, EngineOptions, SessionOptions};
 use serde::Serialize;
-use thiserror::Error;
 
+use crate::BenchError;
 use crate::model::{Timings, replay};
 use crate::rows::TokenRow;
 use crate::strategy::{Sources, Strategy};
@@ -79,35 +79,20 @@ impl SweepDraft<'_> {
     }
 }
 
-/// The measurement failed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SweepError {
-    /// A model could not be loaded, or cannot draft with its own layers at a share.
-    #[error(transparent)]
-    Engine(#[from] LoadError),
-    /// The replay failed.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// A strategy drafts with a model, but there is no draft model.
-    #[error("{0} requires a draft model")]
-    NoDraftModel(Strategy),
-}
-
 /// Replays `rows` through the packed file at `path`. Calls `progress` with (cells done, cells to do).
 ///
 /// # Errors
-/// [`SweepError`].
+/// [`BenchError`].
 pub fn measure(
     path: &Path,
     draft: Option<&SweepDraft<'_>>,
     rows: &[TokenRow],
     sweep: &Sweep,
     mut progress: impl FnMut(usize, usize),
-) -> Result<Vec<SweepCell>, SweepError> {
+) -> Result<Vec<SweepCell>, BenchError> {
     let needs = sweep.strategies.iter().find(|strategy| strategy.needs_draft_model() && draft.is_none());
     if let Some(&strategy) = needs {
-        return Err(SweepError::NoDraftModel(strategy));
+        return Err(BenchError::NoDraftModel(strategy));
     }
     let checkpoint = Checkpoint::open(path)?;
     let n_cells = sweep.pinned.len() * sweep.lengths.len();
@@ -140,7 +125,7 @@ fn load(
     draft: Option<&SweepDraft<'_>>,
     sweep: &Sweep,
     percent: u32,
-) -> Result<Engine, SweepError> {
+) -> Result<Engine, BenchError> {
     let n_pinned = (checkpoint.config().n_layers() * percent as usize).div_ceil(100);
     let pinned_first = match draft {
         Some(SweepDraft::OwnLayers(predictor)) => predictor.layer_idx(),

@@ -147,6 +147,13 @@ impl Tally {
     }
 }
 
+/// The median; `None` without values.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
+    Some((low + high) / 2.0)
+}
+
 /// The geometric mean; 1 without values.
 pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
     let (mut sum, mut n) = (0.0, 0);
@@ -172,6 +179,14 @@ mod tests {
         assert_eq!((first.n_steps, first.n_tokens, first.acceptance_length()), (3, 6, 2.0));
         assert_eq!(first.steps_by_len, [0, 2, 0, 0, 1]);
         assert_eq!([0.0, 0.5, 1.0].map(|q| first.draft_us_quantile(q)), [1.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn medians_of_even_and_odd_numbers() {
+        assert_eq!(
+            [vec![], vec![3.0], vec![4.0, 1.0], vec![5.0, 1.0, 2.0]].map(median),
+            [None, Some(3.0), Some(2.5), Some(2.0)]
+        );
     }
 
     #[test]

@@ -9,8 +9,6 @@
 //! constants.
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use refrain::internals::draft::{BuilderConfig, Evidence, OrderConfig, Prior, PriorFit, ReliabilityConfig};
 
@@ -121,18 +119,7 @@ pub fn tune(
 /// The prior of the claims made on the even rows.
 pub fn fit_prior(rows: &[TokenRow], setting: &Setting, vocab_size: usize, n_threads: usize) -> Prior {
     let subtasks: Vec<Vec<&TokenRow>> = by_subtask(rows).into_values().collect();
-    let next = AtomicUsize::new(0);
-    let fits = Mutex::new(vec![PriorFit::default(); subtasks.len()]);
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(rows) = subtasks.get(index) else { break };
-            let fit = fit_subtask(rows, setting, vocab_size);
-            fits.lock().expect("no thread panics while it holds the lock")[index] = fit;
-        }
-    };
-    threads::run(n_threads, work);
-    let fits = fits.into_inner().expect("no thread panics while it holds the lock");
+    let fits = threads::map(n_threads, &subtasks, |rows| fit_subtask(rows, setting, vocab_size));
     // Added in the order of the subtasks, so that rounding does not depend on threads.
     let mut total = PriorFit::default();
     fits.iter().for_each(|fit| total.merge(fit));

@@ -254,6 +254,19 @@ pub enum TokenizerProblem {
     },
 }
 
+/// Refuses a `value` of `field` over its `limit`.
+pub(crate) fn check_limit(
+    file: &str,
+    field: &'static str,
+    value: usize,
+    limit: usize,
+) -> Result<(), TokenizerProblem> {
+    if value > limit {
+        return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field, value, limit });
+    }
+    Ok(())
+}
+
 impl Fault for TokenizerProblem {
     fn facts(&self) -> Facts<'_> {
         let damaged = Facts::new(ErrorKind::Damaged);

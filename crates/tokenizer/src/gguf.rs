@@ -4,6 +4,7 @@ use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace};
 
 use super::VOCAB_SIZE_MAX;
+use super::error::check_limit;
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
@@ -24,9 +25,7 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerProblem> 
     let keys = Keys { gguf };
     let model = keys.required("model", "a string", GgufValue::as_str)?;
     let texts = keys.required("tokens", "a list of strings", |v| v.as_array()?.as_strings())?;
-    if texts.len() > VOCAB_SIZE_MAX {
-        return Err(keys.over_limit("tokens", texts.len(), VOCAB_SIZE_MAX));
-    }
+    check_limit(gguf.name(), "tokens", texts.len(), VOCAB_SIZE_MAX)?;
     let types = token_types(&keys, texts.len())?;
     let tokens = tokens(texts, &types);
     let Encoder { scheme, parts, adds_bos, inserts_space } = match model {
@@ -142,9 +141,7 @@ fn scored(keys: &Keys<'_>, tokens: &Tokens, types: &[u64]) -> Result<Encoder, To
         bytes: e.bytes,
         limit: e.limit,
     })?;
-    if merges.len() > MERGES_MAX {
-        return Err(keys.over_limit("merges made from scores", merges.len(), MERGES_MAX));
-    }
+    check_limit(keys.gguf.name(), "merges made from scores", merges.len(), MERGES_MAX)?;
     let inserts_space = keys.get("add_space_prefix", "a bool", GgufValue::as_bool)?.unwrap_or(true);
     // The control tokens of Phi-3 take the white space that follows them. GGUF has no key for it; llama.cpp knows the
     // model by its name.
@@ -225,9 +222,7 @@ fn added(keys: &Keys<'_>, tokens: &Tokens, trims: bool) -> Result<Vec<AddedToken
                 .rstrip(trims && !UNTRIMMED.contains(&text.as_str()))
         })
         .collect();
-    if added.len() > ADDED_TOKENS_MAX {
-        return Err(keys.over_limit("control and user-defined tokens", added.len(), ADDED_TOKENS_MAX));
-    }
+    check_limit(keys.gguf.name(), "control and user-defined tokens", added.len(), ADDED_TOKENS_MAX)?;
     Ok(added)
 }
 
@@ -269,9 +264,7 @@ impl<'a> Keys<'a> {
 
     fn merges(&self) -> Result<Vec<(String, String)>, TokenizerProblem> {
         let merges = self.required("merges", "a list of strings", |v| v.as_array()?.as_strings())?;
-        if merges.len() > MERGES_MAX {
-            return Err(self.over_limit("merges", merges.len(), MERGES_MAX));
-        }
+        check_limit(self.gguf.name(), "merges", merges.len(), MERGES_MAX)?;
         let file = self.file();
         merges.iter().enumerate().map(|(i, text)| json::split_merge(&file, i, text.clone())).collect()
     }
@@ -300,9 +293,5 @@ impl<'a> Keys<'a> {
 
     fn unsupported(&self, field: &'static str, name: &str) -> TokenizerProblem {
         TokenizerProblem::Unsupported { file: self.file(), field, name: name.to_owned() }
-    }
-
-    fn over_limit(&self, field: &'static str, value: usize, limit: usize) -> TokenizerProblem {
-        TokenizerProblem::OverLimit { file: self.file(), field, value, limit }
     }
 }

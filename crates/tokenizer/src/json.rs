@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokenizers::AddedToken;
 
 use super::VOCAB_SIZE_MAX;
+use super::error::check_limit;
 use super::json_steps::{Steps, first_token, without_first_space};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
 use super::steps;
@@ -66,15 +67,7 @@ fn parse_with<M>(
     json: Root<M>,
     parse_model: impl FnOnce(&str, M, &[AddedJson], &Steps) -> Result<ParsedModel, TokenizerProblem>,
 ) -> Result<ParsedJson, TokenizerProblem> {
-    if json.added_tokens.len() > ADDED_TOKENS_MAX {
-        let (value, limit) = (json.added_tokens.len(), ADDED_TOKENS_MAX);
-        return Err(TokenizerProblem::OverLimit {
-            file: file.to_owned(),
-            field: "added tokens",
-            value,
-            limit,
-        });
-    }
+    check_limit(file, "added tokens", json.added_tokens.len(), ADDED_TOKENS_MAX)?;
     let mut checked = Steps::default();
     checked.check_normalizer(file, json.normalizer.as_ref())?;
     checked.check_pre_tokenizer(file, json.pre_tokenizer.as_ref())?;
@@ -122,10 +115,7 @@ fn bpe(
             return Err(unsupported(field, &affix));
         }
     }
-    if model.merges.len() > MERGES_MAX {
-        let (value, limit) = (model.merges.len(), MERGES_MAX);
-        return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field: "merges", value, limit });
-    }
+    check_limit(file, "merges", model.merges.len(), MERGES_MAX)?;
     let byte_fallback = model.byte_fallback.unwrap_or(false);
     let scheme = match (steps.byte_level, byte_fallback || steps.metaspace) {
         (true, false) => Scheme::ByteLevel,
@@ -156,10 +146,7 @@ fn unigram(
         return Err(TokenizerProblem::Unsupported { file: file.to_owned(), field, name });
     }
     let vocab_size = model.vocab.len();
-    if vocab_size > VOCAB_SIZE_MAX {
-        let (value, limit) = (vocab_size, VOCAB_SIZE_MAX);
-        return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field: "tokens", value, limit });
-    }
+    check_limit(file, "tokens", vocab_size, VOCAB_SIZE_MAX)?;
     // Any text may have a character without a piece.
     let Some(unknown) = model.unk_id else {
         let (file, missing) = (file.to_owned(), "the unknown token (`model.unk_id`)".to_owned());

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::TokenizerProblem;
 use super::charsmap::{CHARSMAP_BYTES_MAX, Charsmap};
+use super::error::check_limit;
 
 /// Maximum nesting of step sequences.
 const STEP_DEPTH_MAX: usize = 4;
@@ -76,15 +77,9 @@ impl Steps {
         depth: usize,
     ) -> Result<(), TokenizerProblem> {
         let Some(step) = step else { return Ok(()) };
-        let over_limit =
-            |field, value, limit| TokenizerProblem::OverLimit { file: file.to_owned(), field, value, limit };
         self.count += 1;
-        if self.count > STEPS_MAX {
-            return Err(over_limit("steps of the tokenizer", self.count, STEPS_MAX));
-        }
-        if depth > STEP_DEPTH_MAX {
-            return Err(over_limit("nesting of the tokenizer's steps", depth, STEP_DEPTH_MAX));
-        }
+        check_limit(file, "steps of the tokenizer", self.count, STEPS_MAX)?;
+        check_limit(file, "nesting of the tokenizer's steps", depth, STEP_DEPTH_MAX)?;
         let Some(kind) = step.get("type").and_then(Value::as_str) else {
             let field = format!("{field}.type");
             return Err(TokenizerProblem::WrongType { file: file.to_owned(), field, expected: "a string" });
@@ -101,14 +96,9 @@ impl Steps {
             Value::Object(map) => map.values().map(text_of).max().unwrap_or(0),
             other => text_of(other),
         });
-        if pattern > PATTERN_BYTES_MAX {
-            return Err(over_limit("bytes of a pattern", pattern, PATTERN_BYTES_MAX));
-        }
+        check_limit(file, "bytes of a pattern", pattern, PATTERN_BYTES_MAX)?;
         self.growths.push(growth(file, step)?);
-        let growth = self.growth();
-        if growth > GROWTH_MAX {
-            return Err(over_limit("growth of a text by replacements", growth, GROWTH_MAX));
-        }
+        check_limit(file, "growth of a text by replacements", self.growth(), GROWTH_MAX)?;
         self.byte_level |= kind == "ByteLevel";
         let writes_metaspace =
             |key: &str| step.get(key).and_then(Value::as_str).is_some_and(|s| s.contains('\u{2581}'));
@@ -177,10 +167,7 @@ fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerProblem> {
                 let (file, field) = (file.to_owned(), field.to_owned());
                 return Err(TokenizerProblem::WrongType { file, field, expected: "a base64 text" });
             };
-            if table.len() > CHARSMAP_BYTES_MAX {
-                let (file, value, limit) = (file.to_owned(), table.len(), CHARSMAP_BYTES_MAX);
-                return Err(TokenizerProblem::OverLimit { file, field: "bytes of a charsmap", value, limit });
-            }
+            check_limit(file, "bytes of a charsmap", table.len(), CHARSMAP_BYTES_MAX)?;
             Charsmap::check(table).map(Growth::Charsmap).map_err(|reason| TokenizerProblem::Json {
                 file: file.to_owned(),
                 reason: format!("`{field}`: {reason}"),

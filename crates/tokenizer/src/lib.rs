@@ -24,6 +24,7 @@ mod vocab;
 
 use std::collections::HashMap;
 
+use error::check_limit;
 use pipeline::{Pipeline, PipelineParts};
 use refrain_containers::gguf::GgufFile;
 use refrain_containers::hf::HfFolder;
@@ -137,21 +138,11 @@ impl Tokenizer {
 
     fn build(spec: Spec) -> Result<Self, TokenizerProblem> {
         let file = spec.parts.file.clone();
-        if let Some(token) = spec.parts.added.iter().find(|token| token.content.len() > ADDED_TOKEN_BYTES_MAX)
-        {
-            let (value, limit) = (token.content.len(), ADDED_TOKEN_BYTES_MAX);
-            return Err(TokenizerProblem::OverLimit { file, field: "bytes of an added token", value, limit });
+        for token in &spec.parts.added {
+            check_limit(&file, "bytes of an added token", token.content.len(), ADDED_TOKEN_BYTES_MAX)?;
         }
         let added_bytes: usize = spec.parts.added.iter().map(|token| token.content.len()).sum();
-        if added_bytes > ADDED_TOKENS_BYTES_MAX {
-            let (value, limit) = (added_bytes, ADDED_TOKENS_BYTES_MAX);
-            return Err(TokenizerProblem::OverLimit {
-                file,
-                field: "bytes of all added tokens",
-                value,
-                limit,
-            });
-        }
+        check_limit(&file, "bytes of all added tokens", added_bytes, ADDED_TOKENS_BYTES_MAX)?;
         let texts: usize = spec.tokens.iter().map(|(_, text, _)| text.len() + TOKEN_MEMORY).sum();
         if !has_room(texts) {
             return Err(TokenizerProblem::Memory { file, bytes: texts });

@@ -12,6 +12,7 @@
 use tokenizers::Token;
 
 use super::TokenizerProblem;
+use super::error::check_limit;
 use super::vocab::byte_piece;
 
 /// Maximum length of a piece, in bytes (published: 16 characters, runs of spaces up to 32). It bounds the work for a
@@ -80,10 +81,8 @@ impl Unigram {
     /// [`TokenizerProblem::OverLimit`]: a piece is longer than [`UNIGRAM_PIECE_BYTES_MAX`].
     pub(super) fn new(file: &str, parts: UnigramParts) -> Result<Self, TokenizerProblem> {
         let UnigramParts { mut pieces, unknown, min_score, byte_fallback } = parts;
-        if let Some((text, ..)) = pieces.iter().find(|(text, ..)| text.len() > UNIGRAM_PIECE_BYTES_MAX) {
-            let (value, limit) = (text.len(), UNIGRAM_PIECE_BYTES_MAX);
-            let field = "bytes of a unigram piece";
-            return Err(TokenizerProblem::OverLimit { file: file.to_owned(), field, value, limit });
+        for (text, ..) in &pieces {
+            check_limit(file, "bytes of a unigram piece", text.len(), UNIGRAM_PIECE_BYTES_MAX)?;
         }
         let mut byte_ids = Vec::new();
         if byte_fallback {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::TokenizerProblem;
 use super::VOCAB_SIZE_MAX;
+use super::error::check_limit;
 use refrain_trees::TokenId;
 
 /// Maximum length of a token's text, in bytes.
@@ -73,17 +74,9 @@ impl Vocab {
         text: String,
         kind: TokenKind,
     ) -> Result<(), TokenizerProblem> {
-        let file = || file.to_owned();
         let index = id as usize;
-        if text.len() > TOKEN_BYTES_MAX {
-            let (value, limit) = (text.len(), TOKEN_BYTES_MAX);
-            return Err(TokenizerProblem::OverLimit {
-                file: file(),
-                field: "bytes of a token",
-                value,
-                limit,
-            });
-        }
+        check_limit(file, "bytes of a token", text.len(), TOKEN_BYTES_MAX)?;
+        let file = || file.to_owned();
         if text.is_empty() && kind != TokenKind::Unused {
             return Err(TokenizerProblem::EmptyToken { file: file(), id });
         }

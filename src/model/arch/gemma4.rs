@@ -120,20 +120,12 @@ struct Heads {
 }
 
 fn heads(keys: &Keys<'_>, slides: &[bool]) -> Result<Vec<Heads>, ConfigError> {
-    let of_json = |value: usize| keys.json().map(|_| value);
-    let required = |field: Key, default: usize| match keys.count(field)?.or(of_json(default)) {
-        Some(n) => Ok(n),
-        None => Err(keys.missing(field)),
-    };
-    let n_heads = required(read::N_HEADS, 8)?;
-    let n_kv_heads =
-        keys.counts(read::N_KV_HEADS, slides.len())?.or(of_json(4).map(|n| vec![n; slides.len()]));
+    let n_heads = keys.count_or(read::N_HEADS, 8)?;
+    let n_kv_heads = keys.counts(read::N_KV_HEADS, slides.len())?;
+    let n_kv_heads = n_kv_heads.or(keys.json().map(|_| vec![4; slides.len()]));
     let n_kv_heads = n_kv_heads.ok_or_else(|| keys.missing(read::N_KV_HEADS))?;
-    let sliding_dim = match keys.json() {
-        None => keys.count(SLIDING_DIM)?,
-        Some(_) => Some(required(SLIDING_DIM, 256)?),
-    };
-    let full_dim = required(FULL_DIM, 512)?;
+    let sliding_dim = keys.count(SLIDING_DIM)?.or(keys.json().map(|_| 256));
+    let full_dim = keys.count_or(FULL_DIM, 512)?;
     let sliding_dim = sliding_dim.unwrap_or(full_dim);
     for (field, dim) in [(FULL_VALUE_DIM, full_dim), (SLIDING_VALUE_DIM, sliding_dim)] {
         if let Some(value_dim) = keys.count(field)?.filter(|&value_dim| value_dim != dim) {

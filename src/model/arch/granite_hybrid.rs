@@ -75,32 +75,26 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
 
 /// The network that every row uses, with experts beside it if there are some.
 fn feed(keys: &Keys<'_>) -> Result<FeedForward, ConfigError> {
-    let count = |field: Key, default: usize| -> Result<usize, ConfigError> {
-        keys.count(field)?.or(keys.json().map(|_| default)).ok_or_else(|| keys.missing(field))
-    };
     let activation = read::activation(keys, Activation::Silu)?;
     let n_experts = keys.count(N_EXPERTS)?.or(keys.json().map(|_| 8)).unwrap_or(0);
     if n_experts == 0 {
-        return Ok(FeedForward::Dense(Dense::plain(count(DENSE_DIM, 1024)?, activation)));
+        return Ok(FeedForward::Dense(Dense::plain(keys.count_or(DENSE_DIM, 1024)?, activation)));
     }
     Ok(FeedForward::Experts(Experts {
         n_experts,
-        n_used: count(N_USED, 2)?,
-        ffn_dim: count(EXPERT_DIM, 11_008)?,
+        n_used: keys.count_or(N_USED, 2)?,
+        ffn_dim: keys.count_or(EXPERT_DIM, 11_008)?,
         activation,
         routing: Routing::SoftmaxOfChosen,
         bias: false,
-        shared_ffn_dim: count(SHARED_DIM, 1024)?,
+        shared_ffn_dim: keys.count_or(SHARED_DIM, 1024)?,
         shared_gated: false,
         own_norms: false,
     }))
 }
 
 fn mamba(keys: &Keys<'_>, hidden_dim: usize) -> Result<Mamba2, ConfigError> {
-    let count = |field: Key, default: usize| -> Result<usize, ConfigError> {
-        keys.count(field)?.or(keys.json().map(|_| default)).ok_or_else(|| keys.missing(field))
-    };
-    let n_heads = count(N_STATE_HEADS, 128)?;
+    let n_heads = keys.count_or(N_STATE_HEADS, 128)?;
     let (inner, conv_bias) = match keys.json() {
         None => (keys.required_count(INNER)?, keys.has_tensor("blk.0.ssm_conv1d.bias")),
         Some(object) => {
@@ -122,33 +116,20 @@ fn mamba(keys: &Keys<'_>, hidden_dim: usize) -> Result<Mamba2, ConfigError> {
     Ok(Mamba2 {
         n_heads,
         head_dim: inner / n_heads,
-        n_groups: count(N_GROUPS, 1)?,
-        state_dim: count(STATE_DIM, 256)?,
-        conv_len: count(CONV_LEN, 4)?,
+        n_groups: keys.count_or(N_GROUPS, 1)?,
+        state_dim: keys.count_or(STATE_DIM, 256)?,
+        conv_len: keys.count_or(CONV_LEN, 4)?,
         conv_bias,
     })
 }
 
-/// Whether each layer has attention: GGUF files give the others no KV heads.
 fn attention_layers(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
     if keys.json().is_none() {
-        let n_kv_heads = keys.counts(read::N_KV_HEADS, n_layers)?;
-        let n_kv_heads = n_kv_heads.ok_or_else(|| keys.missing(read::N_KV_HEADS))?;
-        return Ok(n_kv_heads.into_iter().map(|n| n > 0).collect());
+        return read::attention_by_kv_heads(keys, n_layers);
     }
-    let types = match keys.layer_types(n_layers)? {
-        Some(types) => types,
-        None => vec!["mamba"; n_layers],
-    };
-    types
-        .into_iter()
-        .map(|kind| match kind {
-            "attention" | "full_attention" => Ok(true),
-            // Newer writers name every recurrent layer so.
-            "mamba" | "linear_attention" => Ok(false),
-            other => Err(keys.unsupported(key("", "layer_types"), other)),
-        })
-        .collect()
+    // Newer writers name every recurrent layer `linear_attention`.
+    let (with, without) = (["attention", "full_attention"], ["mamba", "linear_attention"]);
+    Ok(read::attention_by_type(keys, n_layers, &with, &without)?.unwrap_or_else(|| vec![false; n_layers]))
 }
 
 fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {

@@ -312,6 +312,11 @@ impl<'a> Keys<'a> {
         self.value(key, "a string", GgufValue::as_str, "a string", Value::as_str)
     }
 
+    /// A count; `default` where `config.json` leaves it out. GGUF files state it.
+    pub(in crate::model) fn count_or(&self, key: Key, default: usize) -> Result<usize, ConfigError> {
+        self.count(key)?.or(self.json().map(|_| default)).ok_or_else(|| self.missing(key))
+    }
+
     pub(in crate::model) fn required_count(&self, key: Key) -> Result<usize, ConfigError> {
         self.count(key)?.ok_or_else(|| self.missing(key))
     }

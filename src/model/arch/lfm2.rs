@@ -44,8 +44,7 @@ pub(super) fn with_feeds(
     let mut attention = read::attention_of_kinds(keys, config.hidden_dim, &DEFAULTS, n_layers)?;
     attention.qk_norm = Some(QkNorm::Head);
     let bias = keys.flag(key("", "conv_bias"))?.unwrap_or(keys.has_tensor("blk.0.shortconv.in_proj.bias"));
-    let conv_len = keys.count(CONV_LEN)?.or(keys.json().map(|_| 3)).ok_or_else(|| keys.missing(CONV_LEN))?;
-    let conv = ShortConv { conv_dim: config.hidden_dim, conv_len, bias };
+    let conv = ShortConv { conv_dim: config.hidden_dim, conv_len: keys.count_or(CONV_LEN, 3)?, bias };
     if let Some(object) = keys.json() {
         config.tied_head = object.flag("tie_embedding")?.unwrap_or(config.tied_head);
         // An older name of the base.
@@ -72,20 +71,9 @@ pub(super) fn with_feeds(
 
 /// Whether each layer has attention: GGUF files give the others no KV heads.
 fn attention_layers(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let Some(object) = keys.json() else {
-        let n_kv_heads = keys.counts(read::N_KV_HEADS, n_layers)?;
-        let n_kv_heads = n_kv_heads.ok_or_else(|| keys.missing(read::N_KV_HEADS))?;
-        return Ok(n_kv_heads.into_iter().map(|n| n > 0).collect());
-    };
-    if let Some(types) = keys.layer_types(n_layers)? {
-        return types
-            .into_iter()
-            .map(|kind| match kind {
-                "full_attention" => Ok(true),
-                "conv" => Ok(false),
-                other => Err(keys.unsupported(key("", "layer_types"), other)),
-            })
-            .collect();
+    let Some(object) = keys.json() else { return read::attention_by_kv_heads(keys, n_layers) };
+    if let Some(by_type) = read::attention_by_type(keys, n_layers, &["full_attention"], &["conv"])? {
+        return Ok(by_type);
     }
     let listed = object.counts("full_attn_idxs")?;
     Ok((0..n_layers)

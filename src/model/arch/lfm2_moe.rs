@@ -37,10 +37,7 @@ fn feeds(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<FeedForward>, ConfigErr
     let stated = keys.scalar(read::EXPERT_SCALE)?.filter(|&scale| scale != 0.0 || keys.json().is_some());
     let scale = stated.unwrap_or(1.0) as f32;
     let normalized = keys.flag(NORMALIZES)?.unwrap_or(true);
-    let ffn_dim = match keys.count(EXPERT_FFN_DIM)?.or(keys.json().map(|_| 1792)) {
-        Some(ffn_dim) => ffn_dim,
-        None => return Err(keys.missing(EXPERT_FFN_DIM)),
-    };
+    let ffn_dim = keys.count_or(EXPERT_FFN_DIM, 1792)?;
     let experts = FeedForward::Experts(Experts {
         n_experts,
         n_used,

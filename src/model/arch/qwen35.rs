@@ -63,14 +63,10 @@ fn read(keys: &Keys<'_>, architecture: Architecture) -> Result<ModelConfig, Conf
 }
 
 fn delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
-    let of_json = |default: usize| keys.json().map(|_| default);
-    let count = |field: Key, default: usize| -> Result<usize, ConfigError> {
-        keys.count(field)?.or(of_json(default)).ok_or_else(|| keys.missing(field))
-    };
-    let (n_key_heads, n_value_heads) = (count(N_KEY_HEADS, 16)?, count(N_VALUE_HEADS, 32)?);
-    let key_dim = count(KEY_DIM, 128)?;
+    let (n_key_heads, n_value_heads) = (keys.count_or(N_KEY_HEADS, 16)?, keys.count_or(N_VALUE_HEADS, 32)?);
+    let key_dim = keys.count_or(KEY_DIM, 128)?;
     let value_dim = match keys.json() {
-        Some(_) => count(VALUE_DIM, 128)?,
+        Some(_) => keys.count_or(VALUE_DIM, 128)?,
         None => match keys.count(INNER)? {
             Some(inner) if n_value_heads > 0 && inner.is_multiple_of(n_value_heads) => inner / n_value_heads,
             _ => key_dim,
@@ -81,7 +77,7 @@ fn delta(keys: &Keys<'_>) -> Result<DeltaNet, ConfigError> {
         n_value_heads,
         key_dim,
         value_dim,
-        conv_len: count(CONV_LEN, 4)?,
+        conv_len: keys.count_or(CONV_LEN, 4)?,
         // The converter reorders value heads, so that the sharing of keys repeats.
         strided: keys.gguf().is_some() && n_key_heads != n_value_heads,
     })
@@ -93,17 +89,9 @@ fn attention_layers(keys: &Keys<'_>, n_blocks: usize, n_layers: usize) -> Result
         return Ok(recurrent.into_iter().take(n_layers).map(|recurrent| !recurrent).collect());
     }
     let period = keys.count(PERIOD)?.unwrap_or(4).max(1);
-    let Some(types) = keys.layer_types(n_layers)? else {
-        return Ok((0..n_layers).map(|layer_idx| (layer_idx + 1).is_multiple_of(period)).collect());
-    };
-    types
-        .into_iter()
-        .map(|kind| match kind {
-            "full_attention" => Ok(true),
-            "linear_attention" => Ok(false),
-            other => Err(keys.unsupported(key("", "layer_types"), other)),
-        })
-        .collect()
+    let by_type = read::attention_by_type(keys, n_layers, &["full_attention"], &["linear_attention"])?;
+    let by_period = || (0..n_layers).map(|layer_idx| (layer_idx + 1).is_multiple_of(period)).collect();
+    Ok(by_type.unwrap_or_else(by_period))
 }
 
 fn place(config: &ModelConfig, slot: &Slot, container: Container) -> Place {

@@ -230,6 +230,29 @@ pub(super) fn activation(keys: &Keys<'_>, default: Activation) -> Result<Activat
     Ok(default)
 }
 
+/// Whether each layer has attention, by the names in `layer_types`, of which the first list names layers with attention and the second
+/// the others; `None` without the field.
+pub(super) fn attention_by_type(
+    keys: &Keys<'_>,
+    n_layers: usize,
+    with: &[&str],
+    without: &[&str],
+) -> Result<Option<Vec<bool>>, ConfigError> {
+    let Some(types) = keys.layer_types(n_layers)? else { return Ok(None) };
+    let has_attention = |kind: &str| match kind {
+        kind if with.contains(&kind) => Ok(true),
+        kind if without.contains(&kind) => Ok(false),
+        other => Err(keys.unsupported(key("", "layer_types"), other)),
+    };
+    types.into_iter().map(has_attention).collect::<Result<_, _>>().map(Some)
+}
+
+/// Whether each layer of a GGUF file has attention: the file gives the others no KV heads.
+pub(super) fn attention_by_kv_heads(keys: &Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let n_kv_heads = keys.counts(N_KV_HEADS, n_layers)?.ok_or_else(|| keys.missing(N_KV_HEADS))?;
+    Ok(n_kv_heads.into_iter().map(|n| n > 0).collect())
+}
+
 /// The number of experts of a layer.
 pub(super) const N_EXPERTS: Key = key("expert_count", "num_experts");
 /// The number of experts of a row.

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::header::{Header, SectionJson, TokenizerJson};
 use super::identity::{ModelIdentity, identity};
 use super::piece::{self, Piece};
-use super::plan::{Part, PlannedSection, PlannedTensor, Scope, parts, plan};
+use super::plan::{PackedTensor, Part, PlannedSection, Scope, parts, plan};
 use super::{PAGE_BYTES, PackedFileError, tokenizer};
 use crate::kernels::Mapping;
 use crate::kernels::{BlockType, PackError, PackedMatrix};
@@ -58,23 +58,6 @@ pub struct PackedSection {
     pub checksum: u64,
     /// Its tensors, in the order of the file.
     pub tensors: Vec<PackedTensor>,
-}
-
-/// A tensor of a section.
-#[derive(Clone, Debug)]
-pub struct PackedTensor {
-    /// Its role.
-    pub id: WeightId,
-    /// Its name in GGUF files.
-    pub name: String,
-    /// Its element type; F32 for a vector.
-    pub ty: BlockType,
-    /// `[rows, columns]`, or `[length]` of a vector.
-    pub shape: Vec<u64>,
-    /// Its offset in the section; a multiple of 64.
-    pub offset: u64,
-    /// Its length without padding.
-    pub len: u64,
 }
 
 impl PackedFile {
@@ -392,11 +375,7 @@ impl From<PackError> for ReadPanels {
 impl PackedSection {
     fn new(planned: PlannedSection, data_start: u64, checksum: u64) -> Self {
         let PlannedSection { part, offset, len, tensors } = planned;
-        let tensors = tensors.into_iter().map(|t| {
-            let PlannedTensor { id, name, ty, shape, offset, len } = t;
-            PackedTensor { id, name, ty, shape, offset, len }
-        });
-        Self { part, offset: data_start + offset, len, checksum, tensors: tensors.collect() }
+        Self { part, offset: data_start + offset, len, checksum, tensors }
     }
 }
 

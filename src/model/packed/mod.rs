@@ -46,10 +46,10 @@ mod tokenizer;
 mod write;
 
 pub use error::PackedFileError;
-pub use file::{PackedFile, PackedSection, PackedTensor};
+pub use file::{PackedFile, PackedSection};
 pub use identity::ModelIdentity;
 pub use piece::Piece;
-pub use plan::Part;
+pub use plan::{PackedTensor, Part};
 pub use write::{PackSummary, WritePackedError, pack};
 
 pub(crate) use identity::identity_of_weights;

@@ -100,18 +100,21 @@ pub(super) fn parts(config: &ModelConfig, scope: &Scope) -> Vec<(Part, Vec<Slot>
     parts
 }
 
-/// A tensor of the file.
+/// A tensor of a section.
 #[derive(Clone, Debug)]
-pub(super) struct PlannedTensor {
-    pub(super) id: WeightId,
-    pub(super) name: String,
-    pub(super) ty: BlockType,
+pub struct PackedTensor {
+    /// Its role.
+    pub id: WeightId,
+    /// Its name in GGUF files.
+    pub name: String,
+    /// Its element type; F32 for a vector.
+    pub ty: BlockType,
     /// `[rows, columns]`, or `[length]` of a vector.
-    pub(super) shape: Vec<u64>,
-    /// From the start of the section.
-    pub(super) offset: u64,
-    /// Without padding.
-    pub(super) len: u64,
+    pub shape: Vec<u64>,
+    /// Its offset in the section; a multiple of 64.
+    pub offset: u64,
+    /// Its length without padding.
+    pub len: u64,
 }
 
 /// A section of the file.
@@ -122,7 +125,7 @@ pub(super) struct PlannedSection {
     pub(super) offset: u64,
     /// Padding included.
     pub(super) len: u64,
-    pub(super) tensors: Vec<PlannedTensor>,
+    pub(super) tensors: Vec<PackedTensor>,
 }
 
 /// Lays out the sections behind a tokenizer of `start` bytes; `None` if sizes overflow or a row is not a
@@ -140,7 +143,7 @@ pub(super) fn plan(
         for Slot { id, shape } in slots {
             let ty = if shape.len() == 1 { BlockType::F32 } else { ty_of(id) };
             let len = packed_len(ty, &shape)?;
-            tensors.push(PlannedTensor { id, name: standard_name(id), ty, shape, offset: end, len });
+            tensors.push(PackedTensor { id, name: standard_name(id), ty, shape, offset: end, len });
             end = end.checked_add(len)?.checked_next_multiple_of(LINE_BYTES)?;
         }
         let len = end.checked_next_multiple_of(PAGE_BYTES)?;

@@ -15,7 +15,7 @@ use refrain::internals::model::gguf::GgufFile;
 
 use super::record::{Record, TOP};
 use super::text::Passage;
-use super::{Draws, kl, rate_share, split_lessons};
+use super::{Draws, HeldOut, choices, kl, rate_share, split_lessons};
 use crate::batch::MicroBatch;
 use crate::model::{Llama, ModelShape, Positions};
 use crate::tokens::Row;
@@ -46,18 +46,6 @@ pub struct DraftRecipe {
     pub rate: f64,
     /// Seed of the first weights and of the order of the passages.
     pub seed: u64,
-}
-
-/// The quality of a draft model on held-out passages.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DraftHeldOut {
-    /// Positions.
-    pub n_positions: usize,
-    /// Share of positions at which both models have the same first choice: about the acceptance rate of one-token
-    /// drafts.
-    pub agreement: f64,
-    /// Mean divergence from the target's distribution, in nats.
-    pub kl: f64,
 }
 
 /// A passage with the target's predictions.
@@ -97,7 +85,7 @@ pub fn distil(
     record: &Record,
     recipe: &DraftRecipe,
     mut progress: impl FnMut(usize, f64),
-) -> Result<(Llama, DraftHeldOut), Error> {
+) -> Result<(Llama, HeldOut), Error> {
     check_shape(&recipe.shape)?;
     let (learnt, held_out) = held_out(lessons(passages, record));
     if learnt.is_empty() || held_out.is_empty() {
@@ -204,19 +192,17 @@ fn evaluate(
     held_out: Vec<Lesson<'_>>,
     record: &Record,
     device: &Device,
-) -> Result<DraftHeldOut, Error> {
+) -> Result<HeldOut, Error> {
     let (mut n_positions, mut n_agreed, mut divergence) = (0, 0, 0.0);
     for batch in batches(held_out, record, model.shape.vocab) {
         let log_q = batch.log_q(model, device);
-        let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
-        let choices = choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
+        let choices = choices(&log_q)?;
         let firsts = batch.top.iter().step_by(TOP);
         n_agreed += firsts.zip(&choices).filter(|(first, choice)| i64::from(**first) == **choice).count();
         n_positions += choices.len();
         divergence += f64::from(kl(log_q, &batch.top, &batch.log_p, device).into_scalar::<f32>());
     }
-    let share = |sum: f64| sum / n_positions.max(1) as f64;
-    Ok(DraftHeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(divergence) })
+    Ok(HeldOut::new(n_positions, n_agreed, divergence))
 }
 
 /// Files of a Hugging Face folder that define its tokens.

@@ -19,10 +19,10 @@ use refrain::internals::model::checkpoint::WeightId;
 use refrain::internals::model::config::{Attention, Dense, FeedForward, Mixer, Norms, RopeScaling};
 use refrain::internals::model::gguf::GgufFile;
 
-use super::draft::{DraftHeldOut, held_out};
+use super::draft::held_out;
 use super::record::{LOG_P_MIN, Record, TOP};
 use super::text::Passage;
-use super::{Draws, kl, matrix, rate_share, split_lessons};
+use super::{Draws, HeldOut, choices, kl, matrix, rate_share, split_lessons};
 use crate::model::{DraftHead, Eagle3Head, ModelShape, MtpHead, Texts, drafts};
 use crate::train::{Trainer, optimizer};
 use crate::{Error, export, gguf};
@@ -210,7 +210,7 @@ pub fn train(
     record: &Record,
     recipe: &HeadRecipe,
     progress: impl FnMut(usize, f64),
-) -> Result<(TrainedHead, [DraftHeldOut; DEPTHS]), Error> {
+) -> Result<(TrainedHead, [HeldOut; DEPTHS]), Error> {
     let device = Device::default().autodiff();
     let (shape, norm) = (&target.shape, target.norm.clone());
     match recipe.kind {
@@ -251,7 +251,7 @@ fn fit<H: DraftHead>(
     record: &Record,
     recipe: &HeadRecipe,
     mut progress: impl FnMut(usize, f64),
-) -> Result<(H, [DraftHeldOut; DEPTHS]), Error> {
+) -> Result<(H, [HeldOut; DEPTHS]), Error> {
     let (learnt, kept) = held_out(lessons(passages, record));
     if learnt.is_empty() || kept.is_empty() {
         return Err(Error::TooFewPassages { given: learnt.len() + kept.len() });
@@ -386,25 +386,19 @@ fn evaluate(
     target: &HeadTarget,
     held_out: Vec<HeadBatch>,
     device: &Device,
-) -> Result<[DraftHeldOut; DEPTHS], Error> {
-    let mut found = [DraftHeldOut { n_positions: 0, agreement: 0.0, kl: 0.0 }; DEPTHS];
+) -> Result<[HeldOut; DEPTHS], Error> {
+    let mut sums = [(0, 0, 0.0); DEPTHS];
     for batch in held_out {
-        for (found, log_q) in found.iter_mut().zip(batch.log_q(head, target, device)) {
-            let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
-            let choices =
-                choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
-            let n_agreed =
-                batch.firsts.iter().zip(&choices).filter(|(first, choice)| first == choice).count();
-            found.agreement += n_agreed as f64;
-            found.n_positions += choices.len();
-            found.kl += f64::from(kl(log_q, &batch.top, &batch.log_p, device).into_scalar::<f32>());
+        for ((n_positions, n_agreed, divergence), log_q) in
+            sums.iter_mut().zip(batch.log_q(head, target, device))
+        {
+            let choices = choices(&log_q)?;
+            *n_agreed += batch.firsts.iter().zip(&choices).filter(|(first, choice)| first == choice).count();
+            *n_positions += choices.len();
+            *divergence += f64::from(kl(log_q, &batch.top, &batch.log_p, device).into_scalar::<f32>());
         }
     }
-    for found in &mut found {
-        let n = found.n_positions.max(1) as f64;
-        (found.agreement, found.kl) = (found.agreement / n, found.kl / n);
-    }
-    Ok(found)
+    Ok(sums.map(|(n_positions, n_agreed, divergence)| HeldOut::new(n_positions, n_agreed, divergence)))
 }
 
 /// Writes the head with the target's embedding, so that a target that streams it can have the head: one for multi-token prediction

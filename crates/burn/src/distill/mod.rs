@@ -19,11 +19,51 @@ pub mod text;
 pub use record::{Record, Recorder};
 pub use text::Passage;
 
+use std::fmt;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::Error;
 use crate::batch::{MICRO_TOKENS, split};
 use crate::rng::Rng;
 use record::TOP;
+
+/// The quality of a student on held-out positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeldOut {
+    /// Positions.
+    pub n_positions: usize,
+    /// Share of positions at which student and target have the same first choice: for a draft model, about the acceptance
+    /// rate of one-token drafts.
+    pub agreement: f64,
+    /// Mean divergence from the target's distribution, in nats.
+    pub kl: f64,
+}
+
+impl HeldOut {
+    /// From sums over the positions.
+    fn new(n_positions: usize, n_agreed: usize, kl: f64) -> Self {
+        let share = |sum: f64| sum / n_positions.max(1) as f64;
+        Self { n_positions, agreement: share(n_agreed as f64), kl: share(kl) }
+    }
+}
+
+impl fmt::Display for HeldOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { n_positions, agreement, kl } = self;
+        let percent = 100.0 * agreement;
+        write!(
+            f,
+            "{n_positions} positions, {percent:.1} % with the target's first choice; divergence {kl:.3} nats"
+        )
+    }
+}
+
+/// The student's first choice in each row.
+fn choices(log_q: &Tensor<2>) -> Result<Vec<i64>, Error> {
+    let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
+    choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))
+}
 
 /// Share of the learning rate at `step` of `n_steps`: it rises over the first twentieth and falls to a fiftieth over
 /// the last half.

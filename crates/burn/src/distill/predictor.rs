@@ -22,7 +22,7 @@ use refrain::internals::pruning::{PredictorParts, SHADOW_POOL_MAX, f16};
 use refrain::{Engine, TokenId};
 
 use super::record::{Record, TOP};
-use super::{indices, kl_sum, matrix, rate_share};
+use super::{HeldOut, choices, indices, kl_sum, matrix, rate_share};
 use crate::Error;
 use crate::rng::Rng;
 
@@ -49,17 +49,6 @@ impl Default for PredictorRecipe {
     fn default() -> Self {
         Self { rank: 64, steps: 2000, batch: 256, rate: 4e-3, soft_weight: 0.5, shadow_pool: 1024, seed: 1 }
     }
-}
-
-/// The quality of a predictor on held-out positions.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct HeldOut {
-    /// Positions.
-    pub n_positions: usize,
-    /// Share of positions at which predictor and target have the same first choice.
-    pub agreement: f64,
-    /// Mean divergence from the target's distribution over the whole vocabulary, in nats.
-    pub kl: f64,
 }
 
 /// Maximum number of held-out positions that are evaluated. With a large vocabulary, each costs a product with the
@@ -295,8 +284,7 @@ fn evaluate(record: &Record, positions: &[usize], parts: &PredictorParts) -> Res
         let hidden = some.iter().flat_map(|&at| record.hidden_row(at).iter().copied()).collect();
         let x = matrix(hidden, [n, hidden_dim], &device);
         let log_q = log_softmax(x.matmul(down.clone()).matmul(up.clone()), 1);
-        let choices = log_q.clone().argmax(1).into_data().convert::<i64>();
-        let choices = choices.try_to_vec::<i64>().map_err(|error| Error::Weights(format!("{error:?}")))?;
+        let choices = choices(&log_q)?;
         n_agreed +=
             some.iter().zip(choices).filter(|(at, choice)| i64::from(record.top[**at][0]) == *choice).count();
         let tokens = some.iter().flat_map(|&at| record.top[at].map(|token| token as i32)).collect();
@@ -306,9 +294,7 @@ fn evaluate(record: &Record, positions: &[usize], parts: &PredictorParts) -> Res
         let rest = p.clone().sum_dim(1).neg().add_scalar(1.0).clamp_min(0.0);
         kl += f64::from(kl_sum(log_q, p, log_p, rest).into_scalar::<f32>());
     }
-    let n_positions = positions.len();
-    let share = |sum: f64| sum / n_positions.max(1) as f64;
-    Ok(HeldOut { n_positions, agreement: share(n_agreed as f64), kl: share(kl) })
+    Ok(HeldOut::new(positions.len(), n_agreed, kl))
 }
 
 #[cfg(test)]

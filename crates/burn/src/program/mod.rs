@@ -38,11 +38,7 @@ fn train_predictor(args: &PredictorArgs) -> Result<Exit, Failure> {
         let problem = format!("--layer {layer_idx} is outside 1..={}", config.n_layers() - 1);
         return Err(Failure::usage(problem, "choose a layer of the model"));
     }
-    let record = {
-        let progress = Progress::steps("recording the target");
-        let report = |done, total| progress.set(done as u64, total as u64);
-        recorder.record(&passages, Some(layer_idx), args.text.positions, report)?
-    };
+    let record = recorder.record(&passages, Some(layer_idx), args.text.positions, recording())?;
     print_line!("{} positions of {} passages, before layer {layer_idx}", record.len(), passages.len());
     let recipe = PredictorRecipe {
         rank: args.rank as usize,
@@ -51,18 +47,9 @@ fn train_predictor(args: &PredictorArgs) -> Result<Exit, Failure> {
         seed: args.text.seed,
         ..PredictorRecipe::default()
     };
-    let (parts, held_out) =
-        predictor::train(&record, recorder.engine(), layer_idx, &recipe, |step, loss| {
-            if step.is_multiple_of((recipe.steps / 10).max(1)) {
-                print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
-            }
-        })?;
-    print_line!(
-        "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
-        held_out.n_positions,
-        100.0 * held_out.agreement,
-        held_out.kl
-    );
+    let losses = losses(recipe.steps, 10);
+    let (parts, held_out) = predictor::train(&record, recorder.engine(), layer_idx, &recipe, losses)?;
+    print_line!("held out: {held_out}");
     Predictor::new(parts)?.write(&args.out)?;
     print_line!("{}: use it with --pruning", args.out.display());
     Ok(Exit::Done)
@@ -91,24 +78,11 @@ fn train_draft(args: &DraftArgs) -> Result<Exit, Failure> {
         rate: 2e-3,
         seed: args.text.seed,
     };
-    let record = {
-        let progress = Progress::steps("recording the target");
-        let report = |done, total| progress.set(done as u64, total as u64);
-        recorder.record(&passages, None, args.text.positions, report)?
-    };
+    let record = recorder.record(&passages, None, args.text.positions, recording())?;
     let n_parameters = recipe.shape.parameters();
     print_line!("{} positions of {} passages; {n_parameters} parameters", record.len(), passages.len());
-    let (model, held_out) = draft::distil(&passages, &record, &recipe, |step, loss| {
-        if step.is_multiple_of((recipe.steps / 20).max(1)) {
-            print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
-        }
-    })?;
-    print_line!(
-        "held out: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
-        held_out.n_positions,
-        100.0 * held_out.agreement,
-        held_out.kl
-    );
+    let (model, held_out) = draft::distil(&passages, &record, &recipe, losses(recipe.steps, 20))?;
+    print_line!("held out: {held_out}");
     draft::write(&model, &args.target, recorder.engine().tokenizer(), &args.out)?;
     print_line!("{}: use it with --draft", args.out.display());
     Ok(Exit::Done)
@@ -129,12 +103,8 @@ fn train_head(args: &HeadArgs) -> Result<Exit, Failure> {
     head::check_out(kind, &args.target, &args.out)?;
     let target = HeadTarget::read(&load::checkpoint(Some(&args.target))?)?;
     let (recorder, passages) = read(&args.target, &args.text)?;
-    let record = {
-        let progress = Progress::steps("recording the target");
-        let report = |done, total| progress.set(done as u64, total as u64);
-        let states = kind.reads(recorder.engine().config().n_layers());
-        recorder.record_states(&passages, states, args.text.positions, report)?
-    };
+    let states = kind.reads(recorder.engine().config().n_layers());
+    let record = recorder.record_states(&passages, states, args.text.positions, recording())?;
     print_line!("{} positions of {} passages", record.len(), passages.len());
     let recipe = HeadRecipe {
         kind,
@@ -143,18 +113,10 @@ fn train_head(args: &HeadArgs) -> Result<Exit, Failure> {
         rate: 2e-3,
         seed: args.text.seed,
     };
-    let (trained, held_out) = head::train(&target, &passages, &record, &recipe, |step, loss| {
-        if step.is_multiple_of((recipe.steps / 20).max(1)) {
-            print_line!("step {step} of {}: loss {loss:.3}", recipe.steps);
-        }
-    })?;
+    let losses = losses(recipe.steps, 20);
+    let (trained, held_out) = head::train(&target, &passages, &record, &recipe, losses)?;
     for (depth, held_out) in (1..).zip(held_out) {
-        print_line!(
-            "held out, depth {depth}: {} positions, {:.1} % with the target's first choice; divergence {:.3} nats",
-            held_out.n_positions,
-            100.0 * held_out.agreement,
-            held_out.kl
-        );
+        print_line!("held out, depth {depth}: {held_out}");
     }
     head::write(&trained, &target, &args.target, &args.out)?;
     let prefix = if kind == HeadKind::Mtp { "mtp:" } else { "" };
@@ -169,6 +131,21 @@ fn read(model: &std::path::Path, args: &TextArgs) -> Result<(Recorder, Vec<Passa
     let len_max = recorder.len_max(args.passage as usize);
     let passages = text::read(&args.text, recorder.engine().tokenizer(), len_max)?;
     Ok((recorder, passages))
+}
+
+/// Shows the progress of recording.
+fn recording() -> impl FnMut(usize, usize) {
+    let progress = Progress::steps("recording the target");
+    move |done, total| progress.set(done as u64, total as u64)
+}
+
+/// Prints about `n_lines` losses of `n_steps` steps.
+fn losses(n_steps: usize, n_lines: usize) -> impl FnMut(usize, f64) {
+    move |step, loss| {
+        if step.is_multiple_of((n_steps / n_lines).max(1)) {
+            print_line!("step {step} of {n_steps}: loss {loss:.3}");
+        }
+    }
 }
 
 impl From<Error> for Failure {

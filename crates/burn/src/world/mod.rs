@@ -5,9 +5,6 @@
 
 pub mod answer;
 pub mod document;
-mod kinds_home;
-mod kinds_occasions;
-mod kinds_work;
 pub mod lexicon;
 pub mod note;
 pub mod prose;

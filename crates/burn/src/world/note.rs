@@ -1,9 +1,8 @@
 //! Notes: a subject, facts about it, and a text that states them.
 
 use super::lexicon::Lexicon;
-use super::relation::{Kind, Relation, Value};
+use super::relation::{KINDS, Kind, Relation, Value};
 use super::template::{capitalised, fill, joined, sentence};
-use super::{kinds_home, kinds_occasions, kinds_work};
 
 /// One fact of a note.
 #[derive(Debug, Clone)]
@@ -33,7 +32,7 @@ pub struct Note {
 
 /// All kinds of notes.
 pub fn kinds() -> impl Iterator<Item = &'static Kind> + Clone {
-    kinds_work::KINDS.iter().chain(kinds_home::KINDS).chain(kinds_occasions::KINDS)
+    KINDS.iter()
 }
 
 /// Corrects "a accountant" and "an designer": a template does not contain the first letter of its value.
@@ -131,7 +130,7 @@ impl Note {
             }
             at += 1;
             if words.rng.percent(12) {
-                let filler = words.rng.pick(self.kind.filler);
+                let filler = words.rng.pick(&self.kind.filler);
                 sentences.push(sentence(filler));
             }
         }
@@ -154,6 +153,6 @@ impl Note {
 }
 
 /// Whether values of this kind are names or numbers that occur in the note only.
-pub fn is_open(value: Value) -> bool {
+pub fn is_open(value: &Value) -> bool {
     !matches!(value, Value::Choice(_) | Value::List(_))
 }

@@ -1,9 +1,18 @@
-//! The possible facts about a subject, with their wordings as statement and question.
+//! The possible facts about a subject, with their wordings as statement and question. `kinds.json` has them.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use super::lexicon::Lexicon;
 
+/// All kinds of notes: of work, of home, of shared events and faults.
+pub static KINDS: LazyLock<Vec<Kind>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("kinds.json")).expect("a test reads the file"));
+
 /// The kind of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Value {
     /// A first and a last name.
     Person,
@@ -26,14 +35,14 @@ pub enum Value {
     /// A number between the bounds, then the unit.
     Count(usize, usize, &'static str),
     /// One of the phrases.
-    Choice(&'static [&'static str]),
+    Choice(Vec<&'static str>),
     /// Two or three of the phrases.
-    List(&'static [&'static str]),
+    List(Vec<&'static str>),
 }
 
 impl Value {
     /// Draws a value.
-    pub fn draw(self, words: &mut Lexicon) -> String {
+    pub fn draw(&self, words: &mut Lexicon) -> String {
         match self {
             Self::Person => words.person(),
             Self::Place => words.place(),
@@ -44,7 +53,7 @@ impl Value {
             Self::Money => words.money(),
             Self::Code => words.code(),
             Self::Phone => words.phone(),
-            Self::Count(low, high, unit) => format!("{}{unit}", words.rng.range(low, high)),
+            Self::Count(low, high, unit) => format!("{}{unit}", words.rng.range(*low, *high)),
             Self::Choice(items) => words.rng.pick(items).to_owned(),
             Self::List(items) => {
                 let mut items: Vec<String> = items.iter().map(|item| (*item).to_owned()).collect();
@@ -57,7 +66,8 @@ impl Value {
 }
 
 /// One possible fact about a subject. All phrases are templates in lower case without a full stop.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Relation {
     /// The name in a bullet list.
     pub label: &'static str,
@@ -72,7 +82,8 @@ pub struct Relation {
 }
 
 /// A kind of note: its subject and the possible facts about it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Kind {
     /// The subject's full name; `{n}` is the name.
     pub subject: &'static str,
@@ -85,18 +96,30 @@ pub struct Kind {
     /// A sentence that opens the note.
     pub opening: &'static str,
     /// Sentences without a fact, as filler.
-    pub filler: &'static [&'static str],
+    pub filler: Vec<&'static str>,
     /// The possible facts.
-    pub relations: &'static [Relation],
+    pub relations: Vec<Relation>,
 }
 
-/// Shorthand for the tables.
-pub(super) const fn relation(
-    label: &'static str,
-    value: Value,
-    predicate: &'static str,
-    say: &'static str,
-    ask: &'static str,
-) -> Relation {
-    Relation { label, value, predicate, say, ask }
+#[cfg(test)]
+mod tests {
+    use super::super::template::fill;
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn every_phrase_is_a_template() {
+        let mut rng = Rng::new(1, 1);
+        for kind in KINDS.iter() {
+            for phrase in [kind.subject, kind.title] {
+                fill(&mut rng, phrase, &[('n', "Ana")]);
+            }
+            fill(&mut rng, kind.opening, &[('s', "it")]);
+            for Relation { predicate, say, ask, .. } in &kind.relations {
+                for phrase in [predicate, say, ask] {
+                    fill(&mut rng, phrase, &[('s', "it"), ('v', "so")]);
+                }
+            }
+        }
+    }
 }

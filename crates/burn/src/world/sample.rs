@@ -50,7 +50,7 @@ pub fn notes(seed: u64, count: usize) -> (Vec<SampleNote>, Vec<SampleQuestion>) 
         let file = file_name(&note.title);
         if at % 2 == 0 {
             // A value that occurs in the note only.
-            if let Some(fact) = note.facts.iter().find(|fact| is_open(fact.relation.value)) {
+            if let Some(fact) = note.facts.iter().find(|fact| is_open(&fact.relation.value)) {
                 let subject = fill(&mut words.rng, note.kind.subject, &[('n', &note.name)]);
                 let question = format!("{}?", fact.question(&mut words, &subject));
                 questions.push(SampleQuestion { question, answer: fact.value.clone(), note: file.clone() });

@@ -34,7 +34,6 @@ impl IntLayout for Panels {
     const BIAS: i32 = 128;
     const TABLE: Option<[i8; 16]> = Some(TABLE);
     const UNIT_BLOCKS: usize = Scaled::<4>::UNIT_BLOCKS;
-    const SCALE_LINES: usize = Scaled::<4>::SCALE_LINES;
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(

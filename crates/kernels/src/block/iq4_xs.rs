@@ -43,12 +43,7 @@ impl IntLayout for Panels {
     const BIAS: i32 = 128;
     const TABLE: Option<[i8; 16]> = Some(TABLE);
     const UNIT_BLOCKS: usize = 8;
-    const SCALE_LINES: usize = 3;
-
-    #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
-    }
+    const SUB_SCALES: usize = 8;
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -59,20 +54,10 @@ impl IntLayout for Panels {
         _half: usize,
     ) -> Scales<S> {
         let scale = s.load_i8(&lines[1 + block / 4].quarters()[block % 4]);
-        Scales { scale: s.mul(d, scale), min: s.zero() }
+        Scales { scale: s.mul(d, scale), min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {
         (f16_of(block.d) * f32::from(block.sub_scales[sixteenth / 2] as i8), 0.0)
-    }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, 0]);
-        Line::put_bytes(&mut lines[1..], lane, &block.sub_scales[..8]);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, _] = lines[0].halves_of(lane);
-        Line::bytes_of_lane(&lines[1..], lane, &mut block.sub_scales[..8]);
     }
 }

@@ -53,7 +53,7 @@ impl IntLayout for Panels {
         let low = s.sar::<1>(exponent);
         let high = s.sub_i(exponent, low);
         let scale = s.mul(power_of_two(s, low), power_of_two(s, high));
-        Scales { scale, min: s.zero() }
+        Scales { scale, min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {

@@ -33,14 +33,9 @@ impl IntLayout for Panels {
     const BITS: usize = 2;
     const BIAS: i32 = 0;
     const UNIT_BLOCKS: usize = 8;
-    const SCALE_LINES: usize = 5;
+    const SUB_SCALES: usize = 16;
     const SPLIT: bool = true;
     const MIN: bool = true;
-
-    #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        lines[0].halves().each_ref().map(|half| s.load_f16(half))
-    }
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -61,15 +56,5 @@ impl IntLayout for Panels {
     fn scale_and_min(block: &Unpacked, sixteenth: usize) -> (f32, f32) {
         let both = block.sub_scales[sixteenth];
         (f16_of(block.d) * f32::from(both & 0xF), -(f16_of(block.m) * f32::from(both >> 4)))
-    }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, block.m]);
-        Line::put_bytes(&mut lines[1..], lane, &block.sub_scales);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, block.m] = lines[0].halves_of(lane);
-        Line::bytes_of_lane(&lines[1..], lane, &mut block.sub_scales);
     }
 }

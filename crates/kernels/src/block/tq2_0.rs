@@ -30,12 +30,6 @@ impl IntLayout for Panels {
     const BITS: usize = 2;
     const BIAS: i32 = 1;
     const UNIT_BLOCKS: usize = 8;
-    const SCALE_LINES: usize = 1;
-
-    #[inline(always)]
-    fn factors<S: ScaleLanes>(s: S, lines: &[Line]) -> [S::F; 2] {
-        [s.load_f16(&lines[0].halves()[0]), s.zero()]
-    }
 
     #[inline(always)]
     fn scales<S: ScaleLanes>(
@@ -45,18 +39,10 @@ impl IntLayout for Panels {
         _block: usize,
         _half: usize,
     ) -> Scales<S> {
-        Scales { scale: d, min: s.zero() }
+        Scales { scale: d, min: s.splat(0.0) }
     }
 
     fn scale_and_min(block: &Unpacked, _sixteenth: usize) -> (f32, f32) {
         (f16_of(block.d), 0.0)
-    }
-
-    fn pack_scales(block: &Unpacked, lines: &mut [Line], _first: usize, lane: usize) {
-        lines[0].put_halves(lane, [block.d, 0]);
-    }
-
-    fn unpack_scales(block: &mut Unpacked, lines: &[Line], _first: usize, lane: usize) {
-        [block.d, _] = lines[0].halves_of(lane);
     }
 }

@@ -15,7 +15,7 @@ use std::arch::asm;
 use super::super::aligned::Line;
 use super::super::int8::RowPair;
 use super::super::layout::{IntLayout, ScaleLanes, Scales};
-use super::super::simd::{Ahead, LANES};
+use super::super::simd::{Ahead, LANES, by_intrinsic};
 use super::{DOT, I8MM, Neon};
 
 /// Blocks of 32 columns after which the next quad has its turn: the largest unit of the layouts.
@@ -536,20 +536,28 @@ fn quad_scales<L: IntLayout>(quad: Quad, lines: &[Line], block: usize, half: usi
     L::scales(quad, lines, L::factors(quad, lines), block, if L::SPLIT { half } else { 0 })
 }
 
-/// Each method has the roundings of the same method of `Simd`.
+/// The intrinsic on the register of a quad.
+macro_rules! one {
+    ($f:expr, $($a:expr),+) => {
+        // SAFETY: registers only.
+        unsafe { $f($($a),+) }
+    };
+}
+
+/// Each method has the roundings of the same method of [`Neon`].
 impl ScaleLanes for Quad {
     type F = float32x4_t;
     type I = int32x4_t;
 
     #[inline(always)]
+    fn splat(self, x: f32) -> float32x4_t {
+        one!(vdupq_n_f32, x)
+    }
+    #[inline(always)]
     fn load_f16(self, x: &[u16; LANES]) -> float32x4_t {
         let quad = &x.as_chunks::<4>().0[self.0];
         // SAFETY: four numbers are a whole register.
         unsafe { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(quad.as_ptr()))) }
-    }
-    #[inline(always)]
-    fn load_u8(self, x: &[u8; LANES]) -> float32x4_t {
-        self.to_f(self.load_bytes(x))
     }
     #[inline(always)]
     fn load_i8(self, x: &[u8; LANES]) -> float32x4_t {
@@ -562,54 +570,25 @@ impl ScaleLanes for Quad {
         unsafe { vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(self.bytes(x))))) }
     }
     #[inline(always)]
-    fn zero(self) -> float32x4_t {
-        // SAFETY: registers only.
-        unsafe { vdupq_n_f32(0.0) }
-    }
-    #[inline(always)]
-    fn neg(self, a: float32x4_t) -> float32x4_t {
-        // SAFETY: registers only.
-        unsafe { vnegq_f32(a) }
-    }
-    #[inline(always)]
-    fn mul(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
-        // SAFETY: registers only.
-        unsafe { vmulq_f32(a, b) }
-    }
-    #[inline(always)]
     fn splat_i(self, x: i32) -> int32x4_t {
-        // SAFETY: registers only.
-        unsafe { vdupq_n_s32(x) }
-    }
-    #[inline(always)]
-    fn add_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        // SAFETY: registers only.
-        unsafe { vaddq_s32(a, b) }
-    }
-    #[inline(always)]
-    fn sub_i(self, a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        // SAFETY: registers only.
-        unsafe { vsubq_s32(a, b) }
+        one!(vdupq_n_s32, x)
     }
     #[inline(always)]
     fn shl<const N: u32>(self, a: int32x4_t) -> int32x4_t {
-        // SAFETY: registers only.
-        unsafe { vshlq_s32(a, vdupq_n_s32(N as i32)) }
+        one!(vshlq_s32, a, vdupq_n_s32(N as i32))
     }
     #[inline(always)]
     fn sar<const N: u32>(self, a: int32x4_t) -> int32x4_t {
-        // SAFETY: registers only.
-        unsafe { vshlq_s32(a, vdupq_n_s32(-(N as i32))) }
+        one!(vshlq_s32, a, vdupq_n_s32(-(N as i32)))
     }
-    #[inline(always)]
-    fn of_bits(self, a: int32x4_t) -> float32x4_t {
-        // SAFETY: registers only.
-        unsafe { vreinterpretq_f32_s32(a) }
-    }
-    #[inline(always)]
-    fn to_f(self, a: int32x4_t) -> float32x4_t {
-        // SAFETY: registers only.
-        unsafe { vcvtq_f32_s32(a) }
+
+    by_intrinsic! { one;
+        neg(a: F) -> F = vnegq_f32;
+        mul(a: F, b: F) -> F = vmulq_f32;
+        add_i(a: I, b: I) -> I = vaddq_s32;
+        sub_i(a: I, b: I) -> I = vsubq_s32;
+        of_bits(a: I) -> F = vreinterpretq_f32_s32;
+        to_f(a: I) -> F = vcvtq_f32_s32;
     }
 }
 

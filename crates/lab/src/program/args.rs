@@ -238,9 +238,9 @@ pub(super) struct TraceArgs {
 pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub(super) rows_args: RowsArgs,
-    /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix, recycle,
+    /// Drafting strategies: refrain, plain, pld, pld-2, sam, sam-recycle, sam-only, suffix, recycle,
     /// always-right, always-wrong; with --draft also retrieval and draft-model (one half of refrain), chain:N,
-    /// specinfer, opt-tree, opt-tree-0.05, eagle-2, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
+    /// specinfer, opt-tree, edgellm, best-first; with --trace also retrieval (refrain without the target's rows),
     /// refrain-echo (also with rejected rows and those of earlier requests),
     /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
     /// --draft those that use a draft model]. Without --model also refrain-pid (rows by a PID controller), and

@@ -1,6 +1,7 @@
 //! `refrain-bench graphs` measures the time that switching static graphs adds to a prefill.
 
-use crate::graphs::{self, GraphsBenchError};
+use crate::graphs;
+use crate::pressure::peak_bytes;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::schedule::SwitchTimes;
 use refrain::{Engine, EngineOptions};
@@ -38,29 +39,8 @@ pub(super) fn bench(args: &BenchGraphsArgs) -> Result<Exit, Failure> {
     for line in graphs::write(&report).lines().chain(conditions.as_deref()) {
         out.line(&visible(line))?;
     }
-    if let Some(peak) = peak_memory() {
+    if let Some(peak) = peak_bytes() {
         out.line(&format!("peak memory of the process: {}", indicatif::HumanBytes(peak)))?;
     }
     Ok(Exit::Done)
-}
-
-/// The peak resident memory of the process in bytes, on Linux.
-fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
-impl From<GraphsBenchError> for Failure {
-    fn from(error: GraphsBenchError) -> Self {
-        match error {
-            GraphsBenchError::NoGraphs => {
-                Self::usage(error, "make them with `refrain model graphs MODEL FOLDER`")
-            }
-            GraphsBenchError::Session(error) => error.into(),
-            GraphsBenchError::Generate(error) => error.into(),
-            _ => Self::new(Exit::Failed, error.to_string()),
-        }
-    }
 }

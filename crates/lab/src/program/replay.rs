@@ -33,8 +33,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
-    let costs = args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?;
-    let settings = settings(args, &costs)?;
+    let settings = settings(args, &costs(args.profile.as_deref())?)?;
     let set = RowSet::load(&args.rows_args)?;
     let n_threads = n_threads(args.rows_args.threads);
     let started = std::time::Instant::now();
@@ -300,17 +299,8 @@ pub(super) fn tune(args: &TuneArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
     let set = RowSet::load(&args.rows_args)?;
     let n_threads = n_threads(args.rows_args.threads);
-    let setting = Setting {
-        strategy: Strategy::Refrain,
-        sources: Sources::Passages,
-        max_rows: args.rows,
-        costs: args.profile.as_deref().map_or_else(|| Ok(Costs::free()), Costs::read)?,
-        constants: Constants::default(),
-        fresh: false,
-        stake: None,
-        draft_us_per_node: None,
-        explain: false,
-    };
+    let costs = costs(args.profile.as_deref())?;
+    let setting = Setting::new(Strategy::Refrain, Sources::Passages, args.rows, costs);
     match args.profile {
         Some(_) => {
             print_line!("speed over plain decoding on the even rows, geometric mean over the subtasks:")
@@ -361,6 +351,11 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
+/// The costs in a file; without one, rows are free.
+fn costs(profile: Option<&Path>) -> Result<Costs, CostsError> {
+    profile.map_or_else(|| Ok(Costs::free()), Costs::read)
+}
+
 fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     args.rows.iter().try_for_each(|&rows| check_rows(rows))?;
     let strategies = strategies(args);
@@ -380,16 +375,9 @@ fn settings(args: &ReplayArgs, costs: &Costs) -> Result<Vec<Setting>, Failure> {
     let mut settings = Vec::new();
     for &sources in &args.sources {
         for &max_rows in &args.rows {
-            settings.extend(strategies.iter().map(|&strategy| Setting {
-                strategy,
-                sources,
-                max_rows,
-                costs: costs.clone(),
-                constants: Constants::default(),
-                fresh: args.fresh,
-                stake: None,
-                draft_us_per_node: None,
-                explain: args.explain,
+            settings.extend(strategies.iter().map(|&strategy| {
+                let setting = Setting::new(strategy, sources, max_rows, costs.clone());
+                Setting { fresh: args.fresh, explain: args.explain, ..setting }
             }));
         }
     }

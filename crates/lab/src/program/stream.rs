@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::pressure::{self, PressureBench, PressureBenchError};
-use crate::stream::{self, StreamBench, StreamBenchError};
-use crate::sweep::{self, Sweep, SweepDraft, SweepError};
-use crate::{Strategy, rows};
+use crate::pressure::{self, PressureBench};
+use crate::stream::{self, StreamBench};
+use crate::sweep::{self, Sweep, SweepDraft};
+use crate::{BenchError, Strategy, rows};
 
 use super::args::{BenchPressureArgs, BenchStreamArgs};
 use super::replay::needs_draft_model;
@@ -132,35 +132,20 @@ pub(super) fn pressure(args: &BenchPressureArgs) -> Result<Exit, Failure> {
     Err(Failure::input(held, "at most 64 MiB more than the budget are allowed"))
 }
 
-impl From<StreamBenchError> for Failure {
-    fn from(error: StreamBenchError) -> Self {
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
         match error {
-            StreamBenchError::Engine(error) => error.into(),
-            StreamBenchError::Session(error) => error.into(),
-            StreamBenchError::Generate(error) => error.into(),
-            _ => Self::input(error, "check the path and the disk"),
-        }
-    }
-}
-
-impl From<SweepError> for Failure {
-    fn from(error: SweepError) -> Self {
-        match error {
-            SweepError::Engine(error) => error.into(),
-            SweepError::Generate(error) => error.into(),
-            SweepError::NoDraftModel(strategy) => needs_draft_model(strategy),
-        }
-    }
-}
-
-impl From<PressureBenchError> for Failure {
-    fn from(error: PressureBenchError) -> Self {
-        match error {
-            PressureBenchError::Engine(error) => error.into(),
-            PressureBenchError::Session(error) => error.into(),
-            PressureBenchError::Generate(error) => error.into(),
-            PressureBenchError::NotStreamed { .. } => Self::usage(error, "lower --memory"),
-            _ => Self::input(error, "this is a fault of Refrain: please report it"),
+            BenchError::Engine(error) => error.into(),
+            BenchError::Session(error) => error.into(),
+            BenchError::Generate(error) => error.into(),
+            BenchError::NoDraftModel(strategy) => needs_draft_model(strategy),
+            BenchError::NotStreamed { .. } => Self::usage(error, "lower --memory"),
+            BenchError::NoGraphs => Self::usage(error, "make them with `refrain model graphs MODEL FOLDER`"),
+            BenchError::Read { .. } => Self::input(error, "check the path and the disk"),
+            BenchError::Layers(_) => Self::new(Exit::Failed, error.to_string()),
+            BenchError::Spawn(_) | BenchError::Differs { .. } | BenchError::NoPeak => {
+                Self::input(error, "this is a fault of Refrain: please report it")
+            }
         }
     }
 }

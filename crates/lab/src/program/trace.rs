@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::trace::{RecordError, RecordOptions, record};
-use crate::{Constants, Costs, Row, Setting, Sources, Strategy, rows};
+use crate::{Costs, Row, Setting, Sources, Strategy, rows};
 use refrain::EngineOptions;
 use refrain::drafting::DraftModelOptions;
 use refrain::internals::draft::CostProfile;
@@ -80,17 +80,8 @@ fn settings(args: &TraceArgs) -> Result<Vec<Setting>, Failure> {
     let mut all_rows = args.rows.clone();
     all_rows.sort_unstable_by(|a, b| b.cmp(a));
     let with_rows = |max_rows: usize| {
-        strategies.iter().map(move |&strategy| Setting {
-            strategy,
-            sources: Sources::Passages,
-            max_rows,
-            costs: Costs::free(),
-            constants: Constants::default(),
-            fresh: false,
-            stake: None,
-            draft_us_per_node: None,
-            explain: false,
-        })
+        let setting = move |&strategy| Setting::new(strategy, Sources::Passages, max_rows, Costs::free());
+        strategies.iter().map(setting)
     };
     Ok(all_rows.into_iter().flat_map(with_rows).collect())
 }

@@ -2,16 +2,14 @@
 
 use std::fmt::Write as _;
 
+use super::written;
 use crate::ablate::{Ablation, Arm, Cell, Pruning};
 use crate::tally::geometric_mean;
 
 /// The tables as Markdown: acceptance length and speed by task and arm, drafts of each source, rejections by reason,
 /// and costs.
 pub fn write(conditions: &[String], ablation: &Ablation) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_all(&mut out, conditions, ablation);
-    out
+    written(|out| write_all(out, conditions, ablation))
 }
 
 fn write_all(out: &mut String, conditions: &[String], ablation: &Ablation) -> std::fmt::Result {

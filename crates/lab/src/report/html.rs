@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use refrain::Tokenizer;
 
 use super::plots::Plot;
+use super::written;
 use crate::replay::TracedStep;
 
 /// A row for the token-by-token view.
@@ -38,9 +39,7 @@ z-index:1;background:#222;color:#fff;padding:.5rem .7rem;white-space:pre-wrap;fo
 
 /// Builds the page. `tables` are the tables in Markdown, as written by [`markdown`](super::markdown).
 pub fn write(title: &str, tables: &str, plots: &[Plot], rows: &[TracedRow], tokenizer: &Tokenizer) -> String {
-    let mut out = String::new();
-    let _ = write_page(&mut out, title, tables, plots, rows, tokenizer); // writing to a string cannot fail
-    out
+    written(|out| write_page(out, title, tables, plots, rows, tokenizer))
 }
 
 fn write_page(

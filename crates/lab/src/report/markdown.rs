@@ -2,16 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::{HARD_NEGATIVE, Report};
+use super::{HARD_NEGATIVE, Report, written};
 use crate::strategy::Strategy;
 use crate::tally::{StepEnd, Tally, geometric_mean};
 
 /// All tables.
 pub fn write(report: &Report<'_>) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_all(&mut out, report);
-    out
+    written(|out| write_all(out, report))
 }
 
 fn write_all(out: &mut String, report: &Report<'_>) -> std::fmt::Result {

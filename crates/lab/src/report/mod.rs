@@ -14,6 +14,14 @@ use crate::run::Measurement;
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{Tally, geometric_mean};
 
+/// What `write` writes.
+pub(crate) fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut out);
+    out
+}
+
 /// A finished measurement with its conditions.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {

@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 
 use super::csv::quoted;
+use super::written;
 use crate::model::Timings;
 
 /// The table as Markdown: a line per subtask and strategy, then a line per strategy for all subtasks.
 pub fn write(conditions: &[String], timings: &Timings) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_all(&mut out, conditions, timings);
-    out
+    written(|out| write_all(out, conditions, timings))
 }
 
 fn write_all(out: &mut String, conditions: &[String], timings: &Timings) -> std::fmt::Result {

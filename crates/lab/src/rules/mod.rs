@@ -17,9 +17,9 @@ mod source;
 pub mod text;
 
 pub use logits::LogitRule;
-pub use model::{ModelRule, UnknownModelRule};
+pub use model::ModelRule;
 pub use oracle::Oracle;
 pub(crate) use pid::Pid;
 pub use pid::PidConfig;
 pub(crate) use seen::Seen;
-pub use text::{Baseline, UnknownBaseline};
+pub use text::Baseline;

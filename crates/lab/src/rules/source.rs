@@ -1,13 +1,10 @@
 //! A published rule as a draft source.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use refrain::TokenId;
 use refrain::drafting::{
-    Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
-    HiddenStates, StepOutcome,
+    Anchor, Candidate, Candidates, ComputingSource, Cursor, DraftSource, EvidenceClass, StepOutcome,
 };
 
 /// A rule, for use by a [`RuleSource`].
@@ -34,29 +31,8 @@ pub(crate) trait Rule: Clone + Send + 'static {
         let _ = step;
     }
 
-    /// As [`ComputingSource::watch`].
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        let _ = cancel;
-    }
-
-    /// As [`ComputingSource::compute_ahead`].
-    fn compute_ahead(&mut self, budget_us: f32) -> bool {
-        let _ = budget_us;
-        false
-    }
-
-    /// As [`ComputingSource::reads_hidden`].
-    fn reads_hidden(&self) -> Option<HiddenStates> {
-        None
-    }
-
-    /// As [`ComputingSource::read_hidden`].
-    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
-        let _ = (committed, first, hidden);
-    }
-
-    /// As [`ComputingSource::computed`]; `None` for a rule without a model.
-    fn computed(&self) -> Option<Computed> {
+    /// As [`DraftSource::computing`]. A rule plans its whole tree when anchors are requested, so it is always expanded.
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         None
     }
 
@@ -169,29 +145,6 @@ impl<R: Rule> RuleSource<R> {
     }
 }
 
-/// A rule plans its whole tree when anchors are requested, so it is always queried.
-impl<R: Rule> ComputingSource for RuleSource<R> {
-    fn compute_ahead(&mut self, budget_us: f32) -> bool {
-        self.rule.compute_ahead(budget_us)
-    }
-
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        self.rule.watch(cancel);
-    }
-
-    fn reads_hidden(&self) -> Option<HiddenStates> {
-        self.rule.reads_hidden()
-    }
-
-    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
-        self.rule.read_hidden(committed, first, hidden);
-    }
-
-    fn computed(&self) -> Computed {
-        self.rule.computed().unwrap_or_default()
-    }
-}
-
 impl<R: Rule> DraftSource for RuleSource<R> {
     fn name(&self) -> &str {
         &self.name
@@ -202,10 +155,7 @@ impl<R: Rule> DraftSource for RuleSource<R> {
     }
 
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
-        match self.rule.computed() {
-            Some(_) => Some(self),
-            None => None,
-        }
+        self.rule.computing()
     }
 
     fn prime(&mut self, committed: &[TokenId]) {

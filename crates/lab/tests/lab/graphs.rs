@@ -7,7 +7,8 @@ use refrain::internals::model::graphs::write_graphs;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::schedule::SwitchTimes;
 use refrain::{Engine, EngineOptions};
-use refrain_bench::graphs::{GraphsBenchError, measured, simulated, write};
+use refrain_bench::BenchError;
+use refrain_bench::graphs::{measured, simulated, write};
 
 fn fixture(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
@@ -47,5 +48,5 @@ fn a_model_of_graphs_is_measured() {
     assert!(memory.peak_bytes > 0 && memory.peak_bytes <= memory.limit_bytes);
     assert!(write(&report).contains("at most"));
     let resident = Engine::load(&source, EngineOptions::default(), |_, _| {}).unwrap();
-    assert!(matches!(measured(&resident, 96, 2, |_, _| {}), Err(GraphsBenchError::NoGraphs)));
+    assert!(matches!(measured(&resident, 96, 2, |_, _| {}), Err(BenchError::NoGraphs)));
 }

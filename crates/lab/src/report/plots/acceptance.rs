@@ -1,8 +1,9 @@
 //! Acceptance lengths and speeds as bars, and the distribution of tokens per step.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{Area, Drawn, color};
+use super::drawing::{Area, Drawn, chart, color, draw_legend, label_style};
 use crate::model::Timings;
 use crate::report::Report;
 use crate::strategy::Strategy;
@@ -42,11 +43,7 @@ fn draw_groups(
     let top = cells.map(|(task, strategy)| value(task, strategy)).fold(1.0, f64::max) * 1.05;
     // Space for the legend beside the bars, because the bars fill the whole width.
     let right = tasks.len() as f64 + 0.16 * tasks.len() as f64 + 0.1;
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(28)
-        .y_label_area_size(48)
-        .build_cartesian_2d(0.0..right, 0.0..top)?;
+    let mut chart = chart(area, (28, 48), 0.0..right, 0.0..top)?;
     let mesh = &mut chart.configure_mesh();
     mesh.disable_x_mesh().x_labels(0).y_desc(unit).light_line_style(TRANSPARENT).draw()?;
     let width = 0.8 / strategies.len().max(1) as f64;
@@ -61,21 +58,11 @@ fn draw_groups(
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color(strategy).filled()));
     }
     let labels = (0..tasks.len()).map(|task| {
-        let style = ("sans-serif", 14).into_font().color(&BLACK);
-        let style = style.pos(plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Center,
-            plotters::style::text_anchor::VPos::Top,
-        ));
+        let style = label_style(HPos::Center, VPos::Top);
         EmptyElement::at((task as f64 + 0.5, 0.0)) + Text::new(tasks[task].to_owned(), (0, 6), style)
     });
     chart.draw_series(labels)?;
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(TRANSPARENT)
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()?;
-    Ok(())
+    draw_legend(&mut chart)
 }
 
 /// Numbers of committed tokens with a bar of their own. The last bar contains all larger numbers.

@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::drawing::{Area, Drawn, color, is_control};
+use super::drawing::{Area, Drawn, chart, color, draw_legend, is_control};
 use crate::report::Report;
 use crate::strategy::{Sources, Strategy};
 
@@ -16,11 +16,7 @@ pub(super) fn draw_cost(area: &Area<'_>, report: &Report<'_>) -> Drawn {
         f64::from(costs.verify_us(rows, 1) / costs.verify_us(1, 1))
     };
     let top = contexts.iter().map(|&context| cost(context, rows_max)).fold(1.0, f64::max);
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(52)
-        .build_cartesian_2d(1.0..rows_max as f64, 0.0..top * 1.05)?;
+    let mut chart = chart(area, (40, 52), 1.0..rows_max as f64, 0.0..top * 1.05)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_desc("rows of a batch").y_desc("cost ÷ cost of one row").light_line_style(TRANSPARENT).draw()?;
     for (i, &context) in contexts.iter().enumerate() {
@@ -55,12 +51,8 @@ pub(super) fn draw_speed(area: &Area<'_>, report: &Report<'_>) -> Drawn {
         .collect();
     let (right, top) =
         shown.iter().map(|&s| point(s)).fold((2.0, 1.0), |a, b| (f64::max(a.0, b.0), f64::max(a.1, b.1)));
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(52)
-        // Space for the legend on the right.
-        .build_cartesian_2d(0.0..right * 1.25, 0.0..top * 1.1)?;
+    // Space for the legend on the right.
+    let mut chart = chart(area, (40, 52), 0.0..right * 1.25, 0.0..top * 1.1)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_desc("rows of a batch at most").y_desc("speed-up").light_line_style(TRANSPARENT).draw()?;
     let mut lines: Vec<(Strategy, Sources)> =
@@ -80,11 +72,5 @@ pub(super) fn draw_speed(area: &Area<'_>, report: &Report<'_>) -> Drawn {
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
         chart.draw_series(dots)?;
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(TRANSPARENT)
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()?;
-    Ok(())
+    draw_legend(&mut chart)
 }

@@ -1,8 +1,9 @@
 //! A line per number of workers, over the delays of sharing.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{Area, COLORS, Drawn};
+use super::drawing::{Area, COLORS, Drawn, chart, draw_legend, label_style};
 use crate::fleet::{FleetCell, delay_text};
 
 pub(super) fn draw(
@@ -21,11 +22,7 @@ pub(super) fn draw(
     let margin = (top - low).max(0.02 * top) * 0.1;
     // The delays have equal distances: they range from nothing to an hour. On the right there is room for the legend.
     let right = delays.len() as f64 - 0.3;
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(56)
-        .build_cartesian_2d(-0.2..right, low - margin..top + margin)?;
+    let mut chart = chart(area, (40, 56), -0.2..right, low - margin..top + margin)?;
     let mesh = &mut chart.configure_mesh();
     mesh.x_labels(0).x_desc("delay of sharing").y_desc(unit).light_line_style(TRANSPARENT).draw()?;
     for (i, &n) in n_workers.iter().enumerate() {
@@ -41,19 +38,9 @@ pub(super) fn draw(
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
     }
     let labels = delays.iter().enumerate().map(|(at, &delay)| {
-        let style = ("sans-serif", 14).into_font().color(&BLACK);
-        let style = style.pos(plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Center,
-            plotters::style::text_anchor::VPos::Top,
-        ));
+        let style = label_style(HPos::Center, VPos::Top);
         EmptyElement::at((at as f64, low - margin)) + Text::new(delay_text(delay), (0, 6), style)
     });
     chart.draw_series(labels)?;
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(TRANSPARENT)
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()?;
-    Ok(())
+    draw_legend(&mut chart)
 }

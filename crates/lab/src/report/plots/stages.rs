@@ -1,8 +1,9 @@
 //! A bar per strategy, divided into segments: the time of a step by stage, or the ends of steps by reason.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{Area, COLORS, Drawn};
+use super::drawing::{Area, COLORS, Drawn, chart, draw_legend, label_style};
 use crate::model::Timings;
 use crate::report::Report;
 use crate::tally::{StepEnd, Tally};
@@ -64,11 +65,7 @@ pub(super) fn of_timings(timings: &Timings) -> Vec<Step> {
 pub(super) fn draw(area: &Area<'_>, steps: &[Step], unit: &str) -> Drawn {
     let longest = steps.iter().map(|step| step.stages.iter().map(|stage| stage.1).sum()).fold(1e-3, f64::max);
     let n = steps.len().max(1);
-    let mut chart = ChartBuilder::on(area)
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(132)
-        .build_cartesian_2d(0.0..longest * 1.3, n as f64..0.0)?;
+    let mut chart = chart(area, (40, 132), 0.0..longest * 1.3, n as f64..0.0)?;
     let mesh = &mut chart.configure_mesh();
     mesh.disable_y_mesh().y_labels(0).x_desc(unit).light_line_style(TRANSPARENT).draw()?;
     let n_stages = steps.iter().map(|step| step.stages.len()).max().unwrap_or(0);
@@ -86,19 +83,9 @@ pub(super) fn draw(area: &Area<'_>, steps: &[Step], unit: &str) -> Drawn {
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], color.filled()));
     }
     let names = steps.iter().enumerate().map(|(i, step)| {
-        let style = ("sans-serif", 14).into_font().color(&BLACK);
-        let style = style.pos(plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Right,
-            plotters::style::text_anchor::VPos::Center,
-        ));
+        let style = label_style(HPos::Right, VPos::Center);
         EmptyElement::at((0.0, i as f64 + 0.5)) + Text::new(step.name.clone(), (-8, 0), style)
     });
     chart.draw_series(names)?;
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(TRANSPARENT)
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()?;
-    Ok(())
+    draw_legend(&mut chart)
 }

@@ -21,28 +21,23 @@ pub(super) const NODES_MAX: usize = 60;
 /// Maximum layers: `--max_depth` of the authors' evaluation.
 pub(super) const LAYERS_MAX: usize = 10;
 /// Minimum gain of a layer in expected accepted tokens: `--threshold` of the authors' evaluation.
-pub(super) const THRESHOLD: f32 = 0.5;
-/// A smaller minimum, for deeper trees.
-pub(super) const THRESHOLD_FINE: f32 = 0.05;
+const THRESHOLD: f32 = 0.5;
 /// Smaller products are dropped: they add nothing to the expectation, and dividing by them would give NaN.
 const REACH_MIN: f32 = 1e-30;
 
 #[derive(Clone)]
-pub(super) struct OptTree {
-    /// Minimum gain of a layer.
-    pub(super) threshold: f32,
-}
+pub(super) struct OptTree;
 
 /// A path, by its last node.
 #[derive(Clone, Copy)]
-pub(super) struct Path {
-    pub(super) token: TokenId,
+struct Path {
+    token: TokenId,
     /// The index of the parent among all paths; `None` for the root.
     parent: Option<usize>,
     /// The index of the parent among the computed nodes.
-    pub(super) parent_node: u32,
+    parent_node: u32,
     /// The product of the probabilities.
-    pub(super) reach: f32,
+    reach: f32,
 }
 
 impl Planner for OptTree {
@@ -64,7 +59,7 @@ impl Planner for OptTree {
             let below: Vec<Path> = below.collect();
             let layer = best(n, below.iter().map(|path| path.reach).zip(0..));
             let promise: f32 = order(&paths).iter().take(n).map(|&i| paths[i].reach).sum();
-            if promise - promised <= self.threshold || n_layers >= LAYERS_MAX {
+            if promise - promised <= THRESHOLD || n_layers >= LAYERS_MAX {
                 break;
             }
             promised = promise;
@@ -76,7 +71,7 @@ impl Planner for OptTree {
     }
 }
 
-pub(super) fn successors(
+fn successors(
     tree: &KvTree,
     node: u32,
     parent: Option<usize>,
@@ -92,7 +87,7 @@ pub(super) fn successors(
 }
 
 /// The indices of the `n` likeliest of paths given by probability and index. For equal paths, the first.
-pub(super) fn best(n: usize, paths: impl Iterator<Item = (f32, usize)>) -> Vec<usize> {
+fn best(n: usize, paths: impl Iterator<Item = (f32, usize)>) -> Vec<usize> {
     let mut paths: Vec<(f32, usize)> = paths.collect();
     paths.sort_by(|a, b| b.0.total_cmp(&a.0));
     paths.into_iter().take(n).map(|path| path.1).collect()
@@ -105,7 +100,7 @@ fn order(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-pub(super) fn push_best(paths: &[Path], n: usize, plan: &mut Plan) {
+fn push_best(paths: &[Path], n: usize, plan: &mut Plan) {
     let mut planned = vec![None; paths.len()];
     for i in order(paths).into_iter().take(n) {
         let Path { token, parent, reach, .. } = paths[i];

@@ -1,11 +1,9 @@
 //! The shared part of the rules that draft with a model.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use refrain::TokenId;
-use refrain::drafting::{Computed, DraftSource, EvidenceClass, HiddenStates, StepOutcome};
+use refrain::drafting::{ComputingSource, DraftSource, EvidenceClass, StepOutcome};
 use refrain::internals::draft_model::{Drafter, KvTree};
 use refrain::internals::error::ForwardError;
 
@@ -69,24 +67,8 @@ impl<P: Planner> Rule for Planned<P> {
         self.planner.learn(step);
     }
 
-    fn compute_ahead(&mut self, budget_us: f32) -> bool {
-        P::IS_PROVISIONAL && self.drafter.compute_ahead(budget_us)
-    }
-
-    fn watch(&mut self, cancel: &Arc<AtomicBool>) {
-        self.drafter.watch(cancel);
-    }
-
-    fn reads_hidden(&self) -> Option<HiddenStates> {
-        self.drafter.reads_hidden()
-    }
-
-    fn read_hidden(&mut self, committed: &[TokenId], first: usize, hidden: &[f32]) {
-        self.drafter.read_hidden(committed, first, hidden);
-    }
-
-    fn computed(&self) -> Option<Computed> {
-        Some(self.drafter.computed())
+    fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
+        Some(&mut self.drafter)
     }
 
     fn memory_usage(&self) -> usize {

@@ -7,7 +7,6 @@
 //! | [`Sam`](Baseline::Sam) | a path: 40 tokens after the first occurrence of the longest suffix; from the session's own text, unless a match in earlier text is more than 5 longer; for matches of at least 5 | SAM-Decoding, arXiv 2411.10666 | drafts nothing below 5; the paper uses an auxiliary drafter. A match at the end of the text is not shortened (`to_anc`), as `SamRecycle` with logits does |
 //! | [`SamRecycle`](Baseline::SamRecycle) | as `Sam`; if `Sam` drafts nothing, as `Recycle` | the paper's SAM-Decoding\[T\] | as `Recycle` |
 //! | [`SamOnly`](Baseline::SamOnly) | as `Sam`, for matches of at least 1 | the authors' evaluation without auxiliary drafter | none |
-//! | [`SamLength`](Baseline::SamLength) | as `SamOnly`, but 4 tokens per matched token, at most 59 | the authors' later version without auxiliary drafter: `alpha` 4, `max_predicts` 60 with the root (`samd_sam_only` of their code) | none |
 //! | [`Suffix`](Baseline::Suffix) | a best-first tree over counts, one token per matched token, paths of at least 0.1; among all match lengths, and the session's own and earlier text, the tree with the highest sum of probabilities | SuffixDecoding, arXiv 2411.04975; its repository's depth of 64 | none |
 //! | [`Recycle`](Baseline::Recycle) | a fixed tree over an adjacency list of 8 likely successors per token | Token Recycling, arXiv 2408.08696, tree 2.2.2 | the list contains the *seen* successors, newest first, because draft sources do not receive logits; the paper stores the target's 8 most likely ones, as [`LogitRule`](super::LogitRule) does. Of the tree's 80 nodes, those with the largest subtrees are kept |
 //!
@@ -21,11 +20,9 @@ mod suffix;
 mod tests;
 
 use std::fmt;
-use std::str::FromStr;
 
 use refrain::TokenId;
 use refrain::drafting::DraftSource;
-use serde::{Deserialize, Serialize};
 
 use super::source::RuleSource;
 
@@ -34,14 +31,12 @@ pub(crate) use recycle::plan_template;
 pub(crate) use sam::{Sam, SamConfig, SamRecycle};
 
 /// A published drafting rule.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Baseline {
     /// Prompt lookup decoding.
     Pld,
     /// Prompt lookup decoding with the n-grams of Hugging Face transformers.
-    #[serde(rename = "pld-2")]
     Pld2,
     /// SAM-Decoding without auxiliary drafter, with its published minimum match length.
     Sam,
@@ -49,8 +44,6 @@ pub enum Baseline {
     SamRecycle,
     /// SAM-Decoding without auxiliary drafter, for matches of any length.
     SamOnly,
-    /// As `SamOnly`, with drafts as long as the match allows.
-    SamLength,
     /// SuffixDecoding.
     Suffix,
     /// Token Recycling from seen tokens.
@@ -59,13 +52,12 @@ pub enum Baseline {
 
 impl Baseline {
     /// All rules.
-    pub const ALL: [Baseline; 8] = [
+    pub const ALL: [Baseline; 7] = [
         Baseline::Pld,
         Baseline::Pld2,
         Baseline::Sam,
         Baseline::SamRecycle,
         Baseline::SamOnly,
-        Baseline::SamLength,
         Baseline::Suffix,
         Baseline::Recycle,
     ];
@@ -78,7 +70,6 @@ impl Baseline {
             Baseline::Sam => "sam",
             Baseline::SamRecycle => "sam-recycle",
             Baseline::SamOnly => "sam-only",
-            Baseline::SamLength => "sam-length",
             Baseline::Suffix => "suffix",
             Baseline::Recycle => "recycle",
         }
@@ -97,7 +88,6 @@ impl Baseline {
                 RuleSource::boxed(self, n_max, SamRecycle::new(sam, recycle::Recycle::new(earlier)))
             }
             Baseline::SamOnly => RuleSource::boxed(self, n_max, Sam::new(earlier, SamConfig::ANY_MATCH)),
-            Baseline::SamLength => RuleSource::boxed(self, n_max, Sam::new(earlier, SamConfig::BY_LENGTH)),
             Baseline::Suffix => RuleSource::boxed(self, n_max, suffix::Suffix::new(earlier)),
             Baseline::Recycle => RuleSource::boxed(self, n_max, recycle::Recycle::new(earlier)),
         }
@@ -107,22 +97,5 @@ impl Baseline {
 impl fmt::Display for Baseline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// The name is not one of a baseline.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{name}` is not one of pld, pld-2, sam, sam-recycle, sam-only, sam-length, suffix and recycle")]
-pub struct UnknownBaseline {
-    /// The given name.
-    pub name: String,
-}
-
-impl FromStr for Baseline {
-    type Err = UnknownBaseline;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Baseline::ALL.into_iter().find(|baseline| baseline.name() == name);
-        found.ok_or_else(|| UnknownBaseline { name: name.to_owned() })
     }
 }

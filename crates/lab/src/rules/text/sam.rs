@@ -12,18 +12,11 @@ pub(super) const BIAS: usize = 5;
 /// Maximum number of drafted tokens.
 pub(super) const N_TOKENS: usize = 40;
 
-/// Number of drafted tokens per matched token in the authors' version without auxiliary drafter (`alpha`).
-pub(super) const FACTOR: usize = 4;
-/// Maximum number of drafted tokens of that version (`max_predicts`, which counts the root).
-pub(super) const N_TOKENS_BY_LENGTH: usize = 59;
-
 /// How a match becomes a draft.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SamConfig {
     /// The minimum match length for drafts.
     pub(super) threshold: usize,
-    /// Whether the draft has [`FACTOR`] tokens per matched token, up to [`N_TOKENS_BY_LENGTH`], instead of [`N_TOKENS`].
-    pub(super) by_length: bool,
     /// Whether a match in the session's own text is shortened until [`N_TOKENS`] tokens follow its first occurrence
     /// (`to_anc`; the authors' code does this in the dynamic automaton only).
     pub(super) shortens: bool,
@@ -31,14 +24,11 @@ pub(crate) struct SamConfig {
 
 impl SamConfig {
     /// As published, with an auxiliary drafter.
-    pub(crate) const PUBLISHED: SamConfig =
-        SamConfig { threshold: THRESHOLD, by_length: false, shortens: true };
+    pub(crate) const PUBLISHED: SamConfig = SamConfig { threshold: THRESHOLD, shortens: true };
     /// As published, without shortening.
     pub(super) const UNSHORTENED: SamConfig = SamConfig { shortens: false, ..Self::PUBLISHED };
     /// For matches of any length.
     pub(in crate::rules) const ANY_MATCH: SamConfig = SamConfig { threshold: 1, ..Self::UNSHORTENED };
-    /// The authors' version without auxiliary drafter.
-    pub(super) const BY_LENGTH: SamConfig = SamConfig { by_length: true, ..Self::ANY_MATCH };
 }
 
 #[derive(Clone, Debug)]
@@ -85,14 +75,10 @@ impl Rule for Sam {
         let own_wins = own.len() + BIAS >= earlier.len();
         let len = if own_wins { own.len() } else { earlier.len() - BIAS };
         if len >= self.config.threshold {
-            let n_tokens = match self.config.by_length {
-                true => (FACTOR * len).min(N_TOKENS_BY_LENGTH),
-                false => N_TOKENS,
-            };
             let own = if self.config.shortens && !own.is_empty() { self.shortened(own) } else { own };
             plan.push_path(match own_wins {
-                true => self.texts.own.after_first(own, n_tokens),
-                false => self.texts.earlier.corpus().after_first(earlier, n_tokens),
+                true => self.texts.own.after_first(own, N_TOKENS),
+                false => self.texts.earlier.corpus().after_first(earlier, N_TOKENS),
             });
         }
     }
