@@ -813,7 +813,7 @@ fn a_response_with_the_id_of_another_is_kept_too() {
     let disk = MemDisk::default();
     let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
     let folder = Path::new("history").join(KEY.to_string());
-    let inbox = super::inbox::Inbox { disk: &disk, folder: &folder, key: KEY };
+    let inbox = super::inbox::Inbox { disk: &disk.plain(), folder: &folder, key: KEY };
     for frozen in [false, true] {
         let id = writer.append("a", &tokens(1)).unwrap();
         if frozen {
