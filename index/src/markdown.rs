@@ -145,7 +145,6 @@ impl Structure {
             let body = lines.end..next.map_or(text.len(), |next| next.lines.start);
             let is_bare = text[body.clone()].trim().is_empty();
             while above.pop_if(|(of, ..)| *of >= *level).is_some() {}
-            // Every passage has the document's title.
             // Every passage has the document's title, if it is short enough.
             let own = if own == title && own.len() <= TITLE_BYTES_MAX { "" } else { own };
             if !own.is_empty() {

@@ -77,6 +77,22 @@ pub enum KeyProblem {
     NotEncrypted,
 }
 
+/// Shows the fields of options; of the key, only whether there is one.
+macro_rules! debug_options {
+    ($options:ident: $($field:ident),*) => {
+        impl std::fmt::Debug for $options {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let Self { $($field,)* key } = self;
+                let mut shown = f.debug_struct(stringify!($options));
+                $(shown.field(stringify!($field), $field);)*
+                shown.field("encrypts", &key.is_some()).finish()
+            }
+        }
+    };
+}
+
+pub(crate) use debug_options;
+
 /// Encrypts and authenticates parts with a key, or leaves them as they are.
 #[derive(Clone, Default)]
 pub struct Seal(Option<Arc<XChaCha20Poly1305>>);
@@ -86,9 +102,6 @@ impl fmt::Debug for Seal {
         f.debug_struct("Seal").field("encrypts", &self.encrypts()).finish()
     }
 }
-
-/// Without a key.
-pub(crate) static PLAIN: Seal = Seal(None);
 
 /// What a part is and where it belongs.
 pub fn place(kind: &str, name: &[u8]) -> Vec<u8> {
@@ -485,6 +498,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    /// Without a key.
+    fn plain_seal() -> Seal {
+        Seal::default()
+    }
     use crate::history::disk::Disk;
     use crate::history::testing::MemDisk;
 
@@ -608,18 +626,21 @@ mod tests {
         let raw = written(&disk, "f", b"contents");
         let kind = |error: io::Error| error.kind();
         let refused = io::ErrorKind::PermissionDenied;
-        assert_eq!(kind(PLAIN.open_file(b"place", set(&disk, "g", &raw)).unwrap_err()), refused);
+        assert_eq!(kind(plain_seal().open_file(b"place", set(&disk, "g", &raw)).unwrap_err()), refused);
         let blob = seal().close_blob(b"place", b"contents".to_vec()).unwrap();
-        assert_eq!(kind(PLAIN.open_blob(b"place", blob).unwrap_err()), refused);
-        let plain = PLAIN.open_file(b"place", set(&disk, "h", b"contents")).unwrap();
+        assert_eq!(kind(plain_seal().open_blob(b"place", blob).unwrap_err()), refused);
+        let plain = plain_seal().open_file(b"place", set(&disk, "h", b"contents")).unwrap();
         assert_eq!(plain.len().unwrap(), 8);
-        assert_eq!(PLAIN.open_blob(b"place", PLAIN.close_blob(b"x", b"a".to_vec()).unwrap()).unwrap(), b"a");
+        assert_eq!(
+            plain_seal().open_blob(b"place", plain_seal().close_blob(b"x", b"a".to_vec()).unwrap()).unwrap(),
+            b"a"
+        );
         let blob = seal().key_blob().unwrap();
         assert_eq!(check_key(&seal(), Some(blob.clone()), true), Ok(false));
         assert_eq!(check_key(&seal(), None, false), Ok(true));
-        assert_eq!(check_key(&PLAIN, None, true), Ok(false));
+        assert_eq!(check_key(&plain_seal(), None, true), Ok(false));
         assert_eq!(check_key(&seal(), None, true), Err(KeyProblem::NotEncrypted));
-        assert_eq!(check_key(&PLAIN, Some(blob.clone()), true), Err(KeyProblem::Missing));
+        assert_eq!(check_key(&plain_seal(), Some(blob.clone()), true), Err(KeyProblem::Missing));
         assert_eq!(check_key(&Seal::new(Some(&[8; 32]), "test"), Some(blob), true), Err(KeyProblem::Wrong));
     }
 }

@@ -1,6 +1,7 @@
 //! The assistant: an engine with notes, a store and prompts, shared by its jobs.
 
 use std::fmt;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,6 +19,7 @@ use crate::error::{BuildError, TaskError};
 use crate::gate::Gate;
 use crate::options::{AssistantOptions, JobOptions};
 use crate::store::{Hidden, Kept, Store, StoreError, names_with_index};
+use crate::tasks::draft_source;
 use crate::template::{Prompts, plain_text};
 
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
@@ -411,6 +413,18 @@ impl Assistant {
             cancel: job.cancel.clone(),
             ..GenerateOptions::default()
         }
+    }
+
+    /// Options of a generation with the sources and processors of the app, and drafts from texts.
+    pub(crate) fn last_generate_options(
+        &self,
+        job: &mut JobOptions,
+        texts: &[Vec<TokenId>],
+    ) -> GenerateOptions {
+        let mut generate = self.generate_options(job);
+        generate.sources = draft_source(texts).into_iter().chain(take(&mut job.sources)).collect();
+        generate.processors = take(&mut job.processors);
+        generate
     }
 
     pub(crate) fn context_len(&self) -> usize {

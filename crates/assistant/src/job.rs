@@ -164,6 +164,18 @@ pub(crate) struct Prompt {
     pub(crate) kept: Option<Kept>,
 }
 
+impl Prompt {
+    /// A prompt of a new session, with an answer.
+    pub(crate) fn new(
+        task: &'static str,
+        messages: Vec<Message>,
+        generate: GenerateOptions,
+        kept: Option<Kept>,
+    ) -> Self {
+        Self { messages, alternative: None, task, session: None, generate: Some(generate), kept }
+    }
+}
+
 /// An output.
 pub(crate) struct Written {
     pub(crate) session: Session,
@@ -227,16 +239,6 @@ struct Decoding<T> {
 
 impl<T> Job<T> {
     pub(crate) fn new(
-        assistant: &Assistant,
-        cancel: CancelToken,
-        priority: Priority,
-        prompt: Prompt,
-        step: impl Step<T> + 'static,
-    ) -> Self {
-        Self::from_parts(assistant, cancel, priority, prompt, Box::new(step))
-    }
-
-    pub(crate) fn from_parts(
         assistant: &Assistant,
         cancel: CancelToken,
         priority: Priority,

@@ -10,7 +10,7 @@ use crate::error::TaskError;
 use crate::fit::{Fitted, fit};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage};
-use crate::store::Kept;
+use crate::store::{Kept, n_common};
 use crate::template::Template;
 
 /// A prompt, and what it does not show.
@@ -52,10 +52,7 @@ impl Assistant {
         request: &str,
         room: usize,
     ) -> Result<Layout, TaskError> {
-        let message = |passages: &[Passage]| {
-            let passages: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
-            template.render(&passages, request)
-        };
+        let message = |passages: &[Passage]| template.render(&for_prompt(passages), request);
         let turns_of = |passages: &[Passage]| match before {
             [] => self.turns(message(passages)),
             _ => vec![Message::new(Role::User, message(passages))],
@@ -65,7 +62,7 @@ impl Assistant {
         if n_bare > room {
             return Err(TaskError::RequestTooLong { n_tokens: n_bare, room });
         }
-        let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
+        let for_prompt = for_prompt(passages);
         let mut passage_room = room - n_bare;
         loop {
             let fitted = fit(&for_prompt, passage_room, &|text: &str| self.count(text))?;
@@ -100,7 +97,7 @@ impl Assistant {
         let whole = self.encode_turns(&turns_of(shown))?;
         let start_of = |at: usize| -> Result<usize, TaskError> {
             let without = self.encode_turns(&turns_of(&shown[..at]))?;
-            Ok(whole.iter().zip(&without).take_while(|(a, b)| a == b).count())
+            Ok(n_common(&without, &whole))
         };
         for (at, passage) in shown.iter().enumerate() {
             let Some(note) = passage.source.as_ref().map(|source| &source.path) else { continue };
@@ -119,10 +116,7 @@ impl Assistant {
         request: &str,
         room: usize,
     ) -> Result<Layout, TaskError> {
-        let turns_of = |passages: &[Passage]| {
-            let for_prompt: Vec<PromptPassage<'_>> = passages.iter().map(Passage::for_prompt).collect();
-            self.turns(template.render(&for_prompt, request))
-        };
+        let turns_of = |passages: &[Passage]| self.turns(template.render(&for_prompt(passages), request));
         let turns = turns_of(passages);
         let n_tokens = self.count_turns(&turns)?;
         if n_tokens > room {
@@ -131,6 +125,10 @@ impl Assistant {
         let (first_start, starts) = self.starts(passages, turns_of)?;
         Ok(Layout { turns, shown: passages.to_vec(), starts, first_start, ..Layout::default() })
     }
+}
+
+fn for_prompt(passages: &[Passage]) -> Vec<PromptPassage<'_>> {
+    passages.iter().map(Passage::for_prompt).collect()
 }
 
 /// The shown parts of the passages, and the others.

@@ -1,13 +1,15 @@
 //! Deletions by processes that are killed at any point: the next start finishes what was begun, and no byte of a forgotten note is
 //! left in the index, answers, summaries or prefixes. The child processes are this test program, started again.
 
+#[path = "../../../index/tests/child_support/mod.rs"]
+mod child_support;
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use child_support::Child;
 use refrain_assistant::{AnswerRequest, Assistant, Forget, JobOptions, SummarizeRequest};
 use support::{Place, engine, options};
 
@@ -62,14 +64,7 @@ fn child() {
 }
 
 fn start(folder: &Path, first: u64) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .env(FIRST, first.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts")
+    Child::start(child_support::command("child").env(FOLDER, folder).env(FIRST, first.to_string()))
 }
 
 /// What a child said of its notes before it was killed.
@@ -81,30 +76,19 @@ struct Said {
 }
 
 /// Kills a child some time after a number of lines.
-fn kill(mut child: Child, n_lines: usize, longer: Duration) -> Said {
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+fn kill(child: Child, n_lines: usize, longer: Duration) -> Said {
     let mut said = Said::default();
-    let mut read = |line: std::io::Result<String>| {
-        let line = line.unwrap_or_default();
-        let mut words = line.split(' ');
-        let list = match words.next() {
-            Some("kept") => &mut said.kept,
-            Some("forgetting") => &mut said.forgetting,
-            Some("forgotten") => &mut said.forgotten,
+    child.kill(n_lines, longer, |line| {
+        let Some((word, number)) = line.split_once(' ') else { return false };
+        let list = match word {
+            "kept" => &mut said.kept,
+            "forgetting" => &mut said.forgetting,
+            "forgotten" => &mut said.forgotten,
             _ => return false,
         };
-        let number: Option<u64> = words.next().and_then(|word| word.parse().ok());
-        list.extend(number);
-        number.is_some()
-    };
-    let mut n_seen = 0;
-    while n_seen < n_lines {
-        n_seen += usize::from(read(lines.next().expect("the child goes on until it is killed")));
-    }
-    std::thread::sleep(longer);
-    child.kill().expect("runs");
-    lines.for_each(|line| _ = read(line));
-    child.wait().expect("ends");
+        list.push(number.parse().expect("a number"));
+        true
+    });
     said
 }
 

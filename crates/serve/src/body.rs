@@ -17,16 +17,16 @@ use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult, ErrorKind};
 use crate::metrics::add;
 use crate::queue::Place;
-use crate::wire::json;
+use crate::wire;
 
 /// A JSON response.
-pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
-    json_text(status, value.to_string())
+pub(crate) fn json(value: &Value) -> Response {
+    json_text(value.to_string())
 }
 
 /// A response whose text is JSON.
-pub(crate) fn json_text(status: StatusCode, text: impl IntoResponse) -> Response {
-    let mut response = (status, text).into_response();
+pub(crate) fn json_text(text: impl IntoResponse) -> Response {
+    let mut response = text.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -50,7 +50,7 @@ pub(crate) async fn read<T: Send + 'static>(
         let preparing = app.preparing().await;
         let parse = move || {
             let _preparing = preparing;
-            let value = json::read(&bytes, their_app.limits().json_values)?;
+            let value = wire::json::read(&bytes, their_app.limits().json_values)?;
             drop(bytes);
             // The place goes along, so that the work of clients that go away is bounded too. It keeps the share of bytes: the request has
             // the texts of the body until it ends.

@@ -10,8 +10,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use refrain::{ErrorKind as Kind, GenerateError};
 use refrain_grammar::GrammarError;
-use serde_json::json;
 use thiserror::Error;
+
+use crate::body::json;
 
 /// A server cannot start, or its listener has failed.
 #[derive(Debug, Error)]
@@ -220,34 +221,38 @@ impl ApiError {
         Self { retry_after: Some(retry_after), ..error.with_code("queue_full") }
     }
 
-    /// All connections are taken.
-    pub(crate) fn no_connection(n_connections: usize) -> Self {
-        let message = format!("all {n_connections} connections are taken");
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
-        Self { retry_after: Some(1), ..error.with_code("connections") }
-    }
-
     pub(crate) fn server(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message)
     }
 
+    /// Something has panicked.
+    pub(crate) fn bug() -> Self {
+        Self::server("a bug in this server")
+    }
+
+    fn unavailable(code: &'static str, message: impl Into<String>, retry_after: Option<u32>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
+        Self { retry_after, ..error.with_code(code) }
+    }
+
+    /// All connections are taken.
+    pub(crate) fn no_connection(n_connections: usize) -> Self {
+        Self::unavailable("connections", format!("all {n_connections} connections are taken"), Some(1))
+    }
+
     /// The request was stopped: its client has gone, or the server stops.
     pub(crate) fn stopped() -> Self {
-        let message = "the request was stopped because the server stops";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message).with_code("stopped")
+        Self::unavailable("stopped", "the request was stopped because the server stops", None)
     }
 
     /// The memory budget has no room for the request's model.
     pub(crate) fn no_memory(message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
-        Self { retry_after: Some(5), ..error.with_code("models_memory") }
+        Self::unavailable("models_memory", message, Some(5))
     }
 
     /// The request has waited too long for its computation.
     pub(crate) fn waited_too_long() -> Self {
-        let error =
-            Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, "the request has waited too long");
-        Self { retry_after: Some(30), ..error.with_code("queue_time") }
+        Self::unavailable("queue_time", "the request has waited too long", Some(30))
     }
 
     pub(crate) fn with_param(self, param: impl Into<String>) -> Self {
@@ -266,7 +271,7 @@ impl ApiError {
     /// The body: `{"error": {"message", "type", "param", "code"}}`.
     pub(crate) fn body(&self) -> serde_json::Value {
         let Self { kind, message, param, code, .. } = self;
-        json!({ "error": { "message": message, "type": kind.name(), "param": param, "code": code } })
+        serde_json::json!({ "error": { "message": message, "type": kind.name(), "param": param, "code": code } })
     }
 
     /// An error of the engine, for the field of the request that has the text. Messages of tokenizers and templates might repeat text of
@@ -328,10 +333,8 @@ impl ApiError {
 
     /// A schema or another grammar is refused. The reason names keywords of the schema, which are no text of a prompt.
     pub(crate) fn of_grammar(error: &GrammarError, param: &str) -> Self {
-        if let GrammarError::Busy { reason } = error {
-            return Self::busy(brief(reason), GRAMMAR_RETRY_SECONDS);
-        }
         match error {
+            GrammarError::Busy { reason } => return Self::busy(brief(reason), GRAMMAR_RETRY_SECONDS),
             GrammarError::Schema { pointer: Some(pointer), reason } => {
                 Self::field(param, format!("the schema is refused at `{pointer}`: {}", brief(reason)))
             }
@@ -354,9 +357,9 @@ fn brief(reason: &str) -> String {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, self.body().to_string()).into_response();
+        let mut response = json(&self.body());
+        *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -39,6 +38,7 @@ pub enum ModelKind {
 }
 
 /// A loaded model with the defaults of its requests.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Loaded {
     /// The engine.
@@ -50,18 +50,6 @@ pub struct Loaded {
     /// The assistant of this engine, for tasks over notes. It should have the gate of [`Models::gate`].
     pub assistant: Option<Assistant>,
     kept: Option<Box<dyn Any + Send + Sync>>,
-}
-
-impl fmt::Debug for Loaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, sampling, session, assistant, kept: _ } = self;
-        f.debug_struct("Loaded")
-            .field("engine", engine)
-            .field("sampling", sampling)
-            .field("session", session)
-            .field("assistant", assistant)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Loaded {

@@ -76,7 +76,7 @@ impl ChatDate {
     }
 
     /// Python's `strftime` with English names. Unknown directives are written unchanged.
-    pub(super) fn format(&self, format: &str) -> String {
+    pub fn format(&self, format: &str) -> String {
         let (hour, minute, second) = (self.seconds / 3600, self.seconds / 60 % 60, self.seconds % 60);
         let (month, weekday) = (MONTHS[self.month], DAYS[self.weekday]);
         let mut out = String::new();

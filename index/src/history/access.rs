@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 
 use super::changes::put_file;
 use super::context::{Context, write};
-use super::disk::Disk;
+use super::disk::SealedDisk;
 use super::error::{HistoryError, io_error};
 use super::inbox::Inbox;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
@@ -16,6 +16,7 @@ use super::log::read_all;
 use super::namespace::{NAMESPACES_MAX, Namespace, Namespaces};
 use super::pulled::{fleet_namespaces, read_pulled};
 use super::report::LeftOut;
+use crate::disk_file::if_there;
 use crate::seal::{KEY_FILE, check_key, is_before_key};
 
 /// The role of this process.
@@ -83,7 +84,10 @@ pub(super) fn enter(
     }
 }
 
-fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
+fn lock_to_write(
+    disk: &SealedDisk,
+    folder: &Path,
+) -> Result<Option<Box<dyn Any + Send + Sync>>, HistoryError> {
     // The named folder too: in one of another user, everything could be exchanged.
     for folder in folder.parent().into_iter().chain([folder]) {
         disk.create_dir(folder).map_err(io_error("create", folder))?;
@@ -93,7 +97,7 @@ fn lock_to_write(disk: &dyn Disk, folder: &Path) -> Result<Option<Box<dyn Any + 
 }
 
 /// Compares the key with the folder. Returns whether the history is new, and its writer is to note the key.
-fn check_store_key(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
+fn check_store_key(disk: &SealedDisk, folder: &Path) -> Result<bool, HistoryError> {
     // Before the key is read: it is written first.
     // What is no folder is reported by the lock.
     let is_none =
@@ -111,7 +115,7 @@ fn check_store_key(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError>
         .map_err(|problem| HistoryError::Key { path: folder.to_owned(), problem })
 }
 
-fn note_key(disk: &dyn Disk, folder: &Path) -> Result<(), HistoryError> {
+fn note_key(disk: &SealedDisk, folder: &Path) -> Result<(), HistoryError> {
     let path = folder.join(KEY_FILE);
     let blob = disk.seal().key_blob().map_err(io_error("encrypt", &path))?;
     put_file(disk, &path, |file| file.write_at(&blob, 0)).map(drop)
@@ -157,14 +161,14 @@ fn load_to_write(
 
 fn load_to_read(context: &Context, folder: &Path, key: HistoryKey) -> Result<Loaded, HistoryError> {
     let disk = context.disk();
-    let names = match disk.list(folder) {
+    let names = match if_there(disk.list(folder)).map_err(io_error("read", folder))? {
+        Some(names) => names,
         // A model without answers, in a folder of histories.
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        None => {
             let parent = folder.parent().expect("a model's folder lies in another");
             disk.list(parent).map_err(io_error("read", parent))?;
             Vec::new()
         }
-        names => names.map_err(io_error("read", folder))?,
     };
     // Read before the logs: a response that the writer moves meanwhile is then found twice and counted once.
     let mut handed_in = Inbox { disk, folder, key }.read()?;

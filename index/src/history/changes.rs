@@ -4,16 +4,13 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::disk::{Disk, PARTIAL};
+use super::disk::{PARTIAL, SealedDisk};
 use super::error::{HistoryError, io_error};
-use crate::disk_file::DiskFile;
+use crate::disk_file::{DiskFile, if_there};
 
 /// Removes a file, if it exists.
-pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), HistoryError> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
-        _ => Ok(()),
-    }
+pub(super) fn remove(disk: &SealedDisk, path: &Path) -> Result<(), HistoryError> {
+    if_there(disk.remove_file(path)).map(drop).map_err(io_error("remove", path))
 }
 
 /// Prefix of the names of damaged files that were set aside. No other file of the history has this prefix.
@@ -21,7 +18,7 @@ pub(super) const ASIDE: &str = "damaged.";
 
 /// Renames a damaged file, so that no part of the history reads it. The folder is not synced: after a crash the file
 /// may have its old name, and its damage is detected again.
-pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, HistoryError> {
+pub(super) fn set_aside(disk: &SealedDisk, path: &Path) -> Result<PathBuf, HistoryError> {
     let mut name = OsString::from(ASIDE);
     name.push(path.file_name().expect("files of the store have names"));
     let aside = path.with_file_name(name);
@@ -32,7 +29,7 @@ pub(super) fn set_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, History
 /// Writes a whole file at `path`, durably. After an error, the old state is kept, with two exceptions: a file ending
 /// in [`PARTIAL`] may remain if its removal fails too, and the new file is in place if only the folder's sync failed.
 pub(super) fn put_file(
-    disk: &dyn Disk,
+    disk: &SealedDisk,
     path: &Path,
     write: impl FnOnce(&dyn DiskFile) -> io::Result<()>,
 ) -> Result<Box<dyn DiskFile>, HistoryError> {
@@ -55,10 +52,9 @@ pub(super) fn put_file(
 }
 
 /// Removes a folder with its files, durably. `false` if it does not exist.
-pub(super) fn remove_files(disk: &dyn Disk, folder: &Path) -> Result<bool, HistoryError> {
-    let names = match disk.list(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        names => names.map_err(io_error("read", folder))?,
+pub(super) fn remove_files(disk: &SealedDisk, folder: &Path) -> Result<bool, HistoryError> {
+    let Some(names) = if_there(disk.list(folder)).map_err(io_error("read", folder))? else {
+        return Ok(false);
     };
     for name in &names {
         let path = folder.join(name);

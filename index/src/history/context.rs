@@ -1,33 +1,33 @@
 //! The parts of a store that all its namespaces use.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::cache::PageCache;
-use super::disk::Disk;
+use super::disk::SealedDisk;
 use super::error::HistoryError;
 use super::options::HistoryOptions;
 use super::segment::Segment;
+use crate::disk_file::if_there;
 
 /// The data shared by all parts of a store.
 #[derive(Debug)]
 pub(super) struct Context {
-    disk: Box<dyn Disk>,
+    disk: SealedDisk,
     pub(super) options: HistoryOptions,
     cache: Mutex<PageCache>,
     stopped: AtomicBool,
 }
 
 impl Context {
-    pub(super) fn new(disk: Box<dyn Disk>, options: HistoryOptions) -> Self {
+    pub(super) fn new(disk: SealedDisk, options: HistoryOptions) -> Self {
         let cache = Mutex::new(PageCache::new(options.cache_bytes));
         Self { disk, options, cache, stopped: AtomicBool::new(false) }
     }
 
-    pub(super) fn disk(&self) -> &dyn Disk {
-        &*self.disk
+    pub(super) fn disk(&self) -> &SealedDisk {
+        &self.disk
     }
 
     /// The cache contains only pages, each complete or absent, so a panic in another thread does no harm.
@@ -51,10 +51,7 @@ impl Context {
     /// Removes files that must not count after a later step has failed. If the removal fails too, the store stops,
     /// and the next open decides which files count.
     pub(super) fn undo(&self, folder: &Path, paths: &[PathBuf]) {
-        let removed = paths.iter().try_for_each(|path| match self.disk.remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
+        let removed = paths.iter().try_for_each(|path| if_there(self.disk.remove_file(path)).map(drop));
         if removed.and_then(|()| self.disk.sync_dir(folder)).is_err() {
             self.stop();
         }

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use refrain_files::open_regular;
 
 use crate::disk_file::DiskFile;
-use crate::seal::{self, Seal};
+use crate::seal::Seal;
 use refrain_files::replace;
 
 /// A file system.
@@ -44,11 +45,6 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// Stores the time of a file's use. Errors are ignored.
     fn set_time(&self, path: &Path, time: SystemTime);
 
-    /// Encrypts the contents of files. The disk itself does not: their writers do.
-    fn seal(&self) -> &Seal {
-        &seal::PLAIN
-    }
-
     /// The time of a file's last use or write, in s since 1970.
     fn used_at(&self, path: &Path) -> io::Result<u64> {
         let (_, time) = self.stat(path)?;
@@ -74,72 +70,24 @@ pub(crate) enum Kind {
 /// Suffix of files that are being written and will be renamed. The writer removes those left by a crash.
 pub(crate) const PARTIAL: &str = ".partial";
 
-/// A file system for files that are encrypted.
+/// A file system, and the encryption of its files. The disk itself does not encrypt: the writers of files do.
 #[derive(Debug)]
 pub(super) struct SealedDisk {
     pub(super) disk: Box<dyn Disk>,
     pub(super) seal: Seal,
 }
 
-impl Disk for SealedDisk {
-    fn seal(&self) -> &Seal {
+impl SealedDisk {
+    pub(super) fn seal(&self) -> &Seal {
         &self.seal
     }
+}
 
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.create_dir(path)
-    }
+impl Deref for SealedDisk {
+    type Target = dyn Disk;
 
-    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(path)
-    }
-
-    fn list_kind(&self, path: &Path, kind: Kind) -> io::Result<Vec<String>> {
-        self.disk.list_kind(path, kind)
-    }
-
-    fn remove_all(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_all(path)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.disk.open(path)
-    }
-
-    fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.disk.open_to_write(path)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        self.disk.create(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_file(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.disk.sync_dir(path)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        self.disk.lock(path)
-    }
-
-    fn stat(&self, path: &Path) -> io::Result<(u64, SystemTime)> {
-        self.disk.stat(path)
-    }
-
-    fn set_time(&self, path: &Path, time: SystemTime) {
-        self.disk.set_time(path, time);
+    fn deref(&self) -> &Self::Target {
+        &*self.disk
     }
 }
 

@@ -14,7 +14,6 @@
 //! a forgotten answer takes all lists of its namespace with it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use refrain::drafting::EchoConfig;
@@ -23,10 +22,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::HistoryError;
 use super::changes::{put_file, remove, set_aside};
-use super::disk::Disk;
+use super::disk::SealedDisk;
 use super::error::{io_error, read_error};
 use super::log::{read_all, u32_at, u64_at};
 use super::report::LeftOut;
+use crate::disk_file::if_there;
 use crate::seal::{self, PART_BYTES};
 
 /// The name of the file. Names of logs and segments have a number.
@@ -89,7 +89,7 @@ impl Kept {
     /// A damaged file cannot be set aside, or the file cannot be opened for a reason that [`LeftOut`] does not know.
     pub(super) fn read(
         &mut self,
-        disk: &dyn Disk,
+        disk: &SealedDisk,
         writes: bool,
         now: u64,
     ) -> Result<Option<LeftOut>, HistoryError> {
@@ -110,7 +110,7 @@ impl Kept {
     }
 
     /// Whether the file is another than the one that was read or written.
-    pub(super) fn is_changed(&self, disk: &dyn Disk) -> bool {
+    pub(super) fn is_changed(&self, disk: &SealedDisk) -> bool {
         read_sum(disk, &self.path) != self.sum
     }
 
@@ -119,7 +119,7 @@ impl Kept {
     ///
     /// # Errors
     /// The old file is kept. The next call tries again.
-    pub(super) fn write(&mut self, disk: &dyn Disk, oldest: u64, now: u64) -> Result<(), HistoryError> {
+    pub(super) fn write(&mut self, disk: &SealedDisk, oldest: u64, now: u64) -> Result<(), HistoryError> {
         if self.is_blocked {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Kept {
     ///
     /// # Errors
     /// Nothing has changed, or the file may come back after a crash.
-    pub(super) fn forget(&mut self, disk: &dyn Disk, now: u64) -> Result<(), HistoryError> {
+    pub(super) fn forget(&mut self, disk: &SealedDisk, now: u64) -> Result<(), HistoryError> {
         remove_echo(disk, self.path.parent().expect("files of the store lie in a folder"))?;
         self.forget_lists(now);
         Ok(())
@@ -162,29 +162,27 @@ impl Kept {
 }
 
 /// Removes the file of a namespace's folder, durably.
-pub(super) fn remove_echo(disk: &dyn Disk, folder: &Path) -> Result<(), HistoryError> {
+pub(super) fn remove_echo(disk: &SealedDisk, folder: &Path) -> Result<(), HistoryError> {
     let path = folder.join(NAME);
-    match disk.stat(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        _ => {
-            remove(disk, &path)?;
-            disk.sync_dir(folder).map_err(io_error("sync", folder))
-        }
+    if matches!(if_there(disk.stat(&path)), Ok(None)) {
+        return Ok(());
     }
+    remove(disk, &path)?;
+    disk.sync_dir(folder).map_err(io_error("sync", folder))
 }
 
 /// Reads and checks the file of a namespace's folder.
-pub(super) fn verify_echo(disk: &dyn Disk, folder: &Path, owner: u64) -> Result<(), HistoryError> {
+pub(super) fn verify_echo(disk: &SealedDisk, folder: &Path, owner: u64) -> Result<(), HistoryError> {
     read_echo(disk, &folder.join(NAME), owner).map(drop)
 }
 
 /// The length of the file of a namespace's folder; 0 without one.
-pub(super) fn echo_bytes(disk: &dyn Disk, folder: &Path) -> u64 {
+pub(super) fn echo_bytes(disk: &SealedDisk, folder: &Path) -> u64 {
     disk.stat(&folder.join(NAME)).map_or(0, |(bytes, _)| bytes)
 }
 
 /// The sum of a file's header; `None` if there is none.
-fn read_sum(disk: &dyn Disk, path: &Path) -> Option<u64> {
+fn read_sum(disk: &SealedDisk, path: &Path) -> Option<u64> {
     let mut sum = [0; 8];
     disk.open(path).ok()?.read_at(&mut sum, HEADER_BYTES as u64 - 8).ok()?;
     Some(u64::from_le_bytes(sum))
@@ -194,11 +192,8 @@ fn read_sum(disk: &dyn Disk, path: &Path) -> Option<u64> {
 ///
 /// # Errors
 /// The file cannot be read, is longer than any valid one, has another version, belongs elsewhere, or is damaged.
-fn read_echo(disk: &dyn Disk, path: &Path, owner: u64) -> Result<Option<Contents>, HistoryError> {
-    let file = match disk.open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(io_error("open", path))?,
-    };
+fn read_echo(disk: &SealedDisk, path: &Path, owner: u64) -> Result<Option<Contents>, HistoryError> {
+    let Some(file) = if_there(disk.open(path)).map_err(io_error("open", path))? else { return Ok(None) };
     let bytes = read_all(&*file, path, BYTES_MAX + PART_BYTES as u64 + 8)?;
     let sum = bytes.get(HEADER_BYTES - 8..HEADER_BYTES).map(|sum| u64_at(sum, 0));
     let bytes = disk.seal().open_blob(&sealed(owner), bytes).map_err(read_error(path))?;

@@ -32,6 +32,43 @@ fn open(disk: &MemDisk, options: HistoryOptions) -> Result<HistoryLog, HistoryEr
     HistoryLog::open_on(Box::new(disk.clone()), Path::new("history"), KEY, options)
 }
 
+/// The store, with every append synced.
+#[track_caller]
+fn opened(disk: &MemDisk) -> HistoryLog {
+    open(disk, options(SyncPolicy::Always)).unwrap()
+}
+
+fn is_segment(path: &Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with("segment-")
+}
+
+fn is_log(path: &Path) -> bool {
+    path.file_name().unwrap().to_str().unwrap().starts_with("log-")
+}
+
+fn path_of(disk: &MemDisk, is_kind: fn(&Path) -> bool) -> PathBuf {
+    disk.paths().into_iter().find(|path| is_kind(path)).unwrap()
+}
+
+/// Flips bits of one byte of a file. Returns its new bytes.
+fn flip(disk: &MemDisk, path: &Path, at: usize, bits: u8) -> Vec<u8> {
+    let mut bytes = disk.contents(path);
+    bytes[at] ^= bits;
+    disk.put(path, &bytes);
+    bytes
+}
+
+/// Tokens that no other response has.
+fn secret() -> Vec<TokenId> {
+    (0..6).map(|i| TokenId(0xdead_0000 + i)).collect()
+}
+
+/// The number of files with tokens of [`secret`].
+fn n_with_secret(disk: &MemDisk) -> usize {
+    let is_in = |bytes: &[u8]| bytes.windows(4).any(|window| window[2..] == [0xad, 0xde] && window[1] == 0);
+    disk.paths().iter().filter(|path| is_in(&disk.contents(path))).count()
+}
+
 type Records = BTreeMap<RecordId, (String, Vec<TokenId>)>;
 
 /// The expected contents of the store.
@@ -250,7 +287,7 @@ fn an_error_at_every_operation_is_reported_and_survived() {
 #[test]
 fn after_a_failed_sync_nothing_is_written_until_a_reopen() {
     let disk = MemDisk::default();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     let kept = log.append("a", &tokens(1)).unwrap();
     // An append writes, then syncs.
     disk.fail(Some(Fails::Once(1)));
@@ -261,7 +298,7 @@ fn after_a_failed_sync_nothing_is_written_until_a_reopen() {
     assert!(matches!(log.forget(kept), Err(HistoryError::Stopped)));
     assert!(matches!(log.maintain(), Err(HistoryError::Stopped)));
     drop(log);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     assert_eq!(log.list().iter().map(|info| info.record).collect::<Vec<_>>(), [kept]);
     log.append("a", &tokens(4)).unwrap();
 }
@@ -269,7 +306,7 @@ fn after_a_failed_sync_nothing_is_written_until_a_reopen() {
 #[test]
 fn a_full_disk_is_an_error_until_there_is_room() {
     let disk = MemDisk::default();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     let mut known = Known::default();
     let (mut i, mut n_full) = (0, 0);
     // Capacity grows in small steps, so that every kind of write reaches the end of the disk.
@@ -294,7 +331,7 @@ fn a_full_disk_is_an_error_until_there_is_room() {
     }
     assert!(n_full > 20 && known.held.len() > 20, "{n_full} of {i}");
     drop(log);
-    known.check(&open(&disk, options(SyncPolicy::Always)).unwrap(), false, "full, opened again");
+    known.check(&opened(&disk), false, "full, opened again");
 }
 
 /// Files of a store with a log, a frozen segment and a merged one.
@@ -304,7 +341,7 @@ fn small_store(disk: &MemDisk) -> Known {
 
 /// The same, on request with lists of echo.
 fn small_store_with(disk: &MemDisk, echoes: bool) -> Known {
-    let log = open(disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(disk);
     let mut known = Known::default();
     if echoes {
         (0..3).for_each(|_| known.learn(&log, "a"));
@@ -340,7 +377,7 @@ fn check_bits(step: usize) {
     let files: Vec<(PathBuf, Vec<u8>)> =
         disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path))).collect();
     for (path, whole) in &files {
-        let is_log = path.file_name().unwrap().to_str().unwrap().starts_with("log-");
+        let is_log = is_log(path);
         for bit in 0..whole.len() * 8 {
             if !is_log && bit >= 72 * 8 && bit % step != 0 {
                 continue;
@@ -354,7 +391,7 @@ fn check_bits(step: usize) {
             check_damaged(&disk, &known, path, &flipped, &format!("{}, bit {bit}", path.display()));
         }
     }
-    known.check(&open(&disk, options(SyncPolicy::Always)).unwrap(), false, "whole again");
+    known.check(&opened(&disk), false, "whole again");
 }
 
 fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case: &str) {
@@ -372,9 +409,8 @@ fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case:
     for info in &listed {
         assert_eq!(log.tokens(info.record).unwrap().as_ref(), Some(&known.held[&info.record].1), "{case}");
     }
-    let is_segment = path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
     let n_lost = known.held.len() - listed.len();
-    let n_in_file = if is_segment { known.held.len() - 1 } else { 1 };
+    let n_in_file = if is_segment(path) { known.held.len() - 1 } else { 1 };
     assert!(n_lost <= n_in_file, "{case}: {n_lost} responses are lost");
     let mut source = log.source("a");
     for info in &listed {
@@ -386,7 +422,7 @@ fn check_damaged(disk: &MemDisk, known: &Known, path: &Path, bytes: &[u8], case:
     }
     drop((source, log));
     // The notice appears once, and nothing else is lost.
-    let log = open(disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(disk);
     assert_eq!((log.left_out(), log.list()), (vec![], listed), "{case}");
 }
 
@@ -400,11 +436,9 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
     disk.crash(Crash::KeepsAll);
     for path in disk.paths() {
         let whole = disk.contents(&path);
-        let mut flipped = whole.clone();
         // Offset in the header of both logs and segments.
-        flipped[9] ^= 4;
-        disk.put(&path, &flipped);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let flipped = flip(&disk, &path, 9, 4);
+        let log = opened(&disk);
         let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
         assert_eq!((&left_out.path, left_out.offset), (&path, 0));
         assert_eq!(left_out.reason, LeftOutReason::Damaged("the header's checksum"));
@@ -414,14 +448,13 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
         assert_eq!((dropped.len(), &dropped[0].path), (1, &path), "{dropped:?}");
         assert!(!disk.paths().contains(&aside));
         assert_eq!(log.repair().unwrap(), []);
-        let is_log = path.file_name().unwrap().to_str().unwrap().starts_with("log-");
         let n_lost = known.held.len() - log.list().len();
-        assert_eq!(n_lost == 0, is_log, "the records of a log say where they belong");
+        assert_eq!(n_lost == 0, is_log(&path), "the records of a log say where they belong");
         for info in log.list() {
             assert_eq!(log.tokens(info.record).unwrap().as_ref(), Some(&known.held[&info.record].1));
         }
         drop(log);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let log = opened(&disk);
         assert_eq!(log.left_out(), []);
         drop(log);
         disk.put(&path, &whole);
@@ -432,12 +465,9 @@ fn a_repair_drops_what_is_damaged_and_nothing_else() {
 fn with_bad_page(disk: &MemDisk) -> (Known, PathBuf) {
     let known = small_store(disk);
     disk.crash(Crash::KeepsAll);
-    let is_segment = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
-    let path = disk.paths().iter().find(is_segment).unwrap().clone();
-    let mut bytes = disk.contents(&path);
+    let path = path_of(disk, is_segment);
     // Beyond the header and the text, because drafts do not read the text.
-    bytes[2 * 4096] ^= 1;
-    disk.put(&path, &bytes);
+    flip(disk, &path, 2 * 4096, 1);
     (known, path)
 }
 
@@ -458,9 +488,9 @@ fn a_page_that_goes_bad_silences_its_segment_until_it_is_written_anew() {
     }
     let disk = MemDisk::default();
     let (known, path) = with_bad_page(&disk);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     // Another process detects the same damage but cannot repair it.
-    let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let reader = opened(&disk);
     for log in [&log, &reader] {
         draft_all(log);
         let stats = log.stats();
@@ -488,8 +518,6 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
     if encrypts() {
         return;
     }
-    let is_segment =
-        |path: &&std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("segment-");
     for page in 1..4 {
         let disk = MemDisk::default();
         let log =
@@ -501,11 +529,8 @@ fn a_repair_keeps_the_responses_that_can_be_read() {
         let n_before = known.held.len();
         log.append("a", &[TokenId(5); 1 << 12]).unwrap();
         drop(log);
-        let path = disk.paths().iter().find(is_segment).unwrap().clone();
-        let mut bytes = disk.contents(&path);
-        bytes[page * 4096 + 7] ^= 0x10;
-        disk.put(&path, &bytes);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let bytes = flip(&disk, &path_of(&disk, is_segment), page * 4096 + 7, 0x10);
+        let log = opened(&disk);
         let dropped = log.repair().unwrap();
         assert_eq!((dropped[0].offset, dropped[0].bytes, dropped.len()), (page as u64 * 4096, 4096, 1));
         assert!(!disk.paths().iter().any(|path| disk.contents(path) == bytes), "dropped for good");
@@ -538,7 +563,7 @@ fn files_that_are_not_for_this_program_are_left_where_they_are() {
     let kind = path.file_name().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
     let foreign = path.with_file_name(format!("{kind}-900"));
     disk.put(&foreign, &bytes);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     let [left_out] = &log.left_out()[..] else { panic!("{:?}", log.left_out()) };
     assert_eq!((&left_out.path, &left_out.reason), (&foreign, &LeftOutReason::Misplaced));
     known.check(&log, false, "beside a foreign file");
@@ -550,7 +575,7 @@ fn files_that_are_not_for_this_program_are_left_where_they_are() {
 #[test]
 fn there_is_an_end_to_namespaces() {
     let disk = MemDisk::default();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     for i in 0..HistoryLog::NAMESPACES_MAX {
         log.append(&format!("n{i}"), &[]).unwrap();
     }
@@ -558,16 +583,16 @@ fn there_is_an_end_to_namespaces() {
     log.forget_namespace("n5").unwrap();
     log.append("one more", &[]).unwrap();
     drop(log);
-    assert_eq!(open(&disk, options(SyncPolicy::Always)).unwrap().stats().namespaces.len(), 1024);
+    assert_eq!(opened(&disk).stats().namespaces.len(), 1024);
 }
 
 #[test]
 fn one_writes_and_the_others_hand_in() {
     let disk = MemDisk::default();
-    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let writer = opened(&disk);
     let mut known = Known::default();
     known.append(&writer, "a", tokens(1));
-    let guests = [(); 2].map(|()| open(&disk, options(SyncPolicy::Always)).unwrap());
+    let guests = [(); 2].map(|()| opened(&disk));
     for (i, guest) in (2..).zip(&guests) {
         assert!(matches!(guest.access(), Access::HandIn));
         guest.refresh().unwrap();
@@ -635,7 +660,7 @@ fn a_crash_at_every_operation_of_two_processes_loses_nothing() {
     let mut known = Known::default();
     scenario_of_two(&disk, &mut known);
     assert_eq!((known.n_failed, known.held.len(), known.forgotten.len()), (0, 25, 2));
-    known.check(&open(&disk, options(SyncPolicy::Always)).unwrap(), false, "without faults");
+    known.check(&opened(&disk), false, "without faults");
     for at in 0..disk.n_ops() {
         for crash in [Some(Crash::KeepsAll), Some(Crash::LosesUnsynced), Some(Crash::Tears), None] {
             let case = format!("{crash:?} at operation {at}");
@@ -665,9 +690,9 @@ fn a_folder_that_cannot_be_written_is_read() {
     let disk = MemDisk::default();
     let known = small_store(&disk);
     disk.crash(Crash::KeepsAll);
-    let segment = disk.paths().into_iter().find(|path| path.to_str().unwrap().contains("segment-")).unwrap();
+    let segment = path_of(&disk, is_segment);
     disk.set_read_only();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     assert!(matches!(log.access(), Access::Read { .. }));
     known.check(&log, false, "read only");
     let mut anchors = Vec::new();
@@ -680,10 +705,8 @@ fn a_folder_that_cannot_be_written_is_read() {
     log.maintain().unwrap();
     drop(log);
     // Damage is reported, and nothing is changed.
-    let mut bytes = disk.contents(&segment);
-    bytes[9] ^= 4;
-    disk.put(&segment, &bytes);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    flip(&disk, &segment, 9, 4);
+    let log = opened(&disk);
     assert!(log.left_out()[0].path == segment && log.left_out()[0].aside.is_none(), "{:?}", log.left_out());
     assert!(!log.list().is_empty());
 }
@@ -695,7 +718,7 @@ fn folder_of(namespace: &str) -> PathBuf {
 #[test]
 fn a_namespace_that_cannot_be_read_is_left_out() {
     let disk = MemDisk::default();
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     let mut known = Known::default();
     for (i, namespace) in (0..).zip(["a", "b", "c"]) {
         known.append(&log, namespace, tokens(i));
@@ -704,9 +727,9 @@ fn a_namespace_that_cannot_be_read_is_left_out() {
     let of_b = *known.held.keys().nth(1).unwrap();
     let of_b = known.held.remove_entry(&of_b).unwrap();
     disk.set_unreadable(vec![folder_of("b")]);
-    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let writer = opened(&disk);
     assert!(matches!(writer.access(), Access::Write), "{:?}", writer.access());
-    let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let reader = opened(&disk);
     assert!(matches!(reader.access(), Access::HandIn), "{:?}", reader.access());
     for log in [&writer, &reader] {
         known.check(log, false, "without `b`");
@@ -731,8 +754,8 @@ fn a_namespace_that_cannot_be_read_is_left_out() {
 #[test]
 fn a_namespace_that_fails_does_not_hold_up_the_hand_ins_of_others() {
     let disk = MemDisk::default();
-    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-    let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let writer = opened(&disk);
+    let guest = opened(&disk);
     let mut known = Known::default();
     let of_a = guest.append("a", &tokens(1)).unwrap();
     (2..4).for_each(|i| known.append(&guest, "b", tokens(i)));
@@ -756,8 +779,8 @@ fn a_namespace_that_fails_does_not_hold_up_the_hand_ins_of_others() {
 fn what_is_forgotten_does_not_come_back_from_a_hand_in() {
     let check = |fails: Option<Fails>| {
         let disk = MemDisk::default();
-        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-        let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let writer = opened(&disk);
+        let guest = opened(&disk);
         let mut known = Known::default();
         known.append(&guest, "a", tokens(1));
         known.append(&guest, "b", tokens(2));
@@ -767,7 +790,7 @@ fn what_is_forgotten_does_not_come_back_from_a_hand_in() {
         let n_ops = disk.n_ops();
         disk.fail(None);
         drop(writer);
-        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let writer = opened(&disk);
         writer.maintain().unwrap();
         known.check(&writer, false, &format!("{fails:?}"));
         n_ops
@@ -783,8 +806,8 @@ fn a_full_disk_refuses_a_hand_in_and_keeps_the_others() {
         return;
     }
     let disk = MemDisk::default();
-    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-    let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let writer = opened(&disk);
+    let guest = opened(&disk);
     let mut known = Known::default();
     known.append(&guest, "a", tokens(1));
     for room in 0..110 {
@@ -811,9 +834,9 @@ fn a_response_with_the_id_of_another_is_kept_too() {
         return;
     }
     let disk = MemDisk::default();
-    let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let writer = opened(&disk);
     let folder = Path::new("history").join(KEY.to_string());
-    let inbox = super::inbox::Inbox { disk: &disk, folder: &folder, key: KEY };
+    let inbox = super::inbox::Inbox { disk: &disk.plain(), folder: &folder, key: KEY };
     for frozen in [false, true] {
         let id = writer.append("a", &tokens(1)).unwrap();
         if frozen {
@@ -825,7 +848,7 @@ fn a_response_with_the_id_of_another_is_kept_too() {
             inbox.put("a", &super::log::Record { id, tokens: tokens.into() }).unwrap();
         }
         // A reader has both, before the writer has moved them.
-        let reader = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let reader = opened(&disk);
         assert!(matches!(reader.access(), Access::HandIn));
         assert_eq!(reader.tokens(id).unwrap(), Some(tokens(1)));
         let of_reader = reader.list().into_iter().map(|info| reader.tokens(info.record).unwrap());
@@ -849,23 +872,17 @@ fn what_is_forgotten_is_in_no_file() {
     if encrypts() {
         return;
     }
-    let secret: Vec<TokenId> = (0..6).map(|i| TokenId(0xdead_0000 + i)).collect();
-    let holds = |disk: &MemDisk| {
-        let is_in =
-            |bytes: &[u8]| bytes.windows(4).any(|window| window[2..] == [0xad, 0xde] && window[1] == 0);
-        disk.paths().iter().filter(|path| is_in(&disk.contents(path))).count()
-    };
     // In the log, in a segment, in a merged segment.
     for n_later in [0, 4, 30] {
         for whole_namespace in [false, true] {
             let disk = MemDisk::default();
-            let log = open(&disk, options(SyncPolicy::Always)).unwrap();
-            let id = log.append("a", &secret).unwrap();
+            let log = opened(&disk);
+            let id = log.append("a", &secret()).unwrap();
             for i in 0..n_later {
                 log.append("a", &tokens(i)).unwrap();
             }
             log.maintain().unwrap();
-            assert_eq!(holds(&disk), 1, "{n_later}");
+            assert_eq!(n_with_secret(&disk), 1, "{n_later}");
             if whole_namespace {
                 assert!(log.forget_namespace("a").unwrap());
                 assert!(!log.forget_namespace("a").unwrap());
@@ -877,9 +894,9 @@ fn what_is_forgotten_is_in_no_file() {
                 );
                 assert_eq!(log.list().len(), n_later as usize);
             }
-            assert_eq!(holds(&disk), 0, "{n_later}");
+            assert_eq!(n_with_secret(&disk), 0, "{n_later}");
             disk.crash(Crash::LosesUnsynced);
-            assert_eq!(holds(&disk), 0, "{n_later}, after a loss of power");
+            assert_eq!(n_with_secret(&disk), 0, "{n_later}, after a loss of power");
         }
     }
 }
@@ -889,31 +906,22 @@ fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
     if encrypts() {
         return;
     }
-    let secret: Vec<TokenId> = (0..6).map(|i| TokenId(0xdead_0000 + i)).collect();
-    let holds = |disk: &MemDisk| {
-        let is_in =
-            |bytes: &[u8]| bytes.windows(4).any(|window| window[2..] == [0xad, 0xde] && window[1] == 0);
-        disk.paths().iter().filter(|path| is_in(&disk.contents(path))).count()
-    };
     for whole_namespace in [false, true] {
         for damaged in [false, true] {
             let disk = MemDisk::default();
-            let mut writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-            let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
-            let id = guest.append("a", &secret).unwrap();
-            assert_eq!(holds(&disk), 1);
+            let mut writer = opened(&disk);
+            let guest = opened(&disk);
+            let id = guest.append("a", &secret()).unwrap();
+            assert_eq!(n_with_secret(&disk), 1);
             if damaged {
                 // In a log with another, damaged record.
                 writer.maintain().unwrap();
                 writer.append("a", &tokens(1)).unwrap();
                 drop(writer);
-                let is_log = |path: &PathBuf| path.to_str().unwrap().contains("log-");
-                let path = disk.paths().into_iter().find(is_log).unwrap();
-                let mut bytes = disk.contents(&path);
-                *bytes.last_mut().unwrap() ^= 1;
-                disk.put(&path, &bytes);
-                writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-                assert_eq!((writer.left_out().len(), holds(&disk)), (1, 2), "in the log and aside");
+                let path = path_of(&disk, is_log);
+                flip(&disk, &path, disk.contents(&path).len() - 1, 1);
+                writer = opened(&disk);
+                assert_eq!((writer.left_out().len(), n_with_secret(&disk)), (1, 2), "in the log and aside");
             }
             if whole_namespace {
                 assert!(writer.forget_namespace("a").unwrap());
@@ -921,14 +929,14 @@ fn what_is_forgotten_is_in_no_hand_in_and_in_no_file_that_was_set_aside() {
             } else {
                 writer.forget(id).unwrap();
             }
-            assert_eq!(holds(&disk), 0);
+            assert_eq!(n_with_secret(&disk), 0);
             // A reader keeps it until its next refresh.
-            assert_eq!(guest.tokens(id).unwrap(), Some(secret.clone()));
+            assert_eq!(guest.tokens(id).unwrap(), Some(secret()));
             guest.refresh().unwrap();
             assert_eq!(guest.tokens(id).unwrap(), None);
             writer.maintain().unwrap();
             disk.crash(Crash::LosesUnsynced);
-            assert_eq!(holds(&disk), 0);
+            assert_eq!(n_with_secret(&disk), 0);
         }
     }
 }
@@ -942,7 +950,7 @@ fn echo_path() -> PathBuf {
 fn lists_of_echo_are_kept_with_the_responses() {
     let disk = MemDisk::default();
     let known = small_store_with(&disk, true);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     let echo = log.echo("a", ECHO_LISTS).unwrap();
     assert_eq!(keys(&echo), known.echoed["a"]);
     assert_eq!(keys(&log.echo("b", ECHO_LISTS).unwrap()), BTreeSet::new());
@@ -960,7 +968,7 @@ fn lists_of_echo_are_kept_with_the_responses() {
     (100..110).for_each(|key| set(&echo, key));
     log.maintain().unwrap();
     drop(log);
-    let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+    let log = opened(&disk);
     assert_eq!(keys(&log.echo("b", ECHO_LISTS).unwrap()), BTreeSet::from([5]));
     assert_eq!(keys(&log.echo("a", 4).unwrap()), (106..110).collect());
     let stats = log.stats().namespaces;
@@ -981,7 +989,7 @@ fn damaged_lists_of_echo_are_left_out_and_nothing_else() {
         disk.put(&echo_path(), &flipped);
         if bit % 7 == 0 {
             // Without a session that uses it.
-            let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+            let log = opened(&disk);
             assert_eq!(log.left_out(), [], "{case}");
             assert!(matches!(log.verify(), Err(HistoryError::Damaged { .. })), "{case}");
             assert_eq!(log.left_out().len(), 1, "{case}");
@@ -990,7 +998,7 @@ fn damaged_lists_of_echo_are_left_out_and_nothing_else() {
             assert!(!disk.paths().contains(&echo_path()));
             continue;
         }
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let log = opened(&disk);
         let echo = log.echo("a", ECHO_LISTS).unwrap();
         assert!(echo.is_empty(), "{case}");
         let [left_out] = &log.left_out()[..] else { panic!("{case}: {:?}", log.left_out()) };
@@ -1002,7 +1010,7 @@ fn damaged_lists_of_echo_are_left_out_and_nothing_else() {
         log.maintain().unwrap();
         assert_eq!(log.repair().unwrap().len(), 1, "{case}");
         drop(log);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let log = opened(&disk);
         assert_eq!(keys(&log.echo("a", ECHO_LISTS).unwrap()), BTreeSet::from([77]), "{case}");
         assert_eq!(log.left_out(), [], "{case}");
     }
@@ -1022,7 +1030,7 @@ fn lists_of_echo_that_are_not_for_this_program_stay() {
         let sum = xxhash_rust::xxh3::xxh3_64(&bytes[..56]);
         bytes[56..64].copy_from_slice(&sum.to_le_bytes());
         disk.put(&echo_path(), &bytes);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let log = opened(&disk);
         let echo = log.echo("a", ECHO_LISTS).unwrap();
         assert!(echo.is_empty());
         set(&echo, 3);
@@ -1052,8 +1060,8 @@ fn readers_of_the_lists_of_echo_do_not_write_and_do_not_bring_back_what_is_forgo
     for echoes in [false, true] {
         let disk = MemDisk::default();
         let known = small_store_with(&disk, echoes);
-        let writer = open(&disk, options(SyncPolicy::Always)).unwrap();
-        let guest = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let writer = opened(&disk);
+        let guest = opened(&disk);
         let echo = guest.echo("a", ECHO_LISTS).unwrap();
         assert_eq!(echo.len(), if echoes { 3 } else { 0 });
         set(&echo, 200);
@@ -1078,7 +1086,7 @@ fn readers_of_the_lists_of_echo_do_not_write_and_do_not_bring_back_what_is_forgo
         set(&echo, 400);
         guest.maintain().unwrap();
         drop(guest);
-        let log = open(&disk, options(SyncPolicy::Always)).unwrap();
+        let log = opened(&disk);
         assert_eq!(keys(&log.echo("a", ECHO_LISTS).unwrap()), BTreeSet::from([400]));
         log.clear().unwrap();
         assert_eq!(disk.paths(), Vec::<PathBuf>::new());

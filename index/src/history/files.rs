@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use super::HistoryError;
 use super::changes::{ASIDE, remove, set_aside};
 use super::context::Context;
-use super::disk::{Disk, PARTIAL};
+use super::disk::{PARTIAL, SealedDisk};
 use super::error::io_error;
 use super::key::FileKind;
 use super::log::{Log, Place, Record, Scan, read_log};
+use super::pulled::names;
 use super::report::LeftOut;
 use super::segment::Segment;
 
@@ -35,12 +36,8 @@ impl Found {
     pub(super) fn read(context: &Context, folder: &Path, owner: u64) -> Result<Self, HistoryError> {
         let disk = context.disk();
         let mut found = Found::default();
-        let names = match disk.list(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
-            names => names.map_err(io_error("read", folder))?,
-        };
         let (mut replaced, mut paths) = (BTreeSet::new(), Vec::new());
-        for name in names {
+        for name in names(disk, folder)? {
             if name.ends_with(PARTIAL) {
                 found.stale.push(folder.join(&name));
             }
@@ -90,7 +87,7 @@ impl Found {
     }
 
     /// Whether the folder contains exactly the opened files.
-    pub(super) fn is_still_there(&self, disk: &dyn Disk, folder: &Path) -> bool {
+    pub(super) fn is_still_there(&self, disk: &SealedDisk, folder: &Path) -> bool {
         let names = disk.list(folder).unwrap_or_default();
         let names = names.into_iter().filter(|name| FileKind::parse(name).is_some());
         !self.is_changed && names.collect::<BTreeSet<_>>() == self.names
@@ -103,7 +100,7 @@ impl Found {
 /// damaged header hides the number of the replaced log. In these cases, and if a log is damaged, a new log receives
 /// all records. Damaged files are set aside; the others are removed.
 pub(super) fn settle(
-    disk: &dyn Disk,
+    disk: &SealedDisk,
     folder: &Path,
     place: Place,
     found: &mut Found,

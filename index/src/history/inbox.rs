@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 use super::HistoryError;
 use super::changes::{ASIDE, put_file, remove, set_aside};
-use super::disk::{Disk, PARTIAL};
+use super::disk::{PARTIAL, SealedDisk};
 use super::error::io_error;
 use super::key::{HistoryKey, decode_namespace, encode_namespace};
 use super::log::{Place, Record, encode_log, read_log};
 use super::report::LeftOut;
+use crate::disk_file::if_there;
 
 /// The folder, beside the namespaces. Folder names of namespaces contain no dot.
 const INBOX: &str = ".inbox";
@@ -44,7 +45,7 @@ pub(super) struct HandIns {
 /// The hand-ins of one model's history.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inbox<'a> {
-    pub(super) disk: &'a dyn Disk,
+    pub(super) disk: &'a SealedDisk,
     /// The model's folder.
     pub(super) folder: &'a Path,
     pub(super) key: HistoryKey,
@@ -61,10 +62,7 @@ impl Inbox<'_> {
 
     fn names(&self) -> Result<Option<Vec<String>>, HistoryError> {
         let inbox = self.path();
-        match self.disk.list(&inbox) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            names => names.map(Some).map_err(io_error("read", &inbox)),
-        }
+        if_there(self.disk.list(&inbox)).map_err(io_error("read", &inbox))
     }
 
     /// Hands a response in, durably.
@@ -173,7 +171,7 @@ impl Inbox<'_> {
 }
 
 /// The record of a hand-in.
-fn read_hand_in(disk: &dyn Disk, path: &Path, place: Place) -> Result<Record, HistoryError> {
+fn read_hand_in(disk: &SealedDisk, path: &Path, place: Place) -> Result<Record, HistoryError> {
     let mut scan = read_log(disk, path.to_owned(), place)?;
     let damaged = |offset, what| HistoryError::Damaged { path: path.to_owned(), offset, what };
     match (scan.records.pop(), scan.damaged.first(), scan.torn) {
@@ -197,6 +195,7 @@ fn parse(name: &str) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::Disk as _;
     use super::super::key::RecordId;
     use super::super::testing::MemDisk;
     use super::*;
@@ -212,7 +211,7 @@ mod tests {
         let disk = MemDisk::default();
         let folder = Path::new("model");
         disk.create_dir(folder).unwrap();
-        check(&disk, Inbox { disk: &disk, folder, key: KEY });
+        check(&disk, Inbox { disk: &disk.plain(), folder, key: KEY });
     }
 
     #[test]

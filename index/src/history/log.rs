@@ -25,7 +25,7 @@ use refrain::TokenId;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::changes::put_file;
-use super::disk::Disk;
+use super::disk::SealedDisk;
 use super::error::{HistoryError, io_error};
 use super::key::{FileKind, RecordId};
 use super::options::SyncPolicy;
@@ -106,7 +106,7 @@ pub(super) struct AppendError {
 impl Log {
     /// Writes a new log with these records, durably.
     pub(super) fn create(
-        disk: &dyn Disk,
+        disk: &SealedDisk,
         folder: &Path,
         place: Place,
         replaces: u64,
@@ -121,7 +121,7 @@ impl Log {
     }
 
     /// Opens a log without damage for appending, after it was read. The torn tail is cut off.
-    pub(super) fn resume(disk: &dyn Disk, place: Place, scan: &Scan) -> Result<Self, HistoryError> {
+    pub(super) fn resume(disk: &SealedDisk, place: Place, scan: &Scan) -> Result<Self, HistoryError> {
         debug_assert!(scan.damaged.is_empty(), "{:?}", scan.damaged);
         let (path, len) = (scan.path.clone(), scan.end);
         let file = disk.open_to_write(&path).map_err(io_error("open", &path))?;
@@ -189,7 +189,7 @@ impl Log {
 ///
 /// # Errors
 /// The file cannot be read, is longer than any valid log, has another version or belongs elsewhere.
-pub(super) fn read_log(disk: &dyn Disk, path: PathBuf, place: Place) -> Result<Scan, HistoryError> {
+pub(super) fn read_log(disk: &SealedDisk, path: PathBuf, place: Place) -> Result<Scan, HistoryError> {
     let file = disk.open(&path).map_err(io_error("open", &path))?;
     let bytes = read_all(&*file, &path, LOG_BYTES_MAX)?;
     let mut scan = Scan { path, records: Vec::new(), replaces: 0, end: 0, torn: None, damaged: Vec::new() };
@@ -357,6 +357,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::Disk as _;
     use super::super::testing::{Crash, MemDisk};
     use super::*;
 
@@ -375,7 +376,7 @@ mod tests {
         let disk = MemDisk::default();
         let folder = Path::new("ns");
         disk.create_dir(folder).unwrap();
-        let mut log = Log::create(&disk, folder, PLACE, 0, &records()[..1]).unwrap();
+        let mut log = Log::create(&disk.plain(), folder, PLACE, 0, &records()[..1]).unwrap();
         for record in &records()[1..] {
             log.append(record, SyncPolicy::Always).unwrap();
         }
@@ -388,7 +389,7 @@ mod tests {
     }
 
     fn read(disk: &MemDisk) -> Result<Scan, HistoryError> {
-        read_log(disk, path(), PLACE)
+        read_log(&disk.plain(), path(), PLACE)
     }
 
     #[test]
@@ -422,7 +423,7 @@ mod tests {
                 seen.push(scan.records.len());
                 let is_damaged = !scan.damaged.is_empty();
                 if !is_damaged {
-                    Log::resume(&disk, PLACE, &scan).unwrap();
+                    Log::resume(&disk.plain(), PLACE, &scan).unwrap();
                 }
                 let kept = if is_damaged { &torn[..] } else { &torn[..HEADER_BYTES + whole] };
                 assert_eq!(disk.contents(&path()), kept, "only a torn tail is cut off");
@@ -460,7 +461,7 @@ mod tests {
         let (disk, bytes) = written();
         let folder = Path::new("ns");
         let other = Place { number: 2, ..PLACE };
-        let log = Log::create(&disk, folder, other, 0, &records()).unwrap();
+        let log = Log::create(&disk.plain(), folder, other, 0, &records()).unwrap();
         let foreign = disk.contents(log.path());
         disk.put(
             &path(),
@@ -485,7 +486,7 @@ mod tests {
     #[test]
     fn a_full_disk_costs_the_record_and_nothing_else() {
         let (disk, bytes) = written();
-        let mut log = Log::resume(&disk, PLACE, &read(&disk).unwrap()).unwrap();
+        let mut log = Log::resume(&disk.plain(), PLACE, &read(&disk).unwrap()).unwrap();
         disk.set_bytes_max(disk.used_bytes() + 40);
         let failed = log.append(&record(10, 0..100), SyncPolicy::Always).unwrap_err();
         assert!(!failed.stops, "{:?}", failed.error);

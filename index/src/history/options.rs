@@ -1,9 +1,9 @@
 //! The options of a history.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::HistoryError;
+use crate::seal::debug_options;
 
 /// The durability of appends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,20 +45,7 @@ pub struct HistoryOptions {
     pub key: Option<[u8; 32]>,
 }
 
-impl fmt::Debug for HistoryOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sync, live_tokens_max, segment_tokens_max, tokens_max, age_max, cache_bytes, key } = self;
-        f.debug_struct("HistoryOptions")
-            .field("sync", sync)
-            .field("live_tokens_max", live_tokens_max)
-            .field("segment_tokens_max", segment_tokens_max)
-            .field("tokens_max", tokens_max)
-            .field("age_max", age_max)
-            .field("cache_bytes", cache_bytes)
-            .field("encrypts", &key.is_some())
-            .finish()
-    }
-}
+debug_options!(HistoryOptions: sync, live_tokens_max, segment_tokens_max, tokens_max, age_max, cache_bytes);
 
 impl Default for HistoryOptions {
     fn default() -> Self {

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use super::changes::{remove, remove_files};
 use super::context::Context;
-use super::disk::Disk;
+use super::disk::SealedDisk;
 use super::error::{HistoryError, io_error};
 use super::key::{RecordId, decode_namespace, encode_namespace};
 use super::log::Place;
 use super::namespace::Namespace;
 use super::report::LeftOut;
 use super::segment::{Segment, SegmentName};
+use crate::disk_file::if_there;
 
 /// Maximum number of other hosts' segments that a namespace searches. A search visits every segment.
 pub(super) const PULLED_MAX: usize = 64;
@@ -28,30 +29,27 @@ pub(super) fn fleet_folder(folder: &Path, namespace: &str) -> PathBuf {
 }
 
 /// Names of files; none if the folder does not exist.
-pub(super) fn names(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, HistoryError> {
-    match disk.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        names => names.map_err(io_error("read", folder)),
-    }
+pub(super) fn names(disk: &SealedDisk, folder: &Path) -> Result<Vec<String>, HistoryError> {
+    Ok(if_there(disk.list(folder)).map_err(io_error("read", folder))?.unwrap_or_default())
 }
 
-pub(super) fn deleted_up_to(disk: &dyn Disk, folder: &Path) -> Result<Option<RecordId>, HistoryError> {
+pub(super) fn deleted_up_to(disk: &SealedDisk, folder: &Path) -> Result<Option<RecordId>, HistoryError> {
     let noted = names(disk, folder)?;
     let ids = noted.iter().filter_map(|name| name.strip_prefix(DELETED)?.parse().ok());
     Ok(ids.max().map(RecordId))
 }
 
-pub(super) fn pulled(disk: &dyn Disk, folder: &Path) -> Result<BTreeSet<SegmentName>, HistoryError> {
+pub(super) fn pulled(disk: &SealedDisk, folder: &Path) -> Result<BTreeSet<SegmentName>, HistoryError> {
     Ok(names(disk, folder)?.iter().filter_map(|name| SegmentName::parse(name)).collect())
 }
 
 /// Namespaces with a folder for segments of other hosts.
-pub(super) fn fleet_namespaces(disk: &dyn Disk, folder: &Path) -> Result<Vec<String>, HistoryError> {
+pub(super) fn fleet_namespaces(disk: &SealedDisk, folder: &Path) -> Result<Vec<String>, HistoryError> {
     Ok(names(disk, &folder.join(FLEET))?.iter().filter_map(|name| decode_namespace(name)).collect())
 }
 
 /// Removes all segments of other hosts of a namespace. `false` if there are none.
-pub(super) fn remove_pulled(disk: &dyn Disk, folder: &Path, namespace: &str) -> Result<bool, HistoryError> {
+pub(super) fn remove_pulled(disk: &SealedDisk, folder: &Path, namespace: &str) -> Result<bool, HistoryError> {
     remove_files(disk, &fleet_folder(folder, namespace))
 }
 

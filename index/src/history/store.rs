@@ -1,7 +1,6 @@
 //! The store: namespaces of responses in a folder, written by one process and read by any number.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,6 +25,7 @@ use super::pulled::{deleted_up_to, fleet_folder, fleet_namespaces, read_pulled, 
 use super::report::{HistoryStats, LeftOut, NamespaceStats, RecordInfo};
 use super::segment::Segment;
 use super::upkeep::{maintain, note_use, renew};
+use crate::disk_file::if_there;
 use crate::seal::Seal;
 
 #[derive(Debug)]
@@ -85,14 +85,8 @@ impl HistoryLog {
     ) -> Result<Self, HistoryError> {
         options.check()?;
         let folder = folder.join(key.to_string());
-        let disk: Box<dyn Disk> = match &options.key {
-            None => disk,
-            key => Box::new(SealedDisk {
-                disk,
-                seal: Seal::new(key.as_ref(), "refrain history 2026-11: contents of files"),
-            }),
-        };
-        let context = Context::new(disk, options);
+        let seal = Seal::new(options.key.as_ref(), "refrain history 2026-11: contents of files");
+        let context = Context::new(SealedDisk { disk, seal }, options);
         let (role, loaded) = enter(&context, &folder, key)?;
         let shared = Shared {
             context,
@@ -112,10 +106,7 @@ impl HistoryLog {
 
     /// The keys of the histories in a folder, ascending. Empty if the folder does not exist.
     pub fn keys(folder: &Path) -> Result<Vec<HistoryKey>, HistoryError> {
-        let names = match RealDisk.list(folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            names => names.map_err(io_error("read", folder))?,
-        };
+        let names = if_there(RealDisk.list(folder)).map_err(io_error("read", folder))?.unwrap_or_default();
         let mut keys: Vec<HistoryKey> = names.iter().filter_map(|name| HistoryKey::parse(name)).collect();
         keys.sort_unstable();
         Ok(keys)

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use super::disk::{Disk, Kind};
+use super::disk::{Disk, Kind, SealedDisk};
 use crate::disk_file::DiskFile;
+use crate::seal::Seal;
 
 /// The effect of a crash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +59,11 @@ pub(crate) enum Fails {
 }
 
 impl MemDisk {
+    /// The disk without encryption.
+    pub(super) fn plain(&self) -> SealedDisk {
+        SealedDisk { disk: Box::new(self.clone()), seal: Seal::default() }
+    }
+
     fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }

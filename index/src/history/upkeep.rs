@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::HistoryError;
 use super::context::{Context, read, write};
+use super::files::sort;
 use super::namespace::{Namespace, SharedNamespace, put_segment};
 use super::options::HistoryOptions;
 use super::report::LeftOut;
@@ -67,8 +68,7 @@ fn merge(context: &Context, namespace: &SharedNamespace) -> Result<bool, History
         records.extend(part.read_records(|_| true)?);
     }
     // Handed-in responses may be older than those frozen before them.
-    records.sort_by_key(|record| record.id);
-    records.dedup_by_key(|record| record.id);
+    sort(&mut records);
     let (folder, place) = (here.folder().to_owned(), here.next_place());
     drop(here);
     let merged = put_segment(context, &folder, place, &numbers, &records)?;

@@ -4,7 +4,6 @@
 //! change in one step: a catalogue that no commit names is a leftover of a crash.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
@@ -67,13 +66,8 @@ impl Catalogue {
     /// [`NotesError::Damaged`] also if the file is missing, because a commit names it.
     pub(super) fn read(folder: &Folder, number: u64) -> Result<Self, NotesError> {
         let path = Self::path(folder, number);
-        let damaged =
-            |what: &str| NotesError::Damaged { path: path.clone(), offset: 0, what: what.to_owned() };
-        let bytes = files::read(&folder.seal, &path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => damaged("the file is missing"),
-            _ if files::is_damage(&error) => damaged("wrong checksum"),
-            _ => io_error("read", &path)(error),
-        })?;
+        let damaged = |what| NotesError::damaged(&path, what);
+        let bytes = files::read_whole(&folder.seal, &path)?.ok_or_else(|| damaged("the file is missing"))?;
         Self::decode(&bytes).ok_or_else(|| damaged("not a catalogue of this version"))
     }
 

@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
-use crate::disk_file::DiskFile;
+use crate::disk_file::{DiskFile, if_there};
 use crate::seal::{self, Seal};
 
 /// The kind of values in a file.
@@ -94,10 +94,8 @@ impl Derived {
         identity: u64,
     ) -> Result<Option<Self>, NotesError> {
         let path = kind.path(folder, identity);
-        let file = match open_regular(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(io_error("open", &path))?,
-        };
+        let opened = if_there(open_regular(&path)).map_err(io_error("open", &path))?;
+        let Some(file) = opened else { return Ok(None) };
         let records = Records::new(&folder.seal, kind, identity);
         Self::scan(path.clone(), file, records).map_err(io_error("read", &path))
     }

@@ -138,8 +138,7 @@ pub(super) fn index_error(folder: &Path) -> impl Fn(tantivy::TantivyError) -> No
     use tantivy::directory::error::{OpenDirectoryError, OpenReadError, OpenWriteError};
     let folder = folder.to_owned();
     move |error| {
-        let damaged =
-            |file: &Path, what: String| NotesError::Damaged { path: folder.join(file), offset: 0, what };
+        let damaged = |file: &Path, what: String| NotesError::damaged(&folder.join(file), what);
         let failed = |action, file: &Path, error: &io::Error| NotesError::Io {
             action,
             path: folder.join(file),
@@ -181,6 +180,11 @@ pub(super) fn index_error(folder: &Path) -> impl Fn(tantivy::TantivyError) -> No
 }
 
 impl NotesError {
+    /// Damage of a whole file.
+    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), offset: 0, what: what.into() }
+    }
+
     /// Whether the index can be built again from the notes to remedy the error.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })

@@ -9,6 +9,7 @@ use refrain_files::replace::{Manner, ReplaceError, private_options, remove_lefto
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{NotesError, io_error};
+use crate::disk_file::if_there;
 use crate::history::disk::{Disk, RealDisk};
 use crate::seal::{self, KEY_FILE, Seal, check_key, is_before_key};
 
@@ -92,6 +93,17 @@ pub(super) fn read(seal: &Seal, path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
+/// As [`read`]; `None` if the file is missing.
+///
+/// # Errors
+/// [`NotesError::Damaged`], [`NotesError::Io`].
+pub(super) fn read_whole(seal: &Seal, path: &Path) -> Result<Option<Vec<u8>>, NotesError> {
+    if_there(read(seal, path)).map_err(|error| match is_damage(&error) {
+        true => NotesError::damaged(path, "wrong checksum"),
+        false => io_error("read", path)(error),
+    })
+}
+
 /// Whether reading failed because the contents are wrong, not because of the disk.
 pub(super) fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
@@ -99,12 +111,7 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
 
 /// Removes what killed processes were writing in a folder. Its text may be any.
 pub(super) fn remove_unfinished(folder: &Path) -> Result<(), NotesError> {
-    match remove_leftovers(folder, None) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove unfinished files of", folder)(error))
-        }
-        _ => Ok(()),
-    }
+    if_there(remove_leftovers(folder, None)).map(drop).map_err(io_error("remove unfinished files of", folder))
 }
 
 pub(super) fn folder_of(path: &Path) -> &Path {
@@ -113,18 +120,12 @@ pub(super) fn folder_of(path: &Path) -> &Path {
 
 /// Removes a file, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), NotesError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
-        _ => Ok(()),
-    }
+    if_there(fs::remove_file(path)).map(drop).map_err(io_error("remove", path))
 }
 
 /// Names in a folder. Empty if it does not exist.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, NotesError> {
-    match RealDisk.list(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        names => names.map_err(io_error("read", folder)),
-    }
+    Ok(if_there(RealDisk.list(folder)).map_err(io_error("read", folder))?.unwrap_or_default())
 }
 
 /// Compares the key with the folder of an index. The writer of a new index notes its key.
@@ -136,10 +137,7 @@ pub(super) fn check_store_key(folder: &Folder, writes: bool) -> Result<(), Notes
     // Before the key is read: it is written first.
     // Apart from the lock, the inbox and the key, no file of an index is hidden.
     let has_files = names(folder)?.iter().any(|name| !name.starts_with('.') && !is_before_key(name));
-    let found = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        found => Some(found.map_err(io_error("read", &path))?),
-    };
+    let found = if_there(fs::read(&path)).map_err(io_error("read", &path))?;
     let is_new = check_key(&folder.seal, found, has_files)
         .map_err(|problem| NotesError::Key { path: folder.to_path_buf(), problem })?;
     if is_new && writes {

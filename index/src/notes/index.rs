@@ -26,6 +26,7 @@ use super::store::{Store, check_own, tighten};
 use super::vectors::Vectors;
 use super::walk::Limits;
 use crate::bounds::Bounds;
+use crate::disk_file::if_there;
 
 /// How often a state is read anew if a writer removes files of it meanwhile. Each attempt takes about a millisecond,
 /// and a writer commits at most every ten.
@@ -363,12 +364,11 @@ fn bytes_of(folder: &Path) -> Result<u64, NotesError> {
     let mut bytes = 0;
     for name in files::names(folder)? {
         let path = folder.join(&name);
-        bytes += match std::fs::symlink_metadata(&path) {
-            Ok(metadata) if metadata.is_dir() => bytes_of(&path)?,
-            Ok(metadata) => metadata.len(),
+        bytes += match if_there(std::fs::symlink_metadata(&path)).map_err(io_error("read", &path))? {
+            Some(metadata) if metadata.is_dir() => bytes_of(&path)?,
+            Some(metadata) => metadata.len(),
             // Removed meanwhile.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(io_error("read", &path)(error)),
+            None => 0,
         };
     }
     Ok(bytes)

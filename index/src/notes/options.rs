@@ -1,10 +1,10 @@
 //! The options of stored notes.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::error::NotesError;
 use super::language::Language;
+use crate::seal::debug_options;
 
 /// Options of a [`NotesWriter`](super::NotesWriter).
 #[derive(Clone, PartialEq, Eq)]
@@ -35,30 +35,7 @@ pub struct NotesOptions {
     pub key: Option<[u8; 32]>,
 }
 
-impl fmt::Debug for NotesOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            file_bytes_max,
-            n_entries_max,
-            n_overlap_words,
-            languages,
-            follows_links,
-            reads_all,
-            lock_wait,
-            key,
-        } = self;
-        f.debug_struct("NotesOptions")
-            .field("file_bytes_max", file_bytes_max)
-            .field("n_entries_max", n_entries_max)
-            .field("n_overlap_words", n_overlap_words)
-            .field("languages", languages)
-            .field("follows_links", follows_links)
-            .field("reads_all", reads_all)
-            .field("lock_wait", lock_wait)
-            .field("encrypts", &key.is_some())
-            .finish()
-    }
-}
+debug_options!(NotesOptions: file_bytes_max, n_entries_max, n_overlap_words, languages, follows_links, reads_all, lock_wait);
 
 impl Default for NotesOptions {
     fn default() -> Self {

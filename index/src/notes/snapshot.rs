@@ -82,19 +82,16 @@ impl Snapshot {
     }
 
     pub(super) fn passage(&self, address: DocAddress) -> Result<NotePassage, NotesError> {
-        let document: TantivyDocument = self.searcher.doc(address).map_err(index_error(&self.words))?;
-        self.fields.passage(&document).ok_or_else(|| NotesError::Damaged {
-            path: self.words.clone(),
-            offset: 0,
-            what: "a passage lacks a field".to_owned(),
-        })
+        let document: TantivyDocument = self.searcher.doc(address).map_err(self.failed())?;
+        let passage = self.fields.passage(&document);
+        passage.ok_or_else(|| NotesError::damaged(&self.words, "a passage lacks a field"))
     }
 
     /// The number of passages of each kind.
     pub(super) fn kinds(&self) -> Result<Vec<(SourceKind, usize)>, NotesError> {
         let mut counts = SourceKind::ALL.map(|kind| (kind, 0)).to_vec();
         for (_, segment) in self.segments() {
-            let column = segment.fast_fields().u64(KIND).map_err(index_error(&self.words))?;
+            let column = segment.fast_fields().u64(KIND).map_err(self.failed())?;
             for code in segment.doc_ids_alive().filter_map(|doc| column.first(doc)) {
                 counts
                     .iter_mut()
@@ -109,10 +106,7 @@ impl Snapshot {
     pub(super) fn languages(&self) -> Result<Vec<Option<Language>>, NotesError> {
         let mut present = Vec::new();
         for language in Language::ALL.iter().copied().map(Some).chain([None]) {
-            let n = self
-                .searcher
-                .doc_freq(&self.fields.of_language(language))
-                .map_err(index_error(&self.words))?;
+            let n = self.searcher.doc_freq(&self.fields.of_language(language)).map_err(self.failed())?;
             if n > 0 {
                 present.push(language);
             }
@@ -134,7 +128,7 @@ impl Snapshot {
     }
 
     pub(super) fn key_column(&self, segment: &SegmentReader) -> Result<Column<u64>, NotesError> {
-        segment.fast_fields().u64(KEY).map_err(index_error(&self.words))
+        segment.fast_fields().u64(KEY).map_err(self.failed())
     }
 
     /// Makes a [`NotesError`] of a failed search.

@@ -4,7 +4,6 @@
 //! Of a forgotten file, the list has a hash of the path, so that not even its name remains.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
@@ -88,21 +87,14 @@ impl Sources {
     }
 
     fn read_file(folder: &Folder, path: PathBuf) -> Result<Option<Self>, NotesError> {
-        let damaged =
-            |what: &str| NotesError::Damaged { path: path.clone(), offset: 0, what: what.to_owned() };
-        let bytes = match files::read(&folder.seal, &path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if files::is_damage(&error) => return Err(damaged("wrong checksum")),
-            Err(error) => return Err(io_error("read", &path)(error)),
-        };
+        let Some(bytes) = files::read_whole(&folder.seal, &path)? else { return Ok(None) };
         match Decoder(&bytes).u32() {
             Some(given) if given > VERSION => {
                 return Err(NotesError::Version { path, given, known: VERSION });
             }
             _ => {}
         }
-        Self::decode(&bytes).map(Some).ok_or_else(|| damaged("not a list of folders"))
+        Self::decode(&bytes).map(Some).ok_or_else(|| NotesError::damaged(&path, "not a list of folders"))
     }
 
     pub(super) fn write(&self, folder: &Folder) -> Result<(), NotesError> {

@@ -1,7 +1,6 @@
 //! The inverted index and its catalogue on disk: opened together, verified, and cleaned of leftovers.
 
 use std::collections::HashSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use refrain_files::replace;
@@ -17,6 +16,7 @@ use super::files::{self, Folder};
 use super::inbox;
 use super::schema::{Fields, schema, tokenizers};
 use super::sources;
+use crate::disk_file::if_there;
 use crate::history::disk::PARTIAL;
 use crate::seal::KEY_FILE;
 
@@ -24,8 +24,8 @@ use crate::seal::KEY_FILE;
 const WORDS: &str = "words";
 /// tantivy's list of segments.
 const META: &str = "meta.json";
-/// tantivy's list of its files.
-const MANAGED: &str = ".managed.json";
+/// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.
+pub(super) const MANAGED: &str = ".managed.json";
 
 /// The file whose lock the writer holds.
 pub(super) const LOCK: &str = ".lock";
@@ -54,8 +54,7 @@ impl Store {
             opened => opened.map_err(index_error(&words))?,
         };
         if index.schema() != schema {
-            let what = "the fields are those of another version".to_owned();
-            return Err(NotesError::Damaged { path: words, offset: 0, what });
+            return Err(NotesError::damaged(&words, "the fields are those of another version"));
         }
         index.set_tokenizers(tokenizers());
         Ok(Some(Self { words, index, fields }))
@@ -86,10 +85,9 @@ impl Store {
         let metas = self.index.load_metas().map_err(index_error(&self.words))?;
         match metas.payload {
             None if metas.segments.is_empty() => Ok(0),
-            payload => payload.and_then(|payload| Catalogue::parse(&payload)).ok_or_else(|| {
-                let what = "the commit names no catalogue".to_owned();
-                NotesError::Damaged { path: self.words.clone(), offset: 0, what }
-            }),
+            payload => payload
+                .and_then(|payload| Catalogue::parse(&payload))
+                .ok_or_else(|| NotesError::damaged(&self.words, "the commit names no catalogue")),
         }
     }
 
@@ -109,13 +107,11 @@ impl Store {
         for name in names.iter().filter(|name| !known.contains(*name)) {
             let path = self.words.join(name);
             // The list has optional files too. A missing one that is needed is noticed when its segment is opened.
-            let is_sound = match std::fs::metadata(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                // tantivy takes for granted that a file has a length and a magic number at its end.
-                found => found.map_err(io_error("read", &path))?.len() >= 8 && self.is_sound(name)?,
-            };
-            if !is_sound {
-                return Err(NotesError::Damaged { path, offset: 0, what: "wrong checksum".to_owned() });
+            let metadata = if_there(std::fs::metadata(&path)).map_err(io_error("read", &path))?;
+            let Some(metadata) = metadata else { continue };
+            // tantivy takes for granted that a file has a length and a magic number at its end.
+            if metadata.len() < 8 || !self.is_sound(name)? {
+                return Err(NotesError::damaged(&path, "wrong checksum"));
             }
         }
         *known = names;
@@ -153,22 +149,15 @@ impl Store {
     pub(super) fn set_aside(folder: &Path) -> Result<Option<PathBuf>, NotesError> {
         let (words, aside) = (folder.join(WORDS), folder.join(format!("{ASIDE}{WORDS}")));
         Self::remove_aside(folder)?;
-        let renamed = match std::fs::rename(&words, &aside) {
-            Ok(()) => Some(aside),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(io_error("set aside", &words)(error)),
-        };
+        let renamed = if_there(std::fs::rename(&words, &aside)).map_err(io_error("set aside", &words))?;
         remove_catalogues(folder, |_| true)?;
-        Ok(renamed)
+        Ok(renamed.map(|()| aside))
     }
 
     /// Removes an index that was set aside, with its text.
     pub(super) fn remove_aside(folder: &Path) -> Result<(), NotesError> {
         let aside = folder.join(format!("{ASIDE}{WORDS}"));
-        match std::fs::remove_dir_all(&aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &aside)(error)),
-            _ => Ok(()),
-        }
+        if_there(std::fs::remove_dir_all(&aside)).map(drop).map_err(io_error("remove", &aside))
     }
 }
 

@@ -218,10 +218,15 @@ impl NotesWriter {
     /// A path does not exist, is a file and no source, or cannot be stored; nothing was added.
     pub fn add<P: AsRef<Path>>(&mut self, added: &[P]) -> Result<(), NotesError> {
         self.check_running()?;
-        let added: Vec<PathBuf> =
-            added.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
+        let added = absolute(added)?;
         added.iter().try_for_each(|path| check_added(path))?;
         self.add_checked(&added)
+    }
+
+    fn set_sources(&mut self, sources: Sources) -> Result<(), NotesError> {
+        sources.write(&self.folder)?;
+        self.sources = sources;
+        Ok(())
     }
 
     fn add_checked(&mut self, added: &[PathBuf]) -> Result<(), NotesError> {
@@ -232,8 +237,7 @@ impl NotesWriter {
             below.take_while(|(file, _)| file.starts_with(path)).for_each(|(_, entry)| entry.outdate());
         }
         added.iter().for_each(|path| sources.add(path));
-        sources.write(&self.folder)?;
-        self.sources = sources;
+        self.set_sources(sources)?;
         self.wants_update = true;
         inbox::remove_failed(&self.folder, added)
     }
@@ -251,8 +255,7 @@ impl NotesWriter {
     /// opens the folder.
     pub fn forget<P: AsRef<Path>>(&mut self, forgotten: &[P]) -> Result<UpdateReport, NotesError> {
         self.check_running()?;
-        let forgotten: Vec<PathBuf> =
-            forgotten.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
+        let forgotten = absolute(forgotten)?;
         let mut sources = self.sources.clone();
         let mut unknown = Vec::new();
         let mut earlier = BTreeSet::new();
@@ -264,8 +267,7 @@ impl NotesWriter {
             earlier.extend(names.earlier);
         }
         // First, so that no update reads the notes again if a crash follows.
-        sources.write(&self.folder)?;
-        self.sources = sources;
+        self.set_sources(sources)?;
         let n_removed = self.remove_unread_and(&earlier)?;
         self.purge()?;
         inbox::remove_failed(&self.folder, &forgotten)?;
@@ -304,9 +306,7 @@ impl NotesWriter {
             Some(text) => drop(sources.settings.labels.insert(name.to_owned(), text.to_owned())),
             None => drop(sources.settings.labels.remove(name)),
         }
-        sources.write(&self.folder)?;
-        self.sources = sources;
-        Ok(())
+        self.set_sources(sources)
     }
 
     /// Merges small segments, removes the text of removed and replaced passages from the disk, and carries out requests
@@ -516,8 +516,6 @@ pub fn hand_in_with_key(folder: &Path, key: Option<&[u8; 32]>, request: &Request
 fn leave(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<PathBuf, NotesError> {
     let folder = Folder::new(paths::absolute(folder)?, key);
     files::check_store_key(&folder, false)?;
-    let absolute =
-        |paths: &[PathBuf]| paths.iter().map(|path| paths::absolute(path)).collect::<Result<Vec<_>, _>>();
     let request = match request {
         Request::Add(paths) => {
             let added = absolute(paths)?;
@@ -528,6 +526,10 @@ fn leave(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<Pat
         Request::Forget(paths) => Request::Forget(absolute(paths)?),
     };
     inbox::put(&folder, &request)
+}
+
+fn absolute<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, NotesError> {
+    paths.iter().map(|path| paths::absolute(path.as_ref())).collect()
 }
 
 /// Refuses a path that does not exist, and a file that is no source: its user expects to find it.

@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
 use super::seal::Id;
+use crate::disk_file::if_there;
 use crate::history::disk::{Disk, Kind, PARTIAL};
 
 /// Tokens of a whole block. (A multiple of the positions that the KV cache stores together, so that blocks are copied
@@ -124,14 +124,10 @@ pub(super) struct Tree {
 impl Tree {
     /// Lists a folder; without files if it does not exist.
     pub(super) fn list(disk: &dyn Disk, folder: &Path) -> Result<Self, PrefixError> {
-        let list = |kind| match disk.list_kind(folder, kind) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            names => names.map_err(io_error("list", folder)),
-        };
         // Folders, links and pipes are not the store's, whatever their names.
-        let mut foreign = list(Kind::Folder)?;
-        foreign.extend(list(Kind::Other)?);
-        let names = list(Kind::File)?;
+        let mut foreign = list(disk, folder, Kind::Folder)?;
+        foreign.extend(list(disk, folder, Kind::Other)?);
+        let names = list(disk, folder, Kind::File)?;
         let mut tree = Tree { folder: folder.to_owned(), foreign, ..Tree::default() };
         for name in names {
             if let Some(entry) = Entry::parse(&name) {
@@ -235,10 +231,12 @@ impl Tree {
 
 /// Removes a file, if it exists.
 pub(super) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), PrefixError> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", path)(error)),
-        _ => Ok(()),
-    }
+    if_there(disk.remove_file(path)).map(drop).map_err(io_error("remove", path))
+}
+
+/// Names of one kind in a folder; none if it does not exist.
+pub(super) fn list(disk: &dyn Disk, folder: &Path, kind: Kind) -> Result<Vec<String>, PrefixError> {
+    Ok(if_there(disk.list_kind(folder, kind)).map_err(io_error("list", folder))?.unwrap_or_default())
 }
 
 /// A time in ns since 1970, 0 before.

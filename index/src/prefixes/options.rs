@@ -1,6 +1,6 @@
 //! The options of a store of prefixes, and labels.
 
-use std::fmt;
+use crate::seal::debug_options;
 use std::ops::Range;
 
 /// Options of a [`PrefixStore`](super::PrefixStore).
@@ -25,13 +25,7 @@ impl Default for PrefixOptions {
     }
 }
 
-impl fmt::Debug for PrefixOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { max_bytes, key, sync } = self;
-        let mut f = f.debug_struct("PrefixOptions");
-        f.field("max_bytes", max_bytes).field("encrypts", &key.is_some()).field("sync", sync).finish()
-    }
-}
+debug_options!(PrefixOptions: max_bytes, sync);
 
 /// The origin of a range of tokens, by which they can be forgotten: `note:/notes/trip.md`, `conversation:17`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -145,10 +145,7 @@ impl PrefixStore {
                     self.head(tree, entry)
                         .is_some_and(|head| !has_end || head.state_bytes == session.state().bytes(n_tokens))
                 };
-                let state_bytes = match has_end {
-                    true => session.state().bytes(n_tokens),
-                    false => session.state().keys_values_bytes(n_tokens),
-                };
+                let state_bytes = state_lens(session, n_tokens)[usize::from(has_end)];
                 plan.push(Planned {
                     entry,
                     range: start..start + n_tokens,

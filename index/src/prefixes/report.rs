@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::PrefixError;
 use super::block;
 use super::error::PrefixProblem;
-use super::folder::{Entry, LABEL_BYTES, Tree};
+use super::folder::{Entry, LABEL_BYTES, Tree, list};
 use super::seal::Id;
 use super::store::{CHANGES_LOCK, PrefixStore};
 use crate::history::disk::Kind;
@@ -67,10 +67,6 @@ impl PrefixStore {
         ) -> Result<(), PrefixProblem>,
     ) -> Result<PrefixStatus, PrefixError> {
         let mut status = PrefixStatus::default();
-        let list = |folder: &PathBuf, kind| match self.disk.list_kind(folder, kind) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            names => names.map_err(super::error::io_error("list", folder)),
-        };
         let mut foreign = Vec::new();
         for kind in [Kind::File, Kind::Folder, Kind::Other] {
             let is_lock = |name: &str| {
@@ -88,7 +84,7 @@ impl PrefixStore {
                     }
             };
             for folder in [&self.root, &self.folder] {
-                let names = list(folder, kind)?;
+                let names = list(&*self.disk, folder, kind)?;
                 let is_foreign =
                     |name: &&String| !(is_folder(folder, name) || is_lock(name) && *folder == self.root);
                 foreign.extend(names.iter().filter(is_foreign).map(|name| folder.join(name)));

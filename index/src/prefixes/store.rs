@@ -19,6 +19,7 @@ use super::error::io_error;
 use super::folder::{BLOCK_TOKENS, Entry, LABEL_BYTES, Tree, label_name, partial_name, remove};
 use super::seal::{Id, Seal};
 use super::{Label, PrefixError, PrefixOptions, PrefixProblem};
+use crate::disk_file::if_there;
 use crate::history::disk::{Disk, RealDisk};
 
 /// Maximum labels of a block: a bound on the files of a block that is never evicted.
@@ -439,11 +440,7 @@ impl PrefixStore {
         let Entry { parent: parent_id, id, n_tokens, .. } = planned.entry;
         let range = planned.range.clone();
         let tokens = &session.tokens()[range.clone()];
-        let state_bytes = if planned.has_end {
-            session.state().bytes(n_tokens)
-        } else {
-            session.state().keys_values_bytes(n_tokens)
-        };
+        let state_bytes = state_lens(session, n_tokens)[usize::from(planned.has_end)];
         let bytes =
             block::encode(&self.seal, parent_id, session.state().key(), tokens, state_bytes, |out| {
                 Ok(if planned.has_end {
@@ -504,10 +501,8 @@ impl PrefixStore {
         }
         drop(file);
         let Some(value) = before_rename()? else { return Ok(None) };
-        match self.disk.rename(partial, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            renamed => renamed.map(|()| Some(value)).map_err(io_error("rename to", path)),
-        }
+        let renamed = if_there(self.disk.rename(partial, path)).map_err(io_error("rename to", path))?;
+        Ok(renamed.map(|()| value))
     }
 
     /// Gives a block labels, durably: without [`PrefixOptions::sync`], too, a failure of power must not leave a block

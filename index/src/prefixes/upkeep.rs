@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
-use super::folder::{Entry, Intent, LABEL_BYTES, Tree, nanos, remove};
+use super::folder::{Entry, Intent, LABEL_BYTES, Tree, list, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
+use crate::disk_file::if_there;
 use crate::history::disk::Kind;
 
 impl PrefixStore {
@@ -166,18 +166,13 @@ impl PrefixStore {
     /// Bytes and time of use of a block's file; `None` if it is gone.
     pub(super) fn stat(&self, tree: &Tree, entry: &Entry) -> Result<Option<(u64, u64)>, PrefixError> {
         let path = tree.path(entry);
-        match self.disk.stat(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            stat => stat.map(|(bytes, time)| Some((bytes, nanos(time)))).map_err(io_error("read", &path)),
-        }
+        let found = if_there(self.disk.stat(&path)).map_err(io_error("read", &path))?;
+        Ok(found.map(|(bytes, time)| (bytes, nanos(time))))
     }
 
     /// The namespaces of the folder.
     pub(super) fn trees(&self) -> Result<Vec<Tree>, PrefixError> {
-        let names = match self.disk.list_kind(&self.folder, Kind::Folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(io_error("list", &self.folder))?,
-        };
+        let names = list(&*self.disk, &self.folder, Kind::Folder)?;
         let folders =
             names.iter().filter(|name| Id::parse(name).is_some()).map(|name| self.folder.join(name));
         folders.map(|folder| Tree::list(&*self.disk, &folder)).collect()
@@ -263,7 +258,7 @@ impl PrefixStore {
     /// Whether a store's process lives: it holds its lock. Otherwise its lock file is removed.
     fn is_alive(&self, store: Id) -> bool {
         let path = self.root.join(lock_name(store));
-        if self.disk.stat(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        if matches!(if_there(self.disk.stat(&path)), Ok(None)) {
             return false;
         }
         // A file system without locks cannot tell.

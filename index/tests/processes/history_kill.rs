@@ -1,39 +1,17 @@
 //! A process killed during appends loses no acknowledged response. The child process is this test program, started
 //! again.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use refrain::TokenId;
-use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
+use refrain_index::HistoryLog;
 
-const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
+use crate::child_support::{self, Child};
+use crate::history_shared::{KEY, index_of, options, response};
 
 /// The environment variable with the child's folder.
 const FOLDER: &str = "REFRAIN_TEST_HISTORY";
-
-fn options() -> HistoryOptions {
-    HistoryOptions {
-        sync: SyncPolicy::Always,
-        live_tokens_max: 64,
-        segment_tokens_max: 4000,
-        ..HistoryOptions::default()
-    }
-}
-
-/// The `i`-th response, equal in all processes.
-fn response(i: u32) -> Vec<TokenId> {
-    (0..4 + i % 20)
-        .map(|j| TokenId(i.wrapping_mul(31).wrapping_add(j * j) % 97))
-        .chain([TokenId(1000 + i)])
-        .collect()
-}
-
-fn index_of(tokens: &[TokenId]) -> u32 {
-    tokens.last().expect("none is empty").0 - 1000
-}
 
 /// Appends until it is killed, and prints each acknowledged response. Not a test by itself.
 #[test]
@@ -55,48 +33,20 @@ fn child() {
     }
 }
 
-fn start(folder: &Path) -> Child {
-    let program = std::env::current_exe().expect("this program");
-    Command::new(program)
-        .args(["--exact", "history_kill::child", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts")
-}
-
 /// Starts a child that appends, and kills it some time after the given number of acknowledged responses. Returns the
 /// number of responses that were acknowledged before the kill.
 fn round(folder: &Path, n_acknowledged: usize, longer: Duration) -> u32 {
-    let mut child = start(folder);
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let child = Child::start(child_support::command("history_kill::child").env(FOLDER, folder));
     let mut n_safe = 0;
-    let mut note = |line: std::io::Result<String>| {
-        let line = line.unwrap_or_default();
-        let mut words = line.split(' ');
-        let number =
-            |words: &mut std::str::Split<'_, char>| words.next().and_then(|word| word.parse::<u32>().ok());
-        match words.next() {
-            // A line cut inside a number gives a smaller number.
-            Some("safe") if words.clone().count() == 2 => {
-                n_safe = number(&mut words).map_or(n_safe, |i| i + 1)
-            }
-            Some("open") => n_safe = number(&mut words).expect("a number"),
+    let number = |word: &str| word.parse::<u32>().expect("a number");
+    child.kill(n_acknowledged + 1, longer, |line| {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["safe", i, _] => n_safe = number(i) + 1,
+            ["open", n] => n_safe = number(n),
             _ => return false,
         }
         true
-    };
-    let mut n_seen = 0;
-    while n_seen <= n_acknowledged {
-        n_seen += usize::from(note(lines.next().expect("the child goes on until it is killed")));
-    }
-    std::thread::sleep(longer);
-    child.kill().expect("runs");
-    for line in lines {
-        note(line);
-    }
-    child.wait().expect("ends");
+    });
     n_safe
 }
 

@@ -2,9 +2,9 @@
 //! processes are this test program, started again.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -15,7 +15,9 @@ use refrain::drafting::{Anchor, Candidates, Cursor, DraftSource};
 use refrain_index::history::Access;
 use refrain_index::{HistoryError, HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};
 
-const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
+use crate::child_support::{self, Child};
+
+pub(crate) const KEY: HistoryKey = HistoryKey { tokenizer: 7, model: 8 };
 
 /// The environment variables with the child's folder, namespace and first response.
 const FOLDER: &str = "REFRAIN_TEST_SHARED";
@@ -24,7 +26,7 @@ const FIRST: &str = "REFRAIN_TEST_SHARED_FIRST";
 /// Pause between two appends of a child, in µs; none if it is not set.
 const PAUSE_US: &str = "REFRAIN_TEST_SHARED_PAUSE_US";
 
-fn options() -> HistoryOptions {
+pub(crate) fn options() -> HistoryOptions {
     HistoryOptions {
         sync: SyncPolicy::Always,
         live_tokens_max: 64,
@@ -38,12 +40,12 @@ fn open(folder: &Path) -> HistoryLog {
 }
 
 /// The `i`-th response, equal in all processes.
-fn response(i: u32) -> Vec<TokenId> {
+pub(crate) fn response(i: u32) -> Vec<TokenId> {
     let text = (0..4 + i % 20).map(|j| TokenId(i.wrapping_mul(31).wrapping_add(j * j) % 97));
     text.chain([TokenId(1000 + i)]).collect()
 }
 
-fn index_of(tokens: &[TokenId]) -> u32 {
+pub(crate) fn index_of(tokens: &[TokenId]) -> u32 {
     tokens.last().expect("none is empty").0 - 1000
 }
 
@@ -104,56 +106,47 @@ fn child() {
 }
 
 fn command(folder: &Path, namespace: &str, first: u32) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .args(["--exact", "history_shared::child", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .env(NAMESPACE, namespace)
-        .env(FIRST, first.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    let mut command = child_support::command("history_shared::child");
+    command.env(FOLDER, folder).env(NAMESPACE, namespace).env(FIRST, first.to_string());
     command
 }
 
-/// A child process and its output.
+/// A child process and the responses that it has acknowledged.
 struct Appender {
     child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
     safe: Vec<u32>,
 }
 
 impl Appender {
     fn start(folder: &Path, namespace: &str, first: u32) -> Self {
-        let mut child = command(folder, namespace, first).spawn().expect("starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Appender { child, lines, safe: Vec::new() }
+        Appender { child: Child::start(&mut command(folder, namespace, first)), safe: Vec::new() }
     }
 
     /// Reads up to a line that begins with `word`, and returns the rest of that line.
     fn wait_for(&mut self, word: &str) -> String {
         loop {
-            let line = self.lines.next().expect("goes on until it is killed").expect("text");
-            self.note(&line);
+            let line = self.child.line();
+            self.safe.extend(safe(&line));
             if let Some(rest) = line.strip_prefix(word) {
                 return rest.trim().to_owned();
             }
         }
     }
 
-    fn note(&mut self, line: &str) {
-        // A line cut by a kill gives a smaller number, and never the number of another response.
-        self.safe.extend(line.strip_prefix("safe ").and_then(|i| i.parse::<u32>().ok()));
+    /// Kills the child, and returns the acknowledged responses.
+    fn kill(self) -> Vec<u32> {
+        let mut all = self.safe;
+        self.child.kill(0, Duration::ZERO, |line| {
+            all.extend(safe(line));
+            true
+        });
+        all
     }
+}
 
-    /// Kills the child, and returns the acknowledged responses. The last line may be cut, so it does not count.
-    fn kill(mut self) -> Vec<u32> {
-        self.child.kill().expect("runs");
-        let mut rest: Vec<String> = self.lines.by_ref().map_while(Result::ok).collect();
-        rest.pop();
-        rest.iter().for_each(|line| self.note(line));
-        self.child.wait().expect("ends");
-        self.safe
-    }
+/// The response that a line acknowledges.
+fn safe(line: &str) -> Option<u32> {
+    line.strip_prefix("safe ")?.parse().ok()
 }
 
 fn kill_rounds(n_rounds: u32) {
@@ -209,8 +202,8 @@ fn processes_killed_200_times_lose_nothing() {
 
 /// One of many workers that share a namespace. A thread reads its output, so that it never waits for this process.
 struct Worker {
-    child: Child,
-    /// The complete lines so far.
+    process: std::process::Child,
+    /// The lines so far.
     lines: Arc<Mutex<Vec<String>>>,
     reader: JoinHandle<()>,
 }
@@ -218,19 +211,12 @@ struct Worker {
 impl Worker {
     fn start(folder: &Path, serial: u32) -> Self {
         let mut command = command(folder, "all", serial * 10_000);
-        let mut child = command.env(PAUSE_US, "1500").spawn().expect("starts");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let Child { process, lines: from } = Child::start(command.env(PAUSE_US, "1500"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let to = Arc::clone(&lines);
-        let reader = std::thread::spawn(move || {
-            let mut line = String::new();
-            // A line cut by a kill has no end and is not kept.
-            while out.read_line(&mut line).expect("text") > 0 && line.ends_with('\n') {
-                to.lock().expect("whole lines").push(line.trim_end().to_owned());
-                line.clear();
-            }
-        });
-        Worker { child, lines, reader }
+        let reader =
+            std::thread::spawn(move || from.for_each(|line| to.lock().expect("whole lines").push(line)));
+        Worker { process, lines, reader }
     }
 
     fn is_open(&self) -> bool {
@@ -246,17 +232,14 @@ impl Worker {
 
     /// The responses acknowledged so far.
     fn safe(&self) -> Vec<u32> {
-        let lines = self.lines.lock().expect("whole lines");
-        lines.iter().filter_map(|line| line.strip_prefix("safe ")?.parse().ok()).collect()
+        self.lines.lock().expect("whole lines").iter().filter_map(|line| safe(line)).collect()
     }
 
     fn kill(mut self) -> Vec<u32> {
-        self.child.kill().expect("runs");
-        self.child.wait().expect("ends");
-        let lines = Arc::clone(&self.lines);
+        self.process.kill().expect("runs");
+        self.process.wait().expect("ends");
         self.reader.join().expect("reads to the end");
-        let lines = lines.lock().expect("whole lines");
-        lines.iter().filter_map(|line| line.strip_prefix("safe ")?.parse().ok()).collect()
+        self.lines.lock().expect("whole lines").iter().filter_map(|line| safe(line)).collect()
     }
 }
 

@@ -2,13 +2,14 @@
 //! child process is this test program, started again.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use refrain_index::notes::{NotesIndex, NotesWriter};
 
+use crate::child_support::{self, Child};
 use crate::notes_support::{self, found, options, update};
 
 /// The environment variable with the child's folder.
@@ -65,38 +66,16 @@ fn child() {
 /// Starts a child, and kills it some time after a number of lines. Returns the notes that were indexed, and those that
 /// were forgotten.
 fn round(folder: &Path, n_lines: usize, longer: Duration) -> (Vec<u32>, Vec<u32>) {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "notes_kill::child", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let child = Child::start(child_support::command("notes_kill::child").env(FOLDER, folder));
     let (mut safe, mut forgotten) = (Vec::new(), Vec::new());
-    let mut take = |line: std::io::Result<String>| {
-        let line = line.unwrap_or_default();
-        // A line cut inside a number has no other line after it.
+    child.kill(n_lines + 1, longer, |line| {
         match line.split_once(' ') {
             Some(("safe", i)) => safe.extend(i.parse::<u32>()),
             Some(("forgotten", i)) => forgotten.extend(i.parse::<u32>()),
-            _ => return usize::from(line == "open"),
+            _ => return line == "open",
         }
-        1
-    };
-    let mut n_seen = 0;
-    while n_seen <= n_lines {
-        n_seen += take(lines.next().expect("the child goes on until it is killed"));
-    }
-    std::thread::sleep(longer);
-    child.kill().expect("runs");
-    let rest: Vec<_> = lines.collect();
-    child.wait().expect("ends");
-    // The last line may be cut.
-    let n_rest = rest.len().saturating_sub(1);
-    for line in rest.into_iter().take(n_rest) {
-        take(line);
-    }
+        true
+    });
     (safe, forgotten)
 }
 

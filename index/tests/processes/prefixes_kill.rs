@@ -2,14 +2,14 @@
 //! computed bits, forgetting that was begun is finished, and nothing is left behind. The child processes are this test
 //! program, started again.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use refrain::{Engine, TokenId};
 use refrain_index::prefixes::{Label, PrefixOptions, PrefixStore};
 
+use crate::child_support::{self, Child};
 use crate::prefixes_support::{computed, engine, files, holds, plain, state, token_bytes};
 
 /// The environment variables with the child's folder and its number.
@@ -66,38 +66,21 @@ fn child() {
 }
 
 fn start(folder: &Path, number: u32) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "prefixes_kill::child", "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder)
-        .env(NUMBER, number.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starts")
+    let mut command = child_support::command("prefixes_kill::child");
+    Child::start(command.env(FOLDER, folder).env(NUMBER, number.to_string()))
 }
 
 /// Kills a child some time after a number of lines. Returns what it has forgotten.
-fn kill(mut child: Child, n_lines: usize, longer: Duration) -> Vec<u32> {
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+fn kill(child: Child, n_lines: usize, longer: Duration) -> Vec<u32> {
     let mut forgotten = Vec::new();
-    let mut read = |line: std::io::Result<String>| {
-        let line = line.unwrap_or_default();
-        let mut words = line.split(' ');
-        match (words.next(), words.next().and_then(|word| word.parse::<u32>().ok())) {
-            (Some("forgotten"), Some(i)) => forgotten.push(i),
-            (Some("kept" | "forgetting"), Some(_)) => {}
-            _ => return false,
+    child.kill(n_lines, longer, |line| match line.split_once(' ') {
+        Some((word @ ("kept" | "forgetting" | "forgotten"), i)) => {
+            let i: u32 = i.parse().expect("a number");
+            forgotten.extend((word == "forgotten").then_some(i));
+            true
         }
-        true
-    };
-    let mut n_seen = 0;
-    while n_seen < n_lines {
-        n_seen += usize::from(read(lines.next().expect("the child goes on until it is killed")));
-    }
-    std::thread::sleep(longer);
-    child.kill().expect("runs");
-    lines.for_each(|line| _ = read(line));
-    child.wait().expect("ends");
+        _ => false,
+    });
     forgotten
 }
 
@@ -181,9 +164,8 @@ fn processes_share_a_folder_without_errors() {
     }
     assert!(n_found > 10, "{n_found}");
     for mut child in children {
-        assert!(child.try_wait().expect("runs").is_none(), "a process has failed");
-        child.kill().expect("runs");
-        child.wait().expect("ends");
+        assert!(child.process.try_wait().expect("runs").is_none(), "a process has failed");
+        child.kill(0, Duration::ZERO, |_| true);
     }
     drop(store);
     check(&engine, folder.path(), &[], "shared");

@@ -5,21 +5,22 @@
 //! in place of the text. Whoever asked for it decides.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::DiffEvent;
 use crate::pieces::{Piece, Splitter};
 
 /// A reason not to replace the old text by the new one without asking. Ranges are in bytes of the new text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum EditDoubt {
     /// Fewer than half of the old text's words are in the new one, at their place or elsewhere, in upper or lower case. Signs do
     /// not count.
+    #[error("the new text has {n_kept} of the {n_words} words of the old one")]
     DropsMost {
         /// Words of the old text that are in the new one.
         n_kept: usize,
@@ -27,31 +28,19 @@ pub enum EditDoubt {
         n_words: usize,
     },
     /// The whole instruction was written into the text.
+    #[error("the new text has the instruction in it")]
     HasInstruction {
         /// Its place.
         new: Range<usize>,
     },
     /// A text that is a part of prompts was written into the text: a control token as text, or a sentence of the prompt's template.
+    #[error("the new text has `{marker}` in it, which is a part of the prompt")]
     HasMarker {
         /// The text.
         marker: String,
         /// Its place.
         new: Range<usize>,
     },
-}
-
-impl fmt::Display for EditDoubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DropsMost { n_kept, n_words } => {
-                write!(f, "the new text has {n_kept} of the {n_words} words of the old one")
-            }
-            Self::HasInstruction { .. } => f.write_str("the new text has the instruction in it"),
-            Self::HasMarker { marker, .. } => {
-                write!(f, "the new text has `{marker}` in it, which is a part of the prompt")
-            }
-        }
-    }
 }
 
 /// Instructions of fewer words are not searched for: a text may come to have them by chance.

@@ -1,10 +1,11 @@
 //! Answers to questions from notes.
 
+use std::convert::identity;
 use std::path::PathBuf;
 
 use refrain::TokenId;
 
-use super::{Found, FromPassages, Provenance};
+use super::{Found, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
@@ -55,13 +56,6 @@ pub struct Answer {
     pub report: Report,
 }
 
-impl From<FromPassages> for Answer {
-    fn from(done: FromPassages) -> Self {
-        let FromPassages { text, reasoning, passages, provenance, report } = done;
-        Self { text, reasoning, passages, provenance, report }
-    }
-}
-
 impl Assistant {
     /// Answers a question from the passages that match it best.
     ///
@@ -74,7 +68,7 @@ impl Assistant {
     pub fn answer(&self, request: AnswerRequest, options: JobOptions) -> Result<Job<Answer>, TaskError> {
         let n_forgotten = self.n_forgotten();
         let layout = self.answer_layout(request, &options)?;
-        Ok(self.job_from_passages("answer", None, layout, options, n_forgotten, Answer::from))
+        Ok(self.job_from_passages("answer", None, layout, options, n_forgotten, identity))
     }
 
     /// The prompt of an answer, and token ids for drafts.

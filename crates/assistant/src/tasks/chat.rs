@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use refrain::{Message, Role, Session, TokenId};
 use refrain_index::notes::absolute;
 
-use super::{Found, Provenance, draft_source};
+use super::{Found, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
@@ -230,10 +230,7 @@ impl Conversation {
         });
         // A session that drafts from kept answers is not for a turn that does not, and the other way round.
         let session = state.session.take().filter(|(_, keeps)| dropped.is_empty() && *keeps == is_kept);
-        let mut generate = assistant.generate_options(&options);
-        generate.sources =
-            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
-        generate.processors = std::mem::take(&mut options.processors);
+        let generate = assistant.last_generate_options(&mut options, &tokens);
         let messages = match session {
             Some(_) => layout.turns,
             None => turns.iter().map(|turn| turn.message.clone()).chain(layout.turns).collect(),
@@ -241,13 +238,12 @@ impl Conversation {
         state.is_busy = true;
         drop(state);
         let session = session.map(|(session, _)| session);
-        let prompt =
-            Prompt { messages, task: "chat", session, generate: Some(generate), alternative: None, kept };
+        let prompt = Prompt { session, ..Prompt::new("chat", messages, generate, kept) };
         let seat = Seat(self.clone());
         let (shown, left_out) = (layout.shown, layout.left_out);
         let notes = notes.into_iter().collect();
         let step = Chatting { seat, turns, shown, left_out, dropped, notes, starts, keep, is_kept };
-        Ok(Job::new(assistant, options.cancel, options.priority, prompt, step))
+        Ok(Job::new(assistant, options.cancel, options.priority, prompt, Box::new(step)))
     }
 
     /// The user's turn behind as many of the turns as fit, and the turns that are left out.

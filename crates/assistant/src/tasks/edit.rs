@@ -89,24 +89,15 @@ impl Assistant {
         let passages = [passage];
         let layout = self.lay_out_whole(&self.prompts().edit, &passages, &instruction, room)?;
         let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options);
+        let mut generate = self.last_generate_options(&mut options, &[]);
         generate.max_tokens = n_output;
         let dry = &mut generate.sampling.dry;
         if dry.output_only {
             dry.allowed_length = dry.allowed_length.max(LOOP_TOKENS_MIN);
         }
-        generate.sources = std::mem::take(&mut options.sources);
-        generate.processors = std::mem::take(&mut options.processors);
-        let prompt = Prompt {
-            messages: layout.turns,
-            task: "edit",
-            session: None,
-            generate: Some(generate),
-            alternative: None,
-            kept,
-        };
+        let prompt = Prompt::new("edit", layout.turns, generate, kept);
         let step = Editing::new(self, &text, instruction);
-        Ok(Job::new(self, options.cancel, options.priority, prompt, step))
+        Ok(Job::new(self, options.cancel, options.priority, prompt, Box::new(step)))
     }
 }
 

@@ -31,7 +31,7 @@ pub use write::WriteRequest;
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::job::{Job, JobEvent, Next, Prompt, Step, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
@@ -69,34 +69,21 @@ impl Assistant {
         (layout, tokens): (Layout, Vec<Vec<TokenId>>),
         mut options: JobOptions,
         n_forgotten: u64,
-        result: fn(FromPassages) -> T,
+        result: fn(Answer) -> T,
     ) -> Job<T> {
         let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options);
-        generate.sources =
-            draft_source(&tokens).into_iter().chain(std::mem::take(&mut options.sources)).collect();
-        generate.processors = std::mem::take(&mut options.processors);
-        let generate = Some(generate);
-        let prompt = Prompt { messages: layout.turns, task, session, generate, alternative: None, kept };
+        let generate = self.last_generate_options(&mut options, &tokens);
+        let prompt = Prompt { session, ..Prompt::new(task, layout.turns, generate, kept) };
         let step = Showing { shown: layout.shown, left_out: layout.left_out, result };
-        Job::new(self, options.cancel, options.priority, prompt, step)
+        Job::new(self, options.cancel, options.priority, prompt, Box::new(step))
     }
-}
-
-/// The text of a prompt with passages, and where it comes from.
-struct FromPassages {
-    text: String,
-    reasoning: String,
-    passages: Vec<Passage>,
-    provenance: Provenance,
-    report: Report,
 }
 
 /// The end of a generation from passages.
 struct Showing<T> {
     shown: Vec<Passage>,
     left_out: Vec<LeftOut>,
-    result: fn(FromPassages) -> T,
+    result: fn(Answer) -> T,
 }
 
 impl<T> Step<T> for Showing<T> {
@@ -109,7 +96,7 @@ impl<T> Step<T> for Showing<T> {
         let report = written.report(left_out);
         let Written { text, reasoning, .. } = written;
         let provenance = Provenance::of(&text, &passages);
-        Ok(Next::Done(result(FromPassages { text, reasoning, passages, provenance, report })))
+        Ok(Next::Done(result(Answer { text, reasoning, passages, provenance, report })))
     }
 }
 

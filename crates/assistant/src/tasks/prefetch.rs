@@ -60,7 +60,7 @@ impl Assistant {
         let step = Prefetching { assistant: self.clone(), kept };
         let messages = layout.turns;
         let prompt = Prompt { messages, alternative, task, session: None, generate: None, kept: None };
-        Ok(Job::new(self, options.cancel, Priority::Background, prompt, step))
+        Ok(Job::new(self, options.cancel, Priority::Background, prompt, Box::new(step)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use refrain::TokenId;
 
-use super::{Found, FromPassages, Provenance};
+use super::{Answer, Found, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
@@ -116,7 +116,7 @@ impl Assistant {
         let n_forgotten = self.n_forgotten();
         let layout = self.reply_layout(request, &options)?;
         Ok(self.job_from_passages("reply", None, layout, options, n_forgotten, |done| {
-            let FromPassages { text, reasoning, passages, provenance, report } = done;
+            let Answer { text, reasoning, passages, provenance, report } = done;
             Reply { text, reasoning, passages, provenance, report }
         }))
     }

@@ -10,7 +10,6 @@ use refrain_index::notes::absolute;
 use refrain_index::{Document, NotesError, split_sections};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::draft_source;
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
@@ -190,7 +189,7 @@ impl Assistant {
         };
         summarizing.divide(summarizing.passages.clone(), usize::MAX)?;
         match summarizing.next()? {
-            Next::Generate(prompt, step) => Ok(Job::from_parts(self, cancel, priority, *prompt, step)),
+            Next::Generate(prompt, step) => Ok(Job::new(self, cancel, priority, *prompt, step)),
             Next::Done(_) => Err(TaskError::Nothing { verb: "summarize" }),
         }
     }
@@ -319,15 +318,14 @@ impl Summarizing {
         let Some(layout) = self.parts.pop_front() else {
             return Err(TaskError::Nothing { verb: "summarize" });
         };
-        let mut generate = self.assistant.generate_options(&self.options);
+        let mut generate = if self.is_last {
+            let previous = self.previous.as_deref().map(|text| self.assistant.tokens(text)).transpose()?;
+            self.assistant.last_generate_options(&mut self.options, previous.as_slice())
+        } else {
+            self.assistant.generate_options(&self.options)
+        };
         if let Some(seed) = self.seed {
             generate.sampling.seed = Some(seed);
-        }
-        if self.is_last {
-            let previous = self.previous.as_deref().map(|text| self.assistant.tokens(text)).transpose()?;
-            generate.sources = draft_source(previous.as_slice()).into_iter().collect();
-            generate.sources.append(&mut self.options.sources);
-            generate.processors = std::mem::take(&mut self.options.processors);
         }
         // A summary of summaries is made from all notes, though its prompt shows no passage of them.
         let is_of_text = self.is_of_text;
@@ -340,15 +338,7 @@ impl Summarizing {
                 false => Kept { starts: all.notes.iter().map(first).collect(), ..all.clone() },
             }
         });
-        let generate = Some(generate);
-        let prompt = Prompt {
-            messages: layout.turns,
-            task: "summarize",
-            session: None,
-            generate,
-            alternative: None,
-            kept,
-        };
+        let prompt = Prompt::new("summarize", layout.turns, generate, kept);
         Ok(Next::Generate(Box::new(prompt), Box::new(self)))
     }
 

@@ -350,16 +350,12 @@ impl Assistant {
         // the output stops before it.
         let grammar = Grammar::regex(self.vocabulary()?, &format!("{}(\n[^\n]*)?", screen.commands()))?;
         let kept = self.kept(&options, &layout, n_forgotten);
-        let mut generate = self.generate_options(&options);
+        let mut generate = self.last_generate_options(&mut options, &[]);
         // The form of a command repeats words.
         generate.sampling.dry = DryOptions::default();
-        generate.sources = std::mem::take(&mut options.sources);
-        generate.processors = std::mem::take(&mut options.processors);
         generate.stop = vec!["\n".to_owned()];
-        let generate = Some(grammar.constrain(generate));
-        let prompt =
-            Prompt { messages: layout.turns, task: "ui", session: None, generate, alternative: None, kept };
-        Ok(Job::new(self, options.cancel, options.priority, prompt, Choosing { screen }))
+        let prompt = Prompt::new("ui", layout.turns, grammar.constrain(generate), kept);
+        Ok(Job::new(self, options.cancel, options.priority, prompt, Box::new(Choosing { screen })))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Requests in the user's own words, and texts to continue.
 
+use std::convert::identity;
+
 use refrain::SpecialTokens;
 
 use super::Answer;
@@ -43,7 +45,7 @@ impl Assistant {
         }
         let room = self.context_len() - self.answer_tokens(&options);
         let layout = self.lay_out(&Template::words_behind_texts(), &[], &passages, &request, room)?;
-        Ok(self.job_from_passages("write", None, (layout, Vec::new()), options, n_forgotten, Answer::from))
+        Ok(self.job_from_passages("write", None, (layout, Vec::new()), options, n_forgotten, identity))
     }
 
     /// Continues a text, without the system turn and the model's chat template.
@@ -58,6 +60,6 @@ impl Assistant {
         let mut session = self.session("write", options.keep)?;
         session.append_text(text, SpecialTokens::AsText)?;
         let nothing = (Layout::default(), Vec::new());
-        Ok(self.job_from_passages("write", Some(session), nothing, options, n_forgotten, Answer::from))
+        Ok(self.job_from_passages("write", Some(session), nothing, options, n_forgotten, identity))
     }
 }

@@ -162,13 +162,11 @@ impl<'j, 'n> Pass<'j, 'n> {
 
     pub(super) fn schema(&mut self, json: &Json, place: Place) -> Checked<Value> {
         let place = place.joined_if(self.is_all_joined || self.joined.contains(&id(json)));
-        match json {
-            Json::Object(entries) => self.object(json, entries, place),
-            other => Ok(other.to_value()),
-        }
+        self.object(json, place)
     }
 
-    pub(super) fn object(&mut self, json: &Json, entries: &[(String, Json)], place: Place) -> Checked<Value> {
+    pub(super) fn object(&mut self, json: &Json, place: Place) -> Checked<Value> {
+        let Json::Object(entries) = json else { return Ok(json.to_value()) };
         let types = types(json);
         let is_values = json.get("const").is_some() != json.get("enum").is_some();
         // A reference may name it, or schemas inside, in another way than by their place.
@@ -179,14 +177,7 @@ impl<'j, 'n> Pass<'j, 'n> {
         }
         if let Some(merged) = self.without_empty_patterns(json)? {
             // The new values have no identity that a reference could name.
-            return self.object(
-                &merged,
-                match &merged {
-                    Json::Object(entries) => entries,
-                    _ => &[],
-                },
-                place,
-            );
+            return self.object(&merged, place);
         }
         let inner = inner_place(entries, place);
         let range = match types.as_deref().map_or(Some(false), numeric_type) {
@@ -210,13 +201,9 @@ impl<'j, 'n> Pass<'j, 'n> {
             if is_dropped || (is_annotation(key) && !is_named) {
                 continue;
             }
+            let is_any_of = key == "oneOf" && self.is_any_of(entries, value, place);
             let value = self.at(key, |pass| pass.keyword(key, value, entries, place))?;
-            let key = if key == "oneOf" && self.is_any_of(json, value_of(entries, key), place) {
-                "anyOf"
-            } else {
-                key
-            };
-            out.insert(key.to_owned(), value);
+            out.insert(if is_any_of { "anyOf" } else { key }.to_owned(), value);
         }
         let Some(range) = range.filter(|_| is_exact) else { return Ok(Value::Object(out)) };
         let set = self.set(&range)?;
@@ -283,7 +270,7 @@ impl<'j, 'n> Pass<'j, 'n> {
                 Ok(Value::Object(schemas.collect::<Checked<Map<_, _>>>()?))
             }
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Json::Array(schemas)) => {
-                let inner = if key == "oneOf" && !self.is_any_of_list(entries, value, place) {
+                let inner = if key == "oneOf" && !self.is_any_of(entries, value, place) {
                     Place::Joined
                 } else {
                     inner
@@ -352,12 +339,7 @@ impl<'j, 'n> Pass<'j, 'n> {
     }
 
     /// Whether `oneOf` is `anyOf`, because no two of its schemas have a type in common. llguidance sees that too, but not behind references.
-    pub(super) fn is_any_of(&self, json: &Json, list: Option<&Json>, place: Place) -> bool {
-        let Json::Object(entries) = json else { return false };
-        list.is_some_and(|list| self.is_any_of_list(entries, list, place))
-    }
-
-    pub(super) fn is_any_of_list(&self, entries: &[(String, Json)], list: &Json, place: Place) -> bool {
+    pub(super) fn is_any_of(&self, entries: &[(String, Json)], list: &Json, place: Place) -> bool {
         let Json::Array(schemas) = list else { return false };
         let mut seen = HashSet::new();
         let has_own_types = |schema: &Json| {

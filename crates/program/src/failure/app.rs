@@ -112,8 +112,7 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         match error {
             ServeError::TokenRequired { .. } => Self::usage(error, "give one with --token or REFRAIN_TOKEN"),
-            ServeError::Bind { .. } => Self::new(Exit::Failed, format!("{error} (choose another --listen)")),
-            ServeError::Socket { .. } => {
+            ServeError::Bind { .. } | ServeError::Socket { .. } => {
                 Self::new(Exit::Failed, format!("{error} (choose another --listen)"))
             }
             ServeError::SocketInUse { .. } | ServeError::NotASocket { .. } => Self::new(

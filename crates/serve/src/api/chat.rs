@@ -1,18 +1,17 @@
 //! `POST /v1/chat/completions`.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::head::Head;
 use super::sse::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
-use crate::time::unix_time;
 use crate::wire::chat::{Delivery, read};
-use crate::wire::common::{self, logprobs_json, origin_name, tier_name, usage_json};
-use crate::work::{self, Annotation, Finish, Piece, Running, TokenLogprob, Usage};
+use crate::wire::common::{self, logprobs_json, origin_name, tier_name};
+use crate::work::{self, Annotation, Finish, Origin, Piece, Running, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, (request, delivery)) =
@@ -22,39 +21,15 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let n = request.n;
     let tier = tier_name(request.priority);
     let running = work::start(&app, place, request).await?;
-    let head = Head { id: app.id("chatcmpl-"), created: unix_time(), model: running.model.id.clone(), tier };
+    let head = Head::new(&app, "chatcmpl-", &running, Some(tier));
     if delivery.streams {
         let is_started = vec![false; n];
         let events = Chunks { head, delivery, with_logprobs, is_started };
         return Ok(sse::response(running, events, app.limits().ping_time));
     }
     let answer = whole(running, n).await?;
-    Ok(body::json_response(StatusCode::OK, &answer.json(&head, with_logprobs)))
+    Ok(body::json(&answer.json(&head, with_logprobs)))
 }
-
-/// What every chunk has.
-struct Head {
-    id: String,
-    created: u64,
-    model: String,
-    tier: &'static str,
-}
-
-impl Head {
-    fn json(&self, object: &str) -> Value {
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": FINGERPRINT,
-            "service_tier": self.tier,
-        })
-    }
-}
-
-/// The version decides the output together with model, sampling and seed.
-pub(crate) const FINGERPRINT: &str = concat!("refrain-", env!("CARGO_PKG_VERSION"));
 
 /// One output.
 #[derive(Debug, Default)]
@@ -135,10 +110,7 @@ impl Whole {
                 "finish_reason": choice.finish.map(Finish::name),
             })
         });
-        let mut value = head.json("chat.completion");
-        value["choices"] = choices.collect();
-        value["usage"] = usage_json(&self.usage);
-        value
+        head.whole("chat.completion", choices.collect(), &self.usage)
     }
 }
 
@@ -161,30 +133,39 @@ struct Chunks {
 
 impl Chunks {
     fn chunk(&self, choices: Value) -> Value {
-        let mut value = self.head.json("chat.completion.chunk");
-        value["choices"] = choices;
-        if self.delivery.includes_usage {
-            value["usage"] = Value::Null;
-        }
-        value
+        self.head.chunk("chat.completion.chunk", choices, &self.delivery)
+    }
+
+    fn send(&self, choice: usize, delta: Value, logprobs: Value, finish: Option<Finish>, out: &mut Sink) {
+        let finish = finish.map(Finish::name);
+        let choice =
+            json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
+        out.data(&self.chunk(json!([choice])));
     }
 
     fn delta(&mut self, choice: usize, delta: Value, logprobs: &[TokenLogprob], out: &mut Sink) {
         self.begin(choice, out);
-        let logprobs = (self.with_logprobs && !logprobs.is_empty())
-            .then(|| json!({ "content": logprobs_json(logprobs), "refusal": null }));
-        let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": null });
-        out.data(&self.chunk(json!([choice])));
+        let logprobs = match self.with_logprobs && !logprobs.is_empty() {
+            true => json!({ "content": logprobs_json(logprobs), "refusal": null }),
+            false => Value::Null,
+        };
+        self.send(choice, delta, logprobs, None, out);
+    }
+
+    /// A delta with a text and its origin.
+    fn text(&self, field: &str, text: String, origin: &Origin) -> Value {
+        let mut delta = json!({ field: text });
+        if self.delivery.shows_origins {
+            delta["origin"] = origin_name(origin).into();
+        }
+        delta
     }
 
     /// Sends the role, once.
     fn begin(&mut self, choice: usize, out: &mut Sink) {
-        if std::mem::replace(&mut self.is_started[choice], true) {
-            return;
+        if !std::mem::replace(&mut self.is_started[choice], true) {
+            self.send(choice, json!({ "role": "assistant", "content": "" }), Value::Null, None, out);
         }
-        let delta = json!({ "role": "assistant", "content": "" });
-        let choice = json!({ "index": choice, "delta": delta, "logprobs": null, "finish_reason": null });
-        out.data(&self.chunk(json!([choice])));
     }
 }
 
@@ -205,18 +186,10 @@ impl Events for Chunks {
                 }
             }
             Piece::Reasoning { choice, text, origin } => {
-                let mut delta = json!({ "reasoning_content": text });
-                if self.delivery.shows_origins {
-                    delta["origin"] = origin_name(&origin).into();
-                }
-                self.delta(choice, delta, &[], out);
+                self.delta(choice, self.text("reasoning_content", text, &origin), &[], out);
             }
             Piece::Text { choice, text, logprobs, origin } => {
-                let mut delta = json!({ "content": text });
-                if self.delivery.shows_origins {
-                    delta["origin"] = origin_name(&origin).into();
-                }
-                self.delta(choice, delta, &logprobs, out);
+                self.delta(choice, self.text("content", text, &origin), &logprobs, out);
             }
             Piece::Call { choice, call, id, name } => {
                 let function = json!({ "name": name, "arguments": "" });
@@ -233,8 +206,7 @@ impl Events for Chunks {
                 if !annotations.is_empty() {
                     delta["annotations"] = annotations.iter().map(annotation_json).collect();
                 }
-                let choice = json!({ "index": choice, "delta": delta, "logprobs": null, "finish_reason": finish.name() });
-                out.data(&self.chunk(json!([choice])));
+                self.send(choice, delta, Value::Null, Some(finish), out);
             }
             Piece::Done(usage) => {
                 out.end(self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))

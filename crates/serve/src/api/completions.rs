@@ -1,18 +1,17 @@
 //! `POST /v1/completions`.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::chat::{FINGERPRINT, whole};
+use super::chat::whole;
+use super::head::Head;
 use super::sse::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
 use crate::error::ApiResult;
-use crate::time::unix_time;
 use crate::wire::chat::Delivery;
-use crate::wire::common::{finite, origin_name, usage_json};
+use crate::wire::common::{finite, origin_name};
 use crate::wire::completions::read;
 use crate::work::{self, Finish, Input, Piece, Plain, TokenLogprob};
 
@@ -31,7 +30,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         })
         .collect();
     let running = work::start(&app, place, request).await?;
-    let head = Head { id: app.id("cmpl-"), created: unix_time(), model: running.model.id.clone() };
+    let head = Head::new(&app, "cmpl-", &running, None);
     if delivery.streams {
         let n_chars = vec![0; n_outputs];
         let events = Chunks { head, delivery, begins, n_chars };
@@ -47,29 +46,10 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
             "finish_reason": choice.finish.map(Finish::name),
         })
     });
-    let mut value = head.json();
-    value["choices"] = choices.collect();
-    value["usage"] = usage_json(&answer.usage);
-    Ok(body::json_response(StatusCode::OK, &value))
+    Ok(body::json(&head.whole(OBJECT, choices.collect(), &answer.usage)))
 }
 
-struct Head {
-    id: String,
-    created: u64,
-    model: String,
-}
-
-impl Head {
-    fn json(&self) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": FINGERPRINT,
-        })
-    }
-}
+const OBJECT: &str = "text_completion";
 
 /// Lists of tokens, their probabilities and places, as this endpoint has them. `starts` are in characters.
 fn logprobs_json(tokens: &[TokenLogprob], starts: impl Iterator<Item = usize>) -> Value {
@@ -100,12 +80,7 @@ struct Chunks {
 
 impl Chunks {
     fn chunk(&self, choices: Value) -> Value {
-        let mut value = self.head.json();
-        value["choices"] = choices;
-        if self.delivery.includes_usage {
-            value["usage"] = Value::Null;
-        }
-        value
+        self.head.chunk(OBJECT, choices, &self.delivery)
     }
 
     fn text(&self, index: usize, text: &str, logprobs: Value, finish: Option<Finish>) -> Value {

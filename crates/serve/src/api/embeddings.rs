@@ -1,7 +1,6 @@
 //! `POST /v1/embeddings`.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +9,7 @@ use refrain_index::notes::Embedder as _;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::blocking::blocking;
+use crate::blocking::{CancelOnDrop, blocking};
 use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
@@ -46,15 +45,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         drop((permit, place, registered));
         value
     });
-    Ok(body::json_response(StatusCode::OK, &value.await?))
-}
-
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
+    Ok(body::json(&value.await?))
 }
 
 /// The texts, and their tokens in all.

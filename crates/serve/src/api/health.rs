@@ -1,7 +1,6 @@
 //! `GET /health` and `GET /metrics`.
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use refrain::device::KernelsNotice;
@@ -11,7 +10,7 @@ use crate::app::App;
 use crate::body;
 
 pub(crate) async fn health() -> Response {
-    body::json_response(StatusCode::OK, &body(KernelsNotice::of_this_machine()))
+    body::json(&body(KernelsNotice::of_this_machine()))
 }
 
 /// The answer. A machine on which every answer is slow says so.

@@ -3,6 +3,7 @@
 mod chat;
 mod completions;
 mod embeddings;
+mod head;
 mod health;
 mod models;
 mod responses;
@@ -36,7 +37,7 @@ pub(crate) fn router() -> Router<App> {
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(health::health))
         .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(|| async { json_text(StatusCode::OK, openapi::text()) }))
+        .route("/openapi.json", get(|| async { json_text(openapi::text()) }))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_address)
 }

@@ -2,7 +2,6 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use crate::models::ModelKind;
 
 pub(crate) async fn list(State(app): State<App>) -> Response {
     let data: Vec<Value> = app.models().ids().map(|(id, kind)| model_json(&app, id, kind)).collect();
-    body::json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
+    body::json(&json!({ "object": "list", "data": data }))
 }
 
 pub(crate) async fn one(
@@ -27,7 +26,7 @@ pub(crate) async fn one(
         let error = ApiError::not_found("the model does not exist; `/v1/models` lists those of this server");
         return Err(error.with_param("model").with_code("model_not_found"));
     };
-    Ok(body::json_response(StatusCode::OK, &model_json(&app, id, kind)))
+    Ok(body::json(&model_json(&app, id, kind)))
 }
 
 fn model_json(app: &App, id: &str, kind: ModelKind) -> Value {

@@ -4,7 +4,6 @@
 //! protocol repeats. These are written as JSON once.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
@@ -53,7 +52,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         match piece {
             Piece::Done(usage) => {
                 let response = builder.response(builder.status(), Some(&usage), None);
-                return Ok(body::json_text(StatusCode::OK, response));
+                return Ok(body::json_text(response));
             }
             Piece::Failed(error) => return Err(error),
             piece => builder.take(piece, &mut nowhere),

@@ -4,7 +4,6 @@
 //! Of these, the OpenAI API has that of responses. The others have the names and answers that clients of llama.cpp and vLLM know.
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use crate::blocking::blocking;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
-use crate::models::ModelKind;
+use crate::models::{Model, ModelKind};
 use crate::queue::Place;
 use crate::wire;
 use crate::wire::tokens::{read_text, read_tokens};
@@ -21,43 +20,56 @@ use crate::work;
 
 pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, request) = body::read(&state, request, |value, app| read_text(value, app.limits())).await?;
-    let State(app) = state;
+    answer(&state, place, request.request.model.clone(), move |model| {
+        let tokens = work::tokens(model, &request.request)?;
+        let tokens = match request.adds_bos {
+            true => &*tokens,
+            false => work::without_bos(model, &tokens),
+        };
+        let tokenizer = model.engine.tokenizer();
+        // A piece that is no text by itself is shown by its bytes.
+        let piece = |token| {
+            let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+            std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
+        };
+        let ids: Vec<Value> = match request.has_pieces {
+            true => tokens.iter().map(|&id| json!({ "id": id.0, "piece": piece(id) })).collect(),
+            false => tokens.iter().map(|id| id.0.into()).collect(),
+        };
+        let texts = request.has_texts.then(|| {
+            let text = |&id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
+            tokens.iter().map(text).collect::<Vec<_>>()
+        });
+        Ok(json!({
+            "tokens": ids,
+            "count": tokens.len(),
+            "max_model_len": model.context_len(),
+            "token_strs": texts,
+        }))
+    })
+    .await
+}
+
+/// Answers from the tokenizer of a model, on a thread where it may block. The place in the queue is held until then, also if the client has
+/// gone.
+async fn answer(
+    app: &App,
+    place: Place,
+    model: Option<String>,
+    work: impl FnOnce(&Model) -> ApiResult<Value> + Send + 'static,
+) -> ApiResult<Response> {
     let answer = async {
-        let model = app.model(request.request.model.clone(), ModelKind::Text).await?;
+        let model = app.model(model, ModelKind::Text).await?;
         let preparing = app.preparing().await;
-        blocking(move || {
-            let _preparing = preparing;
-            let tokens = work::tokens(&model, &request.request)?;
-            let tokens = match request.adds_bos {
-                true => &*tokens,
-                false => work::without_bos(&model, &tokens),
-            };
-            let tokenizer = model.engine.tokenizer();
-            // A piece that is no text by itself is shown by its bytes.
-            let piece = |token| {
-                let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-                std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
-            };
-            let ids: Vec<Value> = match request.has_pieces {
-                true => tokens.iter().map(|&id| json!({ "id": id.0, "piece": piece(id) })).collect(),
-                false => tokens.iter().map(|id| id.0.into()).collect(),
-            };
-            let texts = request.has_texts.then(|| {
-                let text = |&id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
-                tokens.iter().map(text).collect::<Vec<_>>()
-            });
-            drop(place);
-            Ok(json!({
-                "tokens": ids,
-                "count": tokens.len(),
-                "max_model_len": model.context_len(),
-                "token_strs": texts,
-            }))
-        })
-        .await
+        let work = move || {
+            let answer = work(&model);
+            drop((preparing, place));
+            answer
+        };
+        blocking(work).await
     };
     let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(body::json_response(StatusCode::OK, &answer))
+    Ok(body::json(&answer))
 }
 
 /// The number of tokens of a chat's prompt.
@@ -75,40 +87,23 @@ pub(crate) async fn of_response(state: State<App>, request: Request) -> ApiResul
 }
 
 async fn count(app: &App, place: Place, request: work::Request) -> ApiResult<Response> {
-    let answer = async {
-        let model = app.model(request.model.clone(), ModelKind::Text).await?;
-        let preparing = app.preparing().await;
-        blocking(move || {
-            let _preparing = preparing;
-            let n_tokens = work::tokens(&model, &request)?.len();
-            drop(place);
-            Ok(json!({ "object": "response.input_tokens", "input_tokens": n_tokens }))
-        })
-        .await
-    };
-    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(body::json_response(StatusCode::OK, &answer))
+    answer(app, place, request.model.clone(), move |model| {
+        let n_tokens = work::tokens(model, &request)?.len();
+        Ok(json!({ "object": "response.input_tokens", "input_tokens": n_tokens }))
+    })
+    .await
 }
 
 pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, (id, tokens)) = body::read(&state, request, |value, _| read_tokens(value)).await?;
-    let State(app) = state;
-    let answer = async {
-        let model = app.model(id, ModelKind::Text).await?;
-        let preparing = app.preparing().await;
-        blocking(move || {
-            let _preparing = preparing;
-            let vocab_size = model.engine.config().vocab_size;
-            if let Some(token) = tokens.iter().find(|token| token.index() >= vocab_size) {
-                let message = format!("token {} is outside the vocabulary of {vocab_size} tokens", token.0);
-                return Err(ApiError::field("tokens", message));
-            }
-            let text = model.engine.tokenizer().decode(&tokens);
-            drop(place);
-            Ok(json!({ "content": text, "prompt": text }))
-        })
-        .await
-    };
-    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(body::json_response(StatusCode::OK, &answer))
+    answer(&state, place, id, move |model| {
+        let vocab_size = model.engine.config().vocab_size;
+        if let Some(token) = tokens.iter().find(|token| token.index() >= vocab_size) {
+            let message = format!("token {} is outside the vocabulary of {vocab_size} tokens", token.0);
+            return Err(ApiError::field("tokens", message));
+        }
+        let text = model.engine.tokenizer().decode(&tokens);
+        Ok(json!({ "content": text, "prompt": text }))
+    })
+    .await
 }

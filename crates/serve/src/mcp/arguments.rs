@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::names;
 use crate::error::{ApiError, ApiResult};
-use crate::wire::fields::Fields;
+use crate::wire::fields::{Fields, check_text};
 
 /// Maximum length of a query, in bytes. A search reads 512 words of it.
 pub(super) const QUERY_BYTES_MAX: usize = 8 << 10;
@@ -104,7 +104,7 @@ impl Call {
 }
 
 fn search(fields: &mut Fields<'_>) -> ApiResult<SearchCall> {
-    let query = required(fields, "query", QUERY_BYTES_MAX)?;
+    let query = fields.required_text("query", QUERY_BYTES_MAX)?;
     let limit = count(fields, "limit", HITS_MAX)?.unwrap_or(HITS);
     let kinds = names_in(fields, "kinds")?;
     let kinds = kinds.iter().map(|kind| {
@@ -128,7 +128,7 @@ fn search(fields: &mut Fields<'_>) -> ApiResult<SearchCall> {
 
 fn answer(fields: &mut Fields<'_>) -> ApiResult<AnswerCall> {
     Ok(AnswerCall {
-        question: required(fields, "question", QUESTION_BYTES_MAX)?,
+        question: fields.required_text("question", QUESTION_BYTES_MAX)?,
         limit: count(fields, "limit", PASSAGES_MAX)?,
         folders: names_in(fields, "folders")?,
         output: output(fields)?,
@@ -171,26 +171,8 @@ fn output(fields: &mut Fields<'_>) -> ApiResult<Output> {
     Ok(Output { max_tokens, keep: fields.bool("keep")?.unwrap_or(true) })
 }
 
-/// A text that is not empty.
-fn required(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiResult<String> {
-    fields.required(name)?;
-    Ok(optional(fields, name, bytes_max)?.unwrap_or_default())
-}
-
 fn optional(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiResult<Option<String>> {
-    let Some(text) = fields.string(name)? else { return Ok(None) };
-    check(name, text, bytes_max)?;
-    Ok(Some(text.to_owned()))
-}
-
-fn check(name: &'static str, text: &str, bytes_max: usize) -> ApiResult<()> {
-    match text.len() {
-        given if given > bytes_max => {
-            Err(ApiError::field(name, format!("{given} bytes of text exceed the limit of {bytes_max}")))
-        }
-        _ if text.trim().is_empty() => Err(ApiError::field(name, "the text is empty")),
-        _ => Ok(()),
-    }
+    Ok(fields.text(name, bytes_max)?.map(str::to_owned))
 }
 
 fn count(fields: &mut Fields<'_>, name: &'static str, max: i64) -> ApiResult<Option<usize>> {
@@ -204,8 +186,7 @@ fn names_in(fields: &mut Fields<'_>, name: &'static str) -> ApiResult<Vec<String
     }
     let text = |item: &Value| {
         let text = item.as_str().ok_or_else(|| ApiError::field(name, "an array of strings is expected"))?;
-        check(name, text, LINE_BYTES_MAX)?;
-        Ok(text.to_owned())
+        check_text(name, text, LINE_BYTES_MAX).map(str::to_owned)
     };
     items.iter().map(text).collect()
 }

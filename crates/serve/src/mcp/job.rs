@@ -1,6 +1,5 @@
 //! Work for a request: short searches, and jobs of the model with progress and cancellation.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use refrain::CancelToken;
@@ -13,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use super::http::Share;
 use super::state::Mcp;
 use crate::app::App;
-use crate::blocking::blocking;
+use crate::blocking::{CancelOnDrop, blocking, caught, on_own_thread};
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::page::of_task;
@@ -91,22 +90,18 @@ impl Mcp {
             time_max: app.limits().request_time,
         };
         let (sender, mut done) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("refrain-request".to_owned());
-        let spawned = thread.spawn(move || {
-            let ran = catch_unwind(AssertUnwindSafe(|| job(&reporter)));
+        let work = move || {
+            let ran = caught(|| job(&reporter));
             let time = reporter.started.elapsed();
             drop((reporter, permit, place, registered));
-            let _ =
-                sender.send((ran.unwrap_or_else(|_| Err(ApiError::server("a bug in this server"))), time));
-        });
-        if spawned.is_err() {
-            return Err(ApiError::server("no thread is free")).inspect_err(|_| add(&app.metrics().failed, 1));
-        }
+            let _ = sender.send((ran, time));
+        };
+        on_own_thread("refrain-request", work).inspect_err(|_| add(&app.metrics().failed, 1))?;
         let mut notices = Notices { token: context.meta.get_progress_token(), told, next: Instant::now() };
         let (ran, time) = loop {
             tokio::select! {
                 biased;
-                done = &mut done => break done.unwrap_or_else(|_| (Err(ApiError::server("a bug in this server")), Duration::ZERO)),
+                done = &mut done => break done.unwrap_or_else(|_| (Err(ApiError::bug()), Duration::ZERO)),
                 () = context.ct.cancelled(), if !cancel.is_cancelled() => cancel.cancel(),
                 () = notices.due() => notices.tell(context).await,
             }
@@ -123,14 +118,6 @@ fn count<T>(app: &App, ran: &ApiResult<T>, time: Duration, is_cancelled: bool) {
         Ok(_) => app.metrics().add_request(time),
         Err(_) if is_cancelled => add(&app.metrics().cancelled, 1),
         Err(_) => add(&app.metrics().failed, 1),
-    }
-}
-
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
     }
 }
 

@@ -34,9 +34,8 @@ use serde_json::Value;
 pub(crate) use http::router;
 pub use stdio::StdioServer;
 
-use crate::error::ApiError;
 use arguments::Call;
-use state::{Mcp, invalid};
+use state::{Mcp, invalid, wrong_cursor};
 
 /// What a client's model is told about this server.
 const INSTRUCTIONS: &str = "The user's own notes, on this device. `search_notes` finds passages, `answer_from_notes` answers a question \
@@ -66,7 +65,7 @@ impl ServerHandler for Mcp {
     ) -> Result<ListToolsResult, ErrorData> {
         match request.and_then(|request| request.cursor) {
             // All tools are on one page.
-            Some(_) => Err(invalid(&ApiError::field("cursor", "the cursor is not one of this server"))),
+            Some(_) => Err(wrong_cursor()),
             None => Ok(ListToolsResult::with_all_items(self.tools().collect())),
         }
     }
@@ -111,7 +110,7 @@ impl ServerHandler for Mcp {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
         match request.and_then(|request| request.cursor) {
-            Some(_) => Err(invalid(&ApiError::field("cursor", "the cursor is not one of this server"))),
+            Some(_) => Err(wrong_cursor()),
             None => Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()])),
         }
     }

@@ -13,7 +13,7 @@ use rmcp::model::{
 use serde_json::json;
 
 use super::names::{self, Names};
-use super::state::{Mcp, failed, invalid};
+use super::state::{Mcp, failed, wrong_cursor};
 use crate::error::{ApiError, ApiResult};
 use crate::page::of_task;
 
@@ -64,11 +64,7 @@ impl Place {
 
 impl Mcp {
     pub(super) async fn resources(&self, cursor: Option<String>) -> Result<ListResourcesResult, ErrorData> {
-        let after = cursor.map(|cursor| {
-            let place = Place::read(&cursor);
-            place.ok_or_else(|| invalid(&ApiError::field("cursor", "the cursor is not one of this server")))
-        });
-        let after = after.transpose()?;
+        let after = cursor.map(|cursor| Place::read(&cursor).ok_or_else(wrong_cursor)).transpose()?;
         let (_, assistant) = self.page.assistant().await.map_err(failed)?;
         let listed = self.brief(move || {
             let Some(notes) = assistant.notes() else { return Ok((Vec::new(), None)) };

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
-use refrain::Stats;
-use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, CopiedSpan, Support};
+use refrain::ChatDate;
+use refrain_assistant::provenance::{CheckedSentence, CopiedSpan};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, Forget, Forgotten, JobOptions, LeftOut, LeftOutReason, Passage, Report,
     SummarizeRequest, Summary,
@@ -23,7 +23,7 @@ use super::names::{Names, found, uri};
 use super::resources::link;
 use super::state::Mcp;
 use crate::error::{ApiError, ApiResult};
-use crate::page::of_task;
+use crate::page::{forgotten_json, of_task, stats_json, support_of};
 
 impl Mcp {
     pub(super) async fn search(
@@ -241,13 +241,8 @@ fn of_forgotten(forgotten: &Forgotten, has_store: bool) -> CallToolResult {
     if !has_store {
         text.push_str(" This server keeps no answers on disk; what another process keeps was not changed.");
     }
-    let json = json!({
-        "n_answers": n_answers,
-        "n_summaries": n_summaries,
-        "n_prefix_blocks": n_prefix_blocks,
-        "is_notes_pending": is_notes_pending,
-        "has_store": has_store,
-    });
+    let mut json = forgotten_json(forgotten);
+    json["has_store"] = has_store.into();
     result(text, Vec::new(), json)
 }
 
@@ -275,17 +270,11 @@ fn links<'a>(notes: impl Iterator<Item = (&'a Path, &'a str)>, names: &Names) ->
 
 /// What the results of all jobs have.
 fn ended(report: &Report) -> Value {
-    let sum = |of: fn(&Stats) -> usize| report.stats.iter().map(of).sum::<usize>();
     json!({
         "is_cut": is_cut(report),
         // The reason may name a file of this device.
         "is_kept": report.not_kept.is_none(),
-        "stats": {
-            "prompt_tokens": sum(|stats| stats.prompt_tokens),
-            "cached_tokens": sum(|stats| stats.cached_tokens),
-            "tokens": sum(|stats| stats.tokens),
-            "steps": sum(|stats| stats.steps),
-        },
+        "stats": stats_json(report),
     })
 }
 
@@ -319,25 +308,14 @@ fn copied_json(span: &CopiedSpan, passages: &[Passage]) -> Value {
 }
 
 fn sentence_json(sentence: &CheckedSentence) -> Value {
-    let (support, source) = match sentence.support {
-        Support::Copied { passage, .. } => ("copied", Some(passage + 1)),
-        Support::Words { passage, .. } => ("words", Some(passage + 1)),
-        Support::None { .. } => ("none", None),
-        _ => ("too_short", None),
-    };
+    let (support, passage) = support_of(sentence);
     let citations = sentence.citations.iter().map(|citation| {
-        let verdict = match citation.verdict {
-            CitationVerdict::Supports => "supports",
-            CitationVerdict::NotShown => "not_shown",
-            CitationVerdict::DoesNotSupport => "does_not_support",
-            _ => "too_short",
-        };
-        json!({ "answer_bytes": bytes(&citation.text), "number": citation.number, "verdict": verdict })
+        json!({ "answer_bytes": bytes(&citation.text), "number": citation.number, "verdict": citation.verdict })
     });
     json!({
         "answer_bytes": bytes(&sentence.text),
         "support": support,
-        "source": source,
+        "source": passage.map(|passage| passage + 1),
         "citations": citations.collect::<Vec<_>>(),
     })
 }
@@ -358,19 +336,9 @@ fn left_out_json(left_out: &LeftOut, names: &Names) -> Value {
     })
 }
 
-/// `2024-05-01T12:30:05Z`, of seconds from 1970 (Hinnant's civil calendar: years begin in March). Years are in 0..=9999.
+/// `2024-05-01T12:30:05Z`, of seconds from 1970. Years are in 0..=9999.
 fn date(seconds: i64) -> String {
-    // 0000-01-01 and the last second of 9999.
-    let seconds = seconds.clamp(-62_167_219_200, 253_402_300_799);
-    let (days, second) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    ChatDate::from_unix(seconds).format("%FT%TZ")
 }
 
 #[cfg(test)]

@@ -33,6 +33,11 @@ pub(super) fn invalid(error: &ApiError) -> ErrorData {
     ErrorData::invalid_params(error.message.clone(), Some(data))
 }
 
+/// The cursor is refused.
+pub(super) fn wrong_cursor() -> ErrorData {
+    invalid(&ApiError::field("cursor", "the cursor is not one of this server"))
+}
+
 /// The request could not be carried out.
 pub(super) fn failed(error: ApiError) -> ErrorData {
     ErrorData::internal_error(error.message, error.code.map(|code| json!({ "code": code })))

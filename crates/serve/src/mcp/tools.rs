@@ -35,40 +35,25 @@ fn search() -> Tool {
             "kinds": names(&json!({ "type": "string", "enum": kinds }), "Only these kinds of sources."),
             "folders": folders(),
             "tags": names(&json!({ "type": "string" }), "Only passages with one of these tags."),
-            "from": date("Only from this date on, such as 2024-05-01 or 2024-05-01T12:30:00Z."),
-            "until": date("Only up to this date; a day without a time counts as a whole."),
+            "from": string("Only from this date on, such as 2024-05-01 or 2024-05-01T12:30:00Z."),
+            "until": string("Only up to this date; a day without a time counts as a whole."),
         }),
         &["query"],
     );
-    let passage = object(
-        json!({
-            "uri": note_uri(),
-            "name": string("The note's path below the user's folder."),
-            "title": string("The title of the note, message or event, with the heading above the passage."),
-            "text": string("The passage."),
-            "note_bytes": range("The bytes of the note's file that the passage was read from."),
-            "is_verbatim": boolean("Whether these bytes are the text itself."),
-            "matched": { "type": "array", "items": range("Bytes of a word that matched."), "description": "Words of the query, as bytes of `text`." },
-            "kind": { "type": "string", "enum": kinds },
-            "date": string("The date of the note, message or event (UTC)."),
-            "tags": { "type": "array", "items": { "type": "string" } },
-            "score": { "type": "number", "description": "Larger is better; comparable within one search only." },
-        }),
-        &[
-            "uri",
-            "name",
-            "title",
-            "text",
-            "note_bytes",
-            "is_verbatim",
-            "matched",
-            "kind",
-            "date",
-            "tags",
-            "score",
-        ],
-    );
-    let output = object(json!({ "passages": { "type": "array", "items": passage } }), &["passages"]);
+    let passage = full(json!({
+        "uri": note_uri(),
+        "name": note_name(),
+        "title": string("The title of the note, message or event, with the heading above the passage."),
+        "text": string("The passage."),
+        "note_bytes": range("The bytes of the note's file that the passage was read from."),
+        "is_verbatim": boolean("Whether these bytes are the text itself."),
+        "matched": { "type": "array", "items": range("Bytes of a word that matched."), "description": "Words of the query, as bytes of `text`." },
+        "kind": { "type": "string", "enum": kinds },
+        "date": string("The date of the note, message or event (UTC)."),
+        "tags": { "type": "array", "items": { "type": "string" } },
+        "score": { "type": "number", "description": "Larger is better; comparable within one search only." },
+    }));
+    let output = full(json!({ "passages": { "type": "array", "items": passage } }));
     tool("search_notes", "Search notes", "Finds the passages of the user's notes, mail, chats and calendars that match a query best. No model runs.", input, output)
         .with_annotations(ToolAnnotations::with_title("Search notes").read_only(true).idempotent(true).open_world(false))
 }
@@ -84,57 +69,43 @@ fn answer() -> Tool {
         }),
         &["question"],
     );
-    let source = object(
-        json!({
-            "number": { "type": "integer", "description": "The number that `source` and citations `[n]` mean, from 1." },
-            "uri": nullable(&note_uri()),
-            "name": nullable(&string("The note's path below the user's folder.")),
-            "title": string("The title of the passage."),
-            "text": string("The text that the model was shown."),
-            "note_bytes": nullable(&range("The bytes of the note's file that the text was read from.")),
-            "is_verbatim": boolean("Whether these bytes are the text itself."),
-        }),
-        &["number", "uri", "name", "title", "text", "note_bytes", "is_verbatim"],
-    );
-    let copied = object(
-        json!({
-            "answer_bytes": range("The span in `answer`."),
-            "source": { "type": "integer", "description": "The number of the source." },
-            "text_bytes": range("The span in the source's `text`."),
-            "note_bytes": nullable(&range("The span in the note's file; null if the text is not verbatim there.")),
-            "is_exact": boolean("Whether both texts are equal byte for byte; otherwise white space or marks of lists differ."),
-        }),
-        &["answer_bytes", "source", "text_bytes", "note_bytes", "is_exact"],
-    );
-    let citation = object(
-        json!({
-            "answer_bytes": range("The citation in `answer`."),
-            "number": { "type": "integer" },
-            "verdict": { "type": "string", "enum": ["supports", "not_shown", "does_not_support", "too_short"] },
-        }),
-        &["answer_bytes", "number", "verdict"],
-    );
-    let sentence = object(
-        json!({
-            "answer_bytes": range("The sentence in `answer`."),
-            "support": {
-                "type": "string",
-                "enum": ["copied", "words", "none", "too_short"],
-                "description": "`copied`: it stands in a source; `words`: a source has its words close together; `none`: no source supports it.",
-            },
-            "source": { "type": ["integer", "null"], "description": "The number of the source." },
-            "citations": { "type": "array", "items": citation },
-        }),
-        &["answer_bytes", "support", "source", "citations"],
-    );
-    let mut properties = json!({
+    let source = full(json!({
+        "number": { "type": "integer", "description": "The number that `source` and citations `[n]` mean, from 1." },
+        "uri": nullable(&note_uri()),
+        "name": nullable(&note_name()),
+        "title": string("The title of the passage."),
+        "text": string("The text that the model was shown."),
+        "note_bytes": nullable(&range("The bytes of the note's file that the text was read from.")),
+        "is_verbatim": boolean("Whether these bytes are the text itself."),
+    }));
+    let copied = full(json!({
+        "answer_bytes": range("The span in `answer`."),
+        "source": { "type": "integer", "description": "The number of the source." },
+        "text_bytes": range("The span in the source's `text`."),
+        "note_bytes": nullable(&range("The span in the note's file; null if the text is not verbatim there.")),
+        "is_exact": boolean("Whether both texts are equal byte for byte; otherwise white space or marks of lists differ."),
+    }));
+    let citation = full(json!({
+        "answer_bytes": range("The citation in `answer`."),
+        "number": { "type": "integer" },
+        "verdict": { "type": "string", "enum": ["supports", "not_shown", "does_not_support", "too_short"] },
+    }));
+    let sentence = full(json!({
+        "answer_bytes": range("The sentence in `answer`."),
+        "support": {
+            "type": "string",
+            "enum": ["copied", "words", "none", "too_short"],
+            "description": "`copied`: it stands in a source; `words`: a source has its words close together; `none`: no source supports it.",
+        },
+        "source": { "type": ["integer", "null"], "description": "The number of the source." },
+        "citations": { "type": "array", "items": citation },
+    }));
+    let output = of_job(json!({
         "answer": string("The answer."),
         "sources": { "type": "array", "items": source, "description": "The passages that the model was shown." },
         "copied": { "type": "array", "items": copied, "description": "Parts of the answer that stand in a source." },
         "sentences": { "type": "array", "items": sentence, "description": "The sentences of the answer, checked against the sources." },
-    });
-    let required = ended(&mut properties);
-    let output = object(properties, &[&["answer", "sources", "copied", "sentences"], &*required].concat());
+    }));
     tool("answer_from_notes", "Answer from notes", "Answers a question from the user's notes with the local model, and says which part of the answer stands in which note. May take a minute.", input, output)
         .with_annotations(keeps("Answer from notes"))
 }
@@ -152,17 +123,12 @@ fn summarize() -> Tool {
         }),
         &[],
     );
-    let note = object(
-        json!({ "uri": note_uri(), "name": string("The note's path below the user's folder.") }),
-        &["uri", "name"],
-    );
-    let mut properties = json!({
+    let note = full(json!({ "uri": note_uri(), "name": note_name() }));
+    let output = of_job(json!({
         "summary": string("The summary."),
         "notes": { "type": "array", "items": note, "description": "The notes that were summarised." },
         "n_parts": { "type": "integer", "description": "Parts that a long text was summarised in; 1 if it fitted the context." },
-    });
-    let required = ended(&mut properties);
-    let output = object(properties, &[&["summary", "notes", "n_parts"], &*required].concat());
+    }));
     tool("summarize", "Summarize", "Summarises a note, a text, or the passages of the notes that match a query, with the local model. A long text is summarised in parts. May take minutes.", input, output)
         .with_annotations(keeps("Summarize"))
 }
@@ -173,21 +139,18 @@ fn forget() -> Tool {
         json!({
             "note": described(&note_uri(), &format!("Forgets this note. {one}")),
             "folder": text("Forgets all notes in this folder, named as in `name`, such as `notes/work`.", LINE_BYTES_MAX),
-            "before": date("Deletes the answers, summaries and computed prompts from before this time; notes stay."),
+            "before": string("Deletes the answers, summaries and computed prompts from before this time; notes stay."),
         }),
         &[],
     );
     let count = |what: &str| json!({ "type": "integer", "description": what });
-    let output = object(
-        json!({
-            "n_answers": count("Answers that were deleted."),
-            "n_summaries": count("Summaries that were deleted."),
-            "n_prefix_blocks": count("Blocks of computed prompts that were deleted."),
-            "is_notes_pending": boolean("Whether the notes' text leaves the index only when its writer comes to it. Searches leave it out already."),
-            "has_store": boolean("Whether this server keeps answers on disk."),
-        }),
-        &["n_answers", "n_summaries", "n_prefix_blocks", "is_notes_pending", "has_store"],
-    );
+    let output = full(json!({
+        "n_answers": count("Answers that were deleted."),
+        "n_summaries": count("Summaries that were deleted."),
+        "n_prefix_blocks": count("Blocks of computed prompts that were deleted."),
+        "is_notes_pending": boolean("Whether the notes' text leaves the index only when its writer comes to it. Searches leave it out already."),
+        "has_store": boolean("Whether this server keeps answers on disk."),
+    }));
     let description = "Deletes a note or a folder of notes from the index, with every answer, summary and computed prompt that was made from them, \
         or deletes what was kept before a time. The files stay, and are not read again. Cannot be undone: ask the user first.";
     tool("forget", "Forget", description, input, output).with_annotations(
@@ -217,28 +180,30 @@ fn object(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-/// Adds what the results of all jobs have. Returns the names.
-fn ended(properties: &mut Value) -> Vec<&'static str> {
-    let left_out = object(
-        json!({
-            "uri": nullable(&note_uri()),
-            "name": nullable(&string("The note's path below the user's folder.")),
-            "title": string("The title of the passage."),
-            "n_tokens": { "type": "integer", "description": "Its tokens; estimated for long texts." },
-            "reason": { "type": "string", "enum": ["context", "rest", "parts"], "description": "`context`: it did not fit; `rest`: its start was shown; `parts`: the text has too many parts." },
-        }),
-        &["uri", "name", "title", "n_tokens", "reason"],
-    );
+/// A result, which has all of its properties.
+fn full(properties: Value) -> Value {
+    let names: Vec<&str> = properties.as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
+    let required = json!(names);
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// The result of a job, with what those of all jobs have.
+fn of_job(mut properties: Value) -> Value {
+    let left_out = full(json!({
+        "uri": nullable(&note_uri()),
+        "name": nullable(&note_name()),
+        "title": string("The title of the passage."),
+        "n_tokens": { "type": "integer", "description": "Its tokens; estimated for long texts." },
+        "reason": { "type": "string", "enum": ["context", "rest", "parts"], "description": "`context`: it did not fit; `rest`: its start was shown; `parts`: the text has too many parts." },
+    }));
     let count = json!({ "type": "integer" });
-    let stats = object(
-        json!({ "prompt_tokens": count, "cached_tokens": count, "tokens": count, "steps": count }),
-        &["prompt_tokens", "cached_tokens", "tokens", "steps"],
-    );
+    let stats =
+        full(json!({ "prompt_tokens": count, "cached_tokens": count, "tokens": count, "steps": count }));
     properties["left_out"] = json!({ "type": "array", "items": left_out, "description": "What the model was not shown, though it matched." });
     properties["is_cut"] = boolean("Whether the output was cut at its maximum length.");
     properties["is_kept"] = boolean("Whether nothing went wrong with keeping the output for later drafts.");
     properties["stats"] = stats;
-    vec!["left_out", "is_cut", "is_kept", "stats"]
+    full(properties)
 }
 
 fn text(description: &str, bytes_max: usize) -> Value {
@@ -248,10 +213,6 @@ fn text(description: &str, bytes_max: usize) -> Value {
 
 fn string(description: &str) -> Value {
     json!({ "type": "string", "description": description })
-}
-
-fn date(description: &str) -> Value {
-    string(description)
 }
 
 fn boolean(description: &str) -> Value {
@@ -271,6 +232,10 @@ fn folders() -> Value {
         &json!({ "type": "string" }),
         "Only notes in these folders, named as in `name`, such as `notes/work`.",
     )
+}
+
+fn note_name() -> Value {
+    string("The note's path below the user's folder.")
 }
 
 fn note_uri() -> Value {

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use refrain_assistant::{Assistant, Forget, Forgotten};
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ use crate::wire::fields::Fields;
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
     let entries: Vec<&Entry> = shown.entries().collect();
-    body::json_response(StatusCode::OK, &json!({ "entries": entries }))
+    body::json(&json!({ "entries": entries }))
 }
 
 /// What a request wants to be deleted; a note by its id.
@@ -64,16 +63,17 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         drop(place);
         forgotten
     });
-    let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten.await?;
-    Ok(body::json_response(
-        StatusCode::OK,
-        &json!({
-            "n_answers": n_answers,
-            "n_summaries": n_summaries,
-            "n_prefix_blocks": n_prefix_blocks,
-            "is_notes_pending": is_notes_pending,
-        }),
-    ))
+    Ok(body::json(&forgotten_json(&forgotten.await?)))
+}
+
+pub(crate) fn forgotten_json(forgotten: &Forgotten) -> Value {
+    let Forgotten { n_answers, n_summaries, n_prefix_blocks, is_notes_pending, .. } = forgotten;
+    json!({
+        "n_answers": n_answers,
+        "n_summaries": n_summaries,
+        "n_prefix_blocks": n_prefix_blocks,
+        "is_notes_pending": is_notes_pending,
+    })
 }
 
 impl Page {

@@ -9,10 +9,10 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use refrain::{Origin, Sampling, Stats, TextKind};
 use refrain_assistant::edit::DiffEvent;
-use refrain_assistant::provenance::{CheckedCitation, CheckedSentence, CitationVerdict, Support};
+use refrain_assistant::provenance::{CheckedCitation, CheckedSentence, Support};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason,
-    Passage, Report, TaskError, TextEvent,
+    Passage, Report, Source, TaskError, TextEvent,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -68,22 +68,10 @@ impl Options {
     }
 }
 
-/// A text of the request, not empty.
-fn text(fields: &mut Fields<'_>, name: &'static str, bytes_max: usize) -> ApiResult<String> {
-    let text = fields.required_string(name)?;
-    match text.len() {
-        given if given > bytes_max => {
-            Err(ApiError::field(name, format!("{given} bytes of text exceed the limit of {bytes_max}")))
-        }
-        _ if text.trim().is_empty() => Err(ApiError::field(name, "the text is empty")),
-        _ => Ok(text.to_owned()),
-    }
-}
-
 /// A question, and the options of its answer.
 pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
     let mut fields = Fields::of_request(value)?;
-    let question = text(&mut fields, "question", REQUEST_BYTES_MAX)?;
+    let question = fields.required_text("question", REQUEST_BYTES_MAX)?;
     let options = Options::read(&mut fields)?;
     fields.finish()?;
     Ok((question, options))
@@ -92,8 +80,8 @@ pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
 /// A text, an instruction to edit it, and the options of the edit.
 pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
     let mut fields = Fields::of_request(value)?;
-    let old = text(&mut fields, "text", usize::MAX)?;
-    let instruction = text(&mut fields, "instruction", REQUEST_BYTES_MAX)?;
+    let old = fields.required_text("text", usize::MAX)?;
+    let instruction = fields.required_text("instruction", REQUEST_BYTES_MAX)?;
     let options = Options::read(&mut fields)?;
     fields.finish()?;
     Ok((old, instruction, options))
@@ -204,21 +192,27 @@ fn change_json(change: &DiffEvent, old: &str, new: &str) -> Value {
     }
 }
 
+/// Counts of all passes of a job.
+pub(crate) fn stats_json(report: &Report) -> Value {
+    let sum = |of: fn(&Stats) -> usize| report.stats.iter().map(of).sum::<usize>();
+    json!({
+        "prompt_tokens": sum(|stats| stats.prompt_tokens),
+        "cached_tokens": sum(|stats| stats.cached_tokens),
+        "tokens": sum(|stats| stats.tokens),
+        "steps": sum(|stats| stats.steps),
+    })
+}
+
 /// What the results of all jobs have.
 fn ended(text: &str, report: &Report) -> Value {
-    let sum = |of: fn(&Stats) -> usize| report.stats.iter().map(of).sum::<usize>();
     let time = |of: fn(&Stats) -> f64| report.stats.iter().map(of).sum::<f64>();
+    let mut stats = stats_json(report);
+    stats["prefill_us"] = time(|stats| stats.time_us.prefill).into();
+    stats["decode_us"] = time(|stats| stats.time_us.decode()).into();
     json!({
         "text": text,
         "is_cut": report.n_cut > 0,
-        "stats": {
-            "prompt_tokens": sum(|stats| stats.prompt_tokens),
-            "cached_tokens": sum(|stats| stats.cached_tokens),
-            "tokens": sum(|stats| stats.tokens),
-            "steps": sum(|stats| stats.steps),
-            "prefill_us": time(|stats| stats.time_us.prefill),
-            "decode_us": time(|stats| stats.time_us.decode()),
-        },
+        "stats": stats,
         // The reason may name a file of this device.
         "not_kept": report.not_kept.as_ref().map(|_| "the store cannot keep it"),
     })
@@ -240,7 +234,7 @@ fn answered(answer: &Answer, sources: &[Option<SourceName>]) -> Value {
             json!({
                 "id": source.as_ref().map_or("", |source| &source.id),
                 "title": passage.title,
-                "file": file_of(passage),
+                "file": file_of(passage.source.as_ref()),
                 "n_words_copied": n_copied(index),
             })
         })
@@ -262,22 +256,19 @@ fn answered(answer: &Answer, sources: &[Option<SourceName>]) -> Value {
     json
 }
 
-fn sentence_json(sentence: &CheckedSentence, units: &Units) -> Value {
-    let (support, passage) = match sentence.support {
+/// What supports a sentence: the kind, and the index of a passage.
+pub(crate) fn support_of(sentence: &CheckedSentence) -> (&'static str, Option<usize>) {
+    match sentence.support {
         Support::Copied { passage, .. } => ("copied", Some(passage)),
         Support::Words { passage, .. } => ("words", Some(passage)),
         Support::None { .. } => ("none", None),
         _ => ("too_short", None),
-    };
-    let citation = |citation: &CheckedCitation| {
-        let verdict = match citation.verdict {
-            CitationVerdict::Supports => "supports",
-            CitationVerdict::NotShown => "not_shown",
-            CitationVerdict::DoesNotSupport => "does_not_support",
-            _ => "too_short",
-        };
-        json!({ "text": units.range(&citation.text), "number": citation.number, "verdict": verdict })
-    };
+    }
+}
+
+fn sentence_json(sentence: &CheckedSentence, units: &Units) -> Value {
+    let (support, passage) = support_of(sentence);
+    let citation = |citation: &CheckedCitation| json!({ "text": units.range(&citation.text), "number": citation.number, "verdict": citation.verdict });
     json!({
         "text": units.range(&sentence.text),
         "support": support,
@@ -289,14 +280,14 @@ fn sentence_json(sentence: &CheckedSentence, units: &Units) -> Value {
 fn left_out_json(left_out: &LeftOut) -> Value {
     json!({
         "title": left_out.title,
-        "file": left_out.source.as_ref().map(|source| short_path(&source.path)).unwrap_or_default(),
+        "file": file_of(left_out.source.as_ref()),
         "n_tokens": left_out.n_tokens,
         "is_rest": left_out.reason == LeftOutReason::Rest,
     })
 }
 
-fn file_of(passage: &Passage) -> String {
-    passage.source.as_ref().map(|source| short_path(&source.path)).unwrap_or_default()
+fn file_of(source: Option<&Source>) -> String {
+    source.map(|source| short_path(&source.path)).unwrap_or_default()
 }
 
 fn paths_of(passages: &[Passage]) -> Vec<PathBuf> {

@@ -25,7 +25,6 @@ mod units;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -33,7 +32,8 @@ use axum::routing::{get, post};
 use serde_json::json;
 
 pub(crate) use assets::is_asset;
-pub(crate) use jobs::of_task;
+pub(crate) use forget::forgotten_json;
+pub(crate) use jobs::{of_task, stats_json, support_of};
 pub(crate) use shown::short_path;
 pub(crate) use state::Page;
 
@@ -109,16 +109,13 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(body::json_response(
-        StatusCode::OK,
-        &json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "model": model.id,
-            "context_len": context_len,
-            "max_tokens": context_len / 2,
-            "has_chat_template": model.engine.tokenizer().has_chat_template(),
-            "notes": n_passages.map(|n_passages| json!({ "n_passages": n_passages })),
-            "has_store": has_store,
-        }),
-    ))
+    Ok(body::json(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "model": model.id,
+        "context_len": context_len,
+        "max_tokens": context_len / 2,
+        "has_chat_template": model.engine.tokenizer().has_chat_template(),
+        "notes": n_passages.map(|n_passages| json!({ "n_passages": n_passages })),
+        "has_store": has_store,
+    })))
 }

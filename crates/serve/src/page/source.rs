@@ -1,7 +1,6 @@
 //! The source of a passage: the note around it, as the index has it. The page names a passage by an id that it was given, never by a path.
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use refrain_index::NotePassage;
 use serde_json::{Value, json};
@@ -27,7 +26,7 @@ pub(super) async fn source(State(page): State<Page>, Path(id): Path<String>) -> 
         passages.sort_by_key(|passage| (passage.place.start, passage.place.end));
         Ok(around(&source, &passages))
     });
-    Ok(body::json_response(StatusCode::OK, &json.await?))
+    Ok(body::json(&json.await?))
 }
 
 /// The passages around the source, with words that neighbours repeat shown once.

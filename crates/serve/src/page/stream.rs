@@ -18,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Sleep, sleep};
 
 use super::state::Page;
+use crate::blocking::{CancelOnDrop, blocking};
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::queue::Place;
@@ -84,13 +85,12 @@ pub(super) fn run(
         let sink =
             Arc::new(Sink { sender, cancel, started: Instant::now(), time_max: app.limits().request_time });
         let theirs = Arc::clone(&sink);
-        let driven = tokio::task::spawn_blocking(move || {
+        let driven = blocking(move || {
             let done = job(&theirs);
             drop((permit, place, registered));
             done
         });
-        let done = driven.await.unwrap_or_else(|_| Err(ApiError::server("a bug in this server")));
-        match done {
+        match driven.await {
             Err(_) if sink.sender.is_closed() => add(&app.metrics().cancelled, 1),
             Err(error) => {
                 add(&app.metrics().failed, 1);
@@ -110,14 +110,6 @@ struct Events {
     _cancelling: CancelOnDrop,
     ping: Pin<Box<Sleep>>,
     ping_time: Duration,
-}
-
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 impl Stream for Events {

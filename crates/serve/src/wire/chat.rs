@@ -177,10 +177,8 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
     let role = fields.choice("role", &ROLES.map(|(name, _)| name))?;
     let role = ROLES[role.ok_or_else(|| ApiError::field(fields.path("role"), "is required"))?].1;
     let content_path = fields.path("content");
-    let content = match fields.value("content") {
-        Some(value) => Some(text_of(value, &content_path, role == Role::Assistant)?),
-        None => None,
-    };
+    let content = fields.value("content");
+    let content = content.map(|value| text_of(value, &content_path, role == Role::Assistant)).transpose()?;
     let mut message = Message::new(role, "");
     message.name = fields.key("name", common::KEY_BYTES_MAX)?.map(str::to_owned);
     let mut is_empty_allowed = false;
@@ -193,11 +191,9 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
             message.reasoning_content = fields.string("reasoning_content")?.map(str::to_owned);
             let path = fields.path("tool_calls");
             let calls = fields.array("tool_calls")?.unwrap_or_default().iter().enumerate();
-            let calls: Vec<Value> = calls
-                .map(|(index, call)| tool_call(call, &format!("{path}[{index}]")))
-                .collect::<ApiResult<_>>()?;
-            is_empty_allowed = !calls.is_empty() || message.reasoning_content.is_some();
-            message.tool_calls = calls;
+            let calls = calls.map(|(index, call)| tool_call(call, &format!("{path}[{index}]")));
+            message.tool_calls = calls.collect::<ApiResult<_>>()?;
+            is_empty_allowed = !message.tool_calls.is_empty() || message.reasoning_content.is_some();
         }
         Role::Tool => {
             message.tool_call_id = Some(fields.required_string("tool_call_id")?.to_owned());
@@ -252,10 +248,9 @@ fn tool_call(value: &Value, path: &str) -> ApiResult<Value> {
     let id = fields.key("id", common::KEY_BYTES_MAX)?.unwrap_or_default();
     fields.choice("type", &["function"])?;
     fields.ignore(&["index"]);
-    let mut function = Fields::of(fields.required("function")?, &fields.path("function"))?;
+    let mut function = fields.required_object("function")?;
     let name = function.required_string("name")?;
-    let arguments_path = function.path("arguments");
-    let arguments = read_arguments(function.string("arguments")?.unwrap_or_default(), &arguments_path)?;
+    let arguments = read_arguments(function.string("arguments")?.unwrap_or_default());
     function.finish()?;
     fields.finish()?;
     Ok(call_json(id, name, arguments))
@@ -266,15 +261,15 @@ pub(crate) fn call_json(id: &str, name: &str, arguments: Value) -> Value {
 }
 
 /// The arguments of an earlier call. Models write JSON that is cut, so other text stays a string.
-pub(crate) fn read_arguments(text: &str, _path: &str) -> ApiResult<Value> {
+pub(crate) fn read_arguments(text: &str) -> Value {
     if text.trim().is_empty() {
-        return Ok(json!({}));
+        return json!({});
     }
-    Ok(serde_json::from_str::<Value>(text)
+    serde_json::from_str::<Value>(text)
         .ok()
         // A number that a value would round stays as it was written.
         .filter(|value| value.is_object() && numbers::rounded(text.as_bytes(), None).is_none())
-        .unwrap_or_else(|| Value::String(text.to_owned())))
+        .unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
@@ -289,7 +284,7 @@ fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
             None => Format::JsonObject,
         },
         Some(_) => {
-            let mut inner = Fields::of(fields.required("json_schema")?, &fields.path("json_schema"))?;
+            let mut inner = fields.required_object("json_schema")?;
             let format = json_schema(&mut inner)?;
             inner.finish()?;
             format
@@ -354,12 +349,12 @@ mod tests {
     #[test]
     fn arguments_keep_their_numbers() {
         for text in [r#"{"a": 9007199254740993}"#, r#"{"a": [0.1, 1e308]}"#] {
-            assert_eq!(read_arguments(text, ""), Ok(serde_json::from_str(text).unwrap()), "{text}");
+            assert_eq!(read_arguments(text), serde_json::from_str::<Value>(text).unwrap(), "{text}");
         }
         for text in
             [r#"{"a": 18446744073709551616}"#, r#"{"a": {"b": [0.10000000000000000001]}}"#, r#"{"a": "#]
         {
-            assert_eq!(read_arguments(text, ""), Ok(Value::String(text.to_owned())), "{text}");
+            assert_eq!(read_arguments(text), Value::String(text.to_owned()), "{text}");
         }
     }
 }

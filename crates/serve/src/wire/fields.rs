@@ -100,6 +100,18 @@ impl<'a> Fields<'a> {
         Ok(self.string(name)?.unwrap_or_default())
     }
 
+    /// A text that is not empty.
+    pub(crate) fn text(&mut self, name: &'static str, bytes_max: usize) -> ApiResult<Option<&'a str>> {
+        let text = self.string(name)?;
+        text.map(|text| check_text(&self.path(name), text, bytes_max)).transpose()
+    }
+
+    /// A text that is there and not empty.
+    pub(crate) fn required_text(&mut self, name: &'static str, bytes_max: usize) -> ApiResult<String> {
+        let text = self.required_string(name)?;
+        check_text(&self.path(name), text, bytes_max).map(str::to_owned)
+    }
+
     /// A short string without a meaning for the output.
     pub(crate) fn key(&mut self, name: &'static str, bytes_max: usize) -> ApiResult<Option<&'a str>> {
         let text = self.string(name)?;
@@ -122,6 +134,10 @@ impl<'a> Fields<'a> {
     pub(crate) fn object(&mut self, name: &'static str) -> ApiResult<Option<Fields<'a>>> {
         let path = self.path(name);
         self.value(name).map(|value| Fields::of(value, &path)).transpose()
+    }
+
+    pub(crate) fn required_object(&mut self, name: &'static str) -> ApiResult<Fields<'a>> {
+        Fields::of(self.required(name)?, &self.path(name))
     }
 
     /// The index of a string in `choices`.
@@ -163,6 +179,18 @@ impl<'a> Fields<'a> {
         let name = if name.len() <= 64 && name.bytes().all(is_name) { name.as_str() } else { "…" };
         let error = ApiError::field(self.path(name), "the field is not known, and might change the output");
         Err(error.with_code("unknown_parameter"))
+    }
+}
+
+/// # Errors
+/// The text of the field `path` is empty or too long.
+pub(crate) fn check_text<'a>(path: &str, text: &'a str, bytes_max: usize) -> ApiResult<&'a str> {
+    match text.len() {
+        given if given > bytes_max => {
+            Err(ApiError::field(path, format!("{given} bytes of text exceed the limit of {bytes_max}")))
+        }
+        _ if text.trim().is_empty() => Err(ApiError::field(path, "the text is empty")),
+        _ => Ok(text),
     }
 }
 

@@ -121,10 +121,7 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
     fields.refuse_unless("truncation", |value| value == "disabled", "only `disabled` is supported")?;
     fields.refuse("context_management", "is not supported")?;
     fields.finish()?;
-    let mut echo = match echoed() {
-        Value::Object(echo) => echo,
-        _ => Map::new(),
-    };
+    let Value::Object(mut echo) = echoed() else { unreachable!("it is an object") };
     for (name, default) in &mut echo {
         if let Some(given) = value.get(name).filter(|given| !given.is_null()) {
             *default = given.clone();
@@ -220,8 +217,7 @@ impl Items {
 
     fn call(&mut self, mut fields: Fields<'_>) -> ApiResult<()> {
         let (id, name) = (fields.required_string("call_id")?, fields.required_string("name")?);
-        let path = fields.path("arguments");
-        let arguments = read_arguments(fields.required_string("arguments")?, &path)?;
+        let arguments = read_arguments(fields.required_string("arguments")?);
         fields.ignore(&["namespace"]);
         fields.finish()?;
         let is_own =

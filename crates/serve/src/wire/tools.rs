@@ -19,6 +19,18 @@ pub(crate) enum Form {
     Flat,
 }
 
+impl Form {
+    /// The fields of the function itself.
+    fn inner<'a>(self, mut fields: Fields<'a>, name: &'static str) -> ApiResult<Fields<'a>> {
+        if self == Self::Flat {
+            return Ok(fields);
+        }
+        let inner = fields.required_object(name)?;
+        fields.finish()?;
+        Ok(inner)
+    }
+}
+
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(crate) fn tools(fields: &mut Fields<'_>, form: Form, limits: &Limits) -> ApiResult<Tools> {
     let path = fields.path("tools");
@@ -68,14 +80,7 @@ fn function(value: &Value, path: &str, form: Form) -> ApiResult<Function> {
     {
         return Err(ApiError::field(fields.path("type"), "is required"));
     }
-    let mut inner = match form {
-        Form::Nested => {
-            let inner = Fields::of(fields.required("function")?, &fields.path("function"))?;
-            fields.finish()?;
-            inner
-        }
-        Form::Flat => fields,
-    };
+    let mut inner = form.inner(fields, "function")?;
     let name = inner.required_string("name")?;
     let is_name_byte = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_name_byte) {
@@ -124,10 +129,7 @@ fn choice(value: &Value, path: &str, form: Form) -> ApiResult<ToolChoice> {
         Some(0) => Ok(ToolChoice::Named(named(fields, form)?)),
         Some(_) => {
             let mut inner = match form {
-                Form::Nested => {
-                    let inner = fields.required("allowed_tools")?;
-                    Fields::of(inner, &fields.path("allowed_tools"))?
-                }
+                Form::Nested => fields.required_object("allowed_tools")?,
                 Form::Flat => fields,
             };
             inner.required("mode")?;
@@ -147,15 +149,8 @@ fn choice(value: &Value, path: &str, form: Form) -> ApiResult<ToolChoice> {
 }
 
 /// The name in `{"type": "function", "function": {"name": …}}`, after its type.
-fn named(mut fields: Fields<'_>, form: Form) -> ApiResult<String> {
-    let mut inner = match form {
-        Form::Nested => {
-            let inner = Fields::of(fields.required("function")?, &fields.path("function"))?;
-            fields.finish()?;
-            inner
-        }
-        Form::Flat => fields,
-    };
+fn named(fields: Fields<'_>, form: Form) -> ApiResult<String> {
+    let mut inner = form.inner(fields, "function")?;
     let name = inner.required_string("name")?.to_owned();
     inner.finish()?;
     Ok(name)

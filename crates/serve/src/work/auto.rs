@@ -9,10 +9,10 @@ use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::internals::tokenizer::ReasoningSplitter;
-use refrain::{Engine, LogitsProcessor, ProcessorError, TextKind, TokenId};
+use refrain::{Engine, LogitsProcessor, ProcessorError, TokenId};
 use refrain_grammar::{Grammar, GrammarMask};
 
-use super::call_form::CallFormat;
+use super::call_form::{CallFormat, read_token};
 
 /// The mask of one generation. Clones share it: one is among the generation's processors, and one computes between the passes.
 #[derive(Clone)]
@@ -28,7 +28,6 @@ struct Auto {
     n_read: usize,
     /// Separates reasoning, in which a marker is only mentioned.
     splitter: ReasoningSplitter,
-    segments: Vec<(TextKind, String)>,
     /// The end of the free text; shorter than the marker.
     tail: Vec<u8>,
     /// Tokens that have the marker with bytes behind it.
@@ -76,7 +75,6 @@ impl Auto {
             n_prompt: prompt.len(),
             n_read: prompt.len(),
             splitter: engine.tokenizer().reasoning_splitter(prompt),
-            segments: Vec::new(),
             tail: Vec::new(),
             surplus,
             mask: None,
@@ -86,12 +84,7 @@ impl Auto {
     fn read(&mut self, token: TokenId) {
         let tokenizer = self.engine.tokenizer();
         let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-        let text = String::from_utf8_lossy(bytes);
-        match tokenizer.is_special(token) {
-            true => self.splitter.push_control(&text, &mut self.segments),
-            false => self.splitter.push(&text, &mut self.segments),
-        }
-        self.segments.clear();
+        read_token(&mut self.splitter, tokenizer, token);
         if !self.format.may_call(&self.splitter) {
             self.tail.clear();
             return;

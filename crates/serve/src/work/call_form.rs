@@ -2,8 +2,10 @@
 
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::internals::tokenizer::{ReasoningMarkers, ReasoningSplitter};
-use refrain::{ChatOptions, Message, Role, TextKind, Tokenizer};
+use refrain::{ChatOptions, Message, Role, TextKind, TokenId, Tokenizer};
 use serde_json::{Value, json};
+
+use super::request::Tools;
 
 pub(super) const OPEN: &str = "<tool_call>";
 pub(super) const CLOSE: &str = "</tool_call>";
@@ -88,6 +90,29 @@ pub(crate) fn json_rule(schema: &Value) -> String {
     // As `Grammar::json_schema` compiles schemas: compact, and never weakened.
     schema["x-guidance"] = json!({ "whitespace_flexible": false, "coerce_one_of": false, "lenient": false });
     format!("%json {schema}")
+}
+
+/// The rules of a call of one of the tools; `rule` is the right side of the rule of a name around the symbol of its arguments.
+pub(super) fn call_rules(tools: &Tools, rule: impl Fn(&str, &str) -> String) -> String {
+    let functions = tools.callable();
+    let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
+    let mut rules = format!("call: {}\n", names.join(" | "));
+    for (index, function) in functions.into_iter().enumerate() {
+        let arguments = format!("arguments_{index}");
+        let (call, schema) = (rule(&function.name, &arguments), json_rule(&function.parameters));
+        rules.push_str(&format!("call_{index}: {call}\n{arguments}: {schema}\n"));
+    }
+    rules
+}
+
+/// Reads a token for what the splitter then says of it.
+pub(super) fn read_token(splitter: &mut ReasoningSplitter, tokenizer: &Tokenizer, token: TokenId) {
+    let text = String::from_utf8_lossy(tokenizer.token_bytes(token).unwrap_or_default());
+    let mut unused = Vec::new();
+    match tokenizer.is_special(token) {
+        true => splitter.push_control(&text, &mut unused),
+        false => splitter.push(&text, &mut unused),
+    }
 }
 
 /// A part of an output that may have calls.

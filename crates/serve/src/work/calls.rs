@@ -15,7 +15,7 @@ use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{Message, Role, TextKind, TokenId, Tokenizer};
 use serde_json::{Value, json};
 
-use super::call_form::{CLOSE, CallFormat, CallPart, Form, OPEN, json_rule};
+use super::call_form::{CLOSE, CallFormat, CallPart, Form, OPEN, call_rules, json_rule};
 use super::channels::ChannelReader;
 use super::request::{Function, Tools};
 
@@ -89,23 +89,16 @@ pub(crate) fn grammar(tools: &Tools, is_open_special: bool, form: Form<'_>) -> S
         true => format!(" ({} {open} call){{0,{}}}", literal("\n"), CALLS_MAX - 1),
         false => String::new(),
     };
-    let functions = tools.callable();
-    let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
-    let mut grammar = match form {
+    let grammar = match form {
         Form::BehindMarker | Form::Calls => format!("start: {first}{further}\n"),
         Form::CallsOr { schema, .. } => {
             format!("start: calls | answer\ncalls: {first}{further}\nanswer: {}\n", json_rule(schema))
         }
     };
-    grammar.push_str(&format!("call: {}\n", names.join(" | ")));
-    for (index, function) in functions.into_iter().enumerate() {
-        let (before, after) = (literal(&before_arguments(&function.name)), literal(&after_arguments()));
-        let schema = json_rule(&function.parameters);
-        grammar.push_str(&format!(
-            "call_{index}: {before} arguments_{index} {after}\narguments_{index}: {schema}\n"
-        ));
-    }
-    grammar
+    let rule = |name: &str, arguments: &str| {
+        format!("{} {arguments} {}", literal(&before_arguments(name)), literal(&after_arguments()))
+    };
+    grammar + &call_rules(tools, rule)
 }
 
 /// Reads an output in the model's form.

@@ -11,7 +11,7 @@
 use refrain::Tokenizer;
 use serde_json::Value;
 
-use super::call_form::{CHANNEL_MARKER, CallPart, Form, json_rule};
+use super::call_form::{CHANNEL_MARKER, CallPart, Form, call_rules, json_rule};
 use super::request::Tools;
 
 /// The names of recipients that are functions.
@@ -36,16 +36,10 @@ pub(crate) fn grammar(tools: &Tools, tokenizer: &Tokenizer, is_open: bool, form:
     let has_constrain = tokenizer.token_id("<|constrain|>").is_some_and(|id| tokenizer.is_special(id));
     let constrain = if has_constrain { " | \" \"? <|constrain|> \"json\"" } else { "" };
     grammar.push_str(&format!("channel: <|channel|> \"commentary\"\nkind: \" json\"{constrain}\n"));
-    let functions = tools.callable();
-    let names: Vec<String> = (0..functions.len()).map(|index| format!("call_{index}")).collect();
-    grammar.push_str(&format!("call: {}\n", names.join(" | ")));
-    for (index, function) in functions.into_iter().enumerate() {
-        let (name, schema) = (Value::from(format!(".{}", function.name)), json_rule(&function.parameters));
-        grammar.push_str(&format!(
-            "call_{index}: {name} channel? kind? <|message|> arguments_{index}\narguments_{index}: {schema}\n"
-        ));
-    }
-    grammar
+    let rule = |name: &str, arguments: &str| {
+        format!("{} channel? kind? <|message|> {arguments}", Value::from(format!(".{name}")))
+    };
+    grammar + &call_rules(tools, rule)
 }
 
 /// Reads the calls of an output whose headers the reasoning splitter has removed.

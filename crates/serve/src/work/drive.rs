@@ -13,7 +13,7 @@ use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::call_form::CallPart;
+use super::call_form::{CallPart, read_token};
 use super::calls::OutputReader;
 use super::logprobs::{Logprobs, TokenLogprob};
 use super::piece::{Annotation, Finish, Piece, Usage};
@@ -243,12 +243,7 @@ impl<'a> Writer<'a> {
             return;
         }
         let was_reasoning = self.splitter.kind() == TextKind::Reasoning;
-        let bytes = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
-        let mut unused = Vec::new();
-        match tokenizer.is_special(id) {
-            true => self.splitter.push_control(&bytes, &mut unused),
-            false => self.splitter.push(&bytes, &mut unused),
-        }
+        read_token(&mut self.splitter, tokenizer, id);
         let is_reasoning = self.splitter.kind() == TextKind::Reasoning;
         self.n_reasoning += usize::from(was_reasoning || is_reasoning);
         self.segments(segments, &origin);

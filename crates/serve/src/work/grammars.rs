@@ -1,6 +1,5 @@
 //! Grammars of outputs, compiled one at a time for each model.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use super::call_form::{CallFormat, Form};
 use super::kept_grammars::Grammars;
 use super::request::Tools;
 use super::{calls, channels};
+use crate::blocking::{caught, on_own_thread};
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
 
@@ -78,8 +78,7 @@ fn get(
     let (sender, receiver) = sync_channel(1);
     let work = move || {
         let Turn(model) = &turn;
-        let compiled = catch_unwind(AssertUnwindSafe(|| compile(model)));
-        let compiled = compiled.unwrap_or_else(|_| Err(ApiError::server("a bug in this server")));
+        let compiled = caught(|| compile(model));
         if let Ok(grammar) = &compiled {
             model.grammars.keep(key, grammar.clone());
         }
@@ -87,8 +86,7 @@ fn get(
         // The receiver may have gone.
         let _ = sender.send(compiled);
     };
-    let thread = std::thread::Builder::new().name("refrain-schema".to_owned());
-    thread.spawn(work).map_err(|_| ApiError::server("no thread is free"))?;
+    on_own_thread("refrain-schema", work)?;
     loop {
         match receiver.recv_timeout(CANCEL_POLL) {
             Ok(compiled) => return compiled,

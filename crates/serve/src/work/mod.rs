@@ -18,7 +18,6 @@ pub(crate) mod prepare;
 mod request;
 pub(crate) mod warm;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use refrain::{CancelToken, Sampling};
@@ -33,7 +32,7 @@ pub(crate) use request::{
 };
 
 use crate::app::{App, Registered};
-use crate::blocking::blocking;
+use crate::blocking::{CancelOnDrop, blocking, caught, on_own_thread};
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
@@ -46,14 +45,6 @@ pub(crate) struct Running {
     /// The sampling options, with the model's defaults.
     pub(crate) sampling: Sampling,
     _cancelling: CancelOnDrop,
-}
-
-struct CancelOnDrop(CancelToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 /// Pieces that wait for a client. With probabilities each has about 3 kB.
@@ -137,22 +128,23 @@ impl Work {
             return;
         };
         let (app, sender) = (self.app.clone(), self.sender.clone());
-        // A thread of its own: those of the runtime may all be checking other requests.
-        let thread = std::thread::Builder::new().name("refrain-request".to_owned());
-        let spawned = thread.spawn(move || self.compute(permit));
-        if spawned.is_err() {
+        // The threads of the runtime may all be checking other requests.
+        if let Err(error) = on_own_thread("refrain-request", move || self.compute(permit)) {
             add(&app.metrics().failed, 1);
-            let _ = sender.try_send(Piece::Failed(ApiError::server("no thread is free")));
+            let _ = sender.try_send(Piece::Failed(error));
         }
     }
 
     fn compute(self, permit: Permit) {
         let Self { app, place, registered, prepared, sender, cancel } = self;
-        let drive = || drive::drive(&app, &prepared, &sender, &cancel);
-        if catch_unwind(AssertUnwindSafe(drive)).is_err() {
+        let driven = caught(|| {
+            drive::drive(&app, &prepared, &sender, &cancel);
+            Ok(())
+        });
+        if let Err(error) = driven {
             add(&app.metrics().failed, 1);
             // The receiver may have gone.
-            let _ = sender.try_send(Piece::Failed(ApiError::server("a bug in this server")));
+            let _ = sender.try_send(Piece::Failed(error));
         }
         drop((permit, place, registered));
     }

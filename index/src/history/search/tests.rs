@@ -21,8 +21,9 @@ fn segment(texts: &[Vec<u32>], cache: &mut PageCache) -> Segment {
     let tokens = |text: &Vec<u32>| text.iter().copied().map(TokenId).collect();
     let record = |(i, text): (usize, &Vec<u32>)| Record { id: RecordId(i as u64), tokens: tokens(text) };
     let records: Vec<Record> = texts.iter().enumerate().map(record).collect();
-    write_segment(&disk, folder, PLACE, &[], &records).unwrap();
-    let segment = Segment::open(&disk, FileKind::Segment.path(folder, PLACE.number), PLACE, cache).unwrap();
+    write_segment(&disk.plain(), folder, PLACE, &[], &records).unwrap();
+    let segment =
+        Segment::open(&disk.plain(), FileKind::Segment.path(folder, PLACE.number), PLACE, cache).unwrap();
     assert_eq!(segment.read_records(|_| true).unwrap(), records);
     segment.verify().unwrap();
     segment
@@ -177,7 +178,7 @@ fn any_numbers_are_searched() {
     let tokens = |text: &Vec<u32>| text.iter().copied().map(TokenId).collect();
     let records =
         texts.iter().enumerate().map(|(i, text)| Record { id: RecordId(i as u64), tokens: tokens(text) });
-    let path = write_segment(&disk, folder, PLACE, &[], &records.collect::<Vec<_>>()).unwrap();
+    let path = write_segment(&disk.plain(), folder, PLACE, &[], &records.collect::<Vec<_>>()).unwrap();
     let whole = disk.contents(&path);
     for seed in 0..200u64 {
         let mut bytes = whole.clone();
@@ -198,7 +199,8 @@ fn any_numbers_are_searched() {
         disk.put(&path, &bytes);
         let mut cache = PageCache::new(0);
         let segment =
-            Segment::open(&disk, FileKind::Segment.path(folder, PLACE.number), PLACE, &mut cache).unwrap();
+            Segment::open(&disk.plain(), FileKind::Segment.path(folder, PLACE.number), PLACE, &mut cache)
+                .unwrap();
         let mut chain = Vec::new();
         for token in [0, 2, 4, 1, 3, 0, 0, 2] {
             let mut search = Search { segment: &segment, cache: &mut cache };

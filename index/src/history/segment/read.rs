@@ -13,7 +13,7 @@ use super::layout::{Header, Layout, Section};
 use super::name::SegmentName;
 use crate::disk_file::DiskFile;
 use crate::history::cache::{CachedFile, PAGE_BYTES, PageCache};
-use crate::history::disk::Disk;
+use crate::history::disk::SealedDisk;
 use crate::history::error::{HistoryError, io_error, read_error};
 use crate::history::key::RecordId;
 use crate::history::log::{Place, Record, u32_at, u64_at};
@@ -34,10 +34,7 @@ pub(in crate::history) struct Segment {
     /// The header's checksum.
     sum: u64,
     layout: Layout,
-    records: Vec<FrozenRecord>,
-    tokens: Vec<u32>,
-    starts: Vec<u32>,
-    sums: Vec<u64>,
+    tables: Tables,
     cached: CachedFile,
     /// Offset and kind of the first read failure. After it, no page is read.
     fault: OnceLock<(u64, &'static str)>,
@@ -60,7 +57,7 @@ pub(in crate::history) struct Fault;
 impl Segment {
     /// Opens a segment. The header and tables are read and checked.
     pub(in crate::history) fn open(
-        disk: &dyn Disk,
+        disk: &SealedDisk,
         path: PathBuf,
         place: Place,
         cache: &mut PageCache,
@@ -87,7 +84,6 @@ impl Segment {
         }
         let tables = Tables::decode(&tables, &header);
         tables.check(&header).map_err(|what| damaged(layout.tables_at, what))?;
-        let Tables { records, tokens, starts, sums } = tables;
         let used_at = AtomicU64::new(disk.used_at(&path).map_err(io_error("read", &path))?);
         let cached = cache.add_file(layout.n_pages as usize);
         let fault = OnceLock::new();
@@ -97,10 +93,7 @@ impl Segment {
             header,
             sum: u64_at(&page, PAGE_BYTES - 8),
             layout,
-            records,
-            tokens,
-            starts,
-            sums,
+            tables,
             cached,
             fault,
             used_at,
@@ -130,11 +123,11 @@ impl Segment {
     }
 
     pub(in crate::history) fn records(&self) -> &[FrozenRecord] {
-        &self.records
+        &self.tables.records
     }
 
     pub(in crate::history) fn holds(&self, id: RecordId) -> bool {
-        self.records.binary_search_by_key(&id, |record| record.id).is_ok()
+        self.tables.records.binary_search_by_key(&id, |record| record.id).is_ok()
     }
 
     /// Tokens of all records.
@@ -148,9 +141,9 @@ impl Segment {
 
     /// Bytes of the tables on the heap.
     pub(in crate::history) fn memory_usage(&self) -> usize {
-        self.records.capacity() * size_of::<FrozenRecord>()
-            + (self.tokens.capacity() + self.starts.capacity()) * 4
-            + self.sums.capacity() * 8
+        self.tables.records.capacity() * size_of::<FrozenRecord>()
+            + (self.tables.tokens.capacity() + self.tables.starts.capacity()) * 4
+            + self.tables.sums.capacity() * 8
     }
 
     /// The error of an unusable page, if there is one.
@@ -173,38 +166,42 @@ impl Segment {
     }
 
     /// Stores the time if a draft has used the segment since the last call.
-    pub(in crate::history) fn note_use(&self, disk: &dyn Disk, now: u64) {
+    pub(in crate::history) fn note_use(&self, disk: &SealedDisk, now: u64) {
         if self.is_used.swap(false, Ordering::Relaxed) {
             self.set_used_at(disk, now);
         }
     }
 
     /// The time is stored in the file, for the next process.
-    pub(in crate::history) fn set_used_at(&self, disk: &dyn Disk, seconds: u64) {
+    pub(in crate::history) fn set_used_at(&self, disk: &SealedDisk, seconds: u64) {
         self.used_at.store(seconds, Ordering::Relaxed);
         disk.set_used_at(&self.path, seconds);
     }
 
     /// The symbol of a token, if the segment contains it.
     pub(in crate::history) fn symbol(&self, token: TokenId) -> Option<Symbol> {
-        self.tokens.binary_search(&token.0).ok().map(|i| Symbol(i as u32 + 1))
+        self.tables.tokens.binary_search(&token.0).ok().map(|i| Symbol(i as u32 + 1))
     }
 
     /// The token of a symbol other than [`Symbol::END`].
     pub(in crate::history) fn token(&self, symbol: Symbol) -> Option<TokenId> {
         let i = (symbol.0 as usize).checked_sub(1)?;
-        self.tokens.get(i).map(|&token| TokenId(token))
+        self.tables.tokens.get(i).map(|&token| TokenId(token))
     }
 
     /// Places of the prefixes that end with a symbol: start and end.
     pub(in crate::history) fn places(&self, symbol: Symbol) -> (u32, u32) {
         let i = symbol.0 as usize;
-        (self.starts[i - 1], self.starts[i])
+        (self.tables.starts[i - 1], self.tables.starts[i])
     }
 
     /// Every distinct token with its number of occurrences.
     pub(in crate::history) fn token_counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.tokens.iter().zip(self.starts.windows(2)).map(|(&token, places)| (token, places[1] - places[0]))
+        self.tables
+            .tokens
+            .iter()
+            .zip(self.tables.starts.windows(2))
+            .map(|(&token, places)| (token, places[1] - places[0]))
     }
 
     /// The first place in `from..to` whose prefix, without its last symbol, has the place `bound` or a later one.
@@ -309,7 +306,7 @@ impl Segment {
     fn read_page(&self, page: u32, bytes: &mut [u8]) -> Result<(), &'static str> {
         let offset = (u64::from(page) + 1) * PAGE_BYTES as u64;
         self.file.read_at(bytes, offset).map_err(|_| "a page cannot be read")?;
-        if xxh3_64(bytes) == self.sums[page as usize] { Ok(()) } else { Err("a page's checksum") }
+        if xxh3_64(bytes) == self.tables.sums[page as usize] { Ok(()) } else { Err("a page's checksum") }
     }
 
     fn note_fault(&self, page: u32, what: &'static str) -> Fault {
@@ -333,7 +330,7 @@ impl Segment {
     ) -> Result<Vec<Record>, HistoryError> {
         let noted = |Fault| self.fault().expect("just noted");
         let text = self.read_text(|page, what| Err(self.note_fault(page, what))).map_err(noted)?;
-        let records = self.records.iter().filter(|record| keep(record.id)).map(|record| {
+        let records = self.tables.records.iter().filter(|record| keep(record.id)).map(|record| {
             let found = self.record(record, &text);
             found.ok_or_else(|| noted(self.note_fault(0, "a symbol that stands for no token")))
         });
@@ -347,7 +344,7 @@ impl Segment {
         let mut bytes = vec![0; PAGE_BYTES];
         let n_bad =
             (0..self.layout.n_pages).filter(|&page| self.read_page(page, &mut bytes).is_err()).count();
-        let records = self.records.iter().filter_map(|record| self.record(record, &text)).collect();
+        let records = self.tables.records.iter().filter_map(|record| self.record(record, &text)).collect();
         (records, (n_bad * PAGE_BYTES) as u64)
     }
 
@@ -399,6 +396,7 @@ fn partition_point(n: u32, is_before: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// The decoded tables.
+#[derive(Debug)]
 struct Tables {
     records: Vec<FrozenRecord>,
     tokens: Vec<u32>,

@@ -11,7 +11,7 @@ use crate::disk_file::DiskFile;
 use crate::history::HistoryError;
 use crate::history::cache::PAGE_BYTES;
 use crate::history::changes::put_file;
-use crate::history::disk::Disk;
+use crate::history::disk::SealedDisk;
 use crate::history::key::FileKind;
 use crate::history::log::{Place, Record};
 use crate::history::sort::suffix_array;
@@ -26,7 +26,7 @@ const WRITE_PAGES: usize = 256;
 /// Writes a segment of these records, in this order, durably. Needs 30 bytes of memory per token, and time linear in
 /// the tokens.
 pub(in crate::history) fn write_segment(
-    disk: &dyn Disk,
+    disk: &SealedDisk,
     folder: &Path,
     place: Place,
     replaces: &[u64],

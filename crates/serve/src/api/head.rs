@@ -1,0 +1,56 @@
+//! What the answers of the older two endpoints, and their chunks, begin with.
+
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::time::unix_time;
+use crate::wire::chat::Delivery;
+use crate::wire::common::usage_json;
+use crate::work::{Running, Usage};
+
+/// The version decides the output together with model, sampling and seed.
+const FINGERPRINT: &str = concat!("refrain-", env!("CARGO_PKG_VERSION"));
+
+pub(super) struct Head {
+    id: String,
+    created: u64,
+    model: String,
+    tier: Option<&'static str>,
+}
+
+impl Head {
+    pub(super) fn new(app: &App, prefix: &str, running: &Running, tier: Option<&'static str>) -> Self {
+        Self { id: app.id(prefix), created: unix_time(), model: running.model.id.clone(), tier }
+    }
+
+    fn json(&self, object: &str, choices: Value) -> Value {
+        let mut value = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        });
+        if let Some(tier) = self.tier {
+            value["service_tier"] = tier.into();
+        }
+        value["choices"] = choices;
+        value
+    }
+
+    /// An answer that is sent at once.
+    pub(super) fn whole(&self, object: &str, choices: Value, usage: &Usage) -> Value {
+        let mut value = self.json(object, choices);
+        value["usage"] = usage_json(usage);
+        value
+    }
+
+    /// A chunk of a stream.
+    pub(super) fn chunk(&self, object: &str, choices: Value, delivery: &Delivery) -> Value {
+        let mut value = self.json(object, choices);
+        if delivery.includes_usage {
+            value["usage"] = Value::Null;
+        }
+        value
+    }
+}
