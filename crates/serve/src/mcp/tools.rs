@@ -48,6 +48,7 @@ fn search() -> Tool {
             "text": string("The passage."),
             "note_bytes": range("The bytes of the note's file that the passage was read from."),
             "is_verbatim": boolean("Whether these bytes are the text itself."),
+            "locator": nullable(&string("The line or page on which it begins, such as `line 12` or `page 3`.")),
             "matched": { "type": "array", "items": range("Bytes of a word that matched."), "description": "Words of the query, as bytes of `text`." },
             "kind": { "type": "string", "enum": kinds },
             "date": string("The date of the note, message or event (UTC)."),
@@ -61,6 +62,7 @@ fn search() -> Tool {
             "text",
             "note_bytes",
             "is_verbatim",
+            "locator",
             "matched",
             "kind",
             "date",
@@ -69,7 +71,7 @@ fn search() -> Tool {
         ],
     );
     let output = object(json!({ "passages": { "type": "array", "items": passage } }), &["passages"]);
-    tool("search_notes", "Search notes", "Finds the passages of the user's notes, mail, chats and calendars that match a query best. No model runs.", input, output)
+    tool("search_notes", "Search notes", "Finds the passages of the user's notes, documents, mail, chats and calendars that match a query best. No model runs.", input, output)
         .with_annotations(ToolAnnotations::with_title("Search notes").read_only(true).idempotent(true).open_world(false))
 }
 
@@ -93,8 +95,9 @@ fn answer() -> Tool {
             "text": string("The text that the model was shown."),
             "note_bytes": nullable(&range("The bytes of the note's file that the text was read from.")),
             "is_verbatim": boolean("Whether these bytes are the text itself."),
+            "locator": nullable(&string("The line or page on which it begins, such as `line 12` or `page 3`.")),
         }),
-        &["number", "uri", "name", "title", "text", "note_bytes", "is_verbatim"],
+        &["number", "uri", "name", "title", "text", "note_bytes", "is_verbatim", "locator"],
     );
     let copied = object(
         json!({
