@@ -12,7 +12,8 @@ use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
     EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
-    ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
+    ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template, TextEvent,
+    UiRequest,
 };
 use refrain_files::replace::replace_contents;
 use refrain_grammar::Grammar;
@@ -533,8 +534,9 @@ fn read_text(path: &Path) -> Result<Passage, Failure> {
         Some(SourceKind::Mail | SourceKind::Chat | SourceKind::Event | SourceKind::Document)
     );
     let text = match is_read {
-        true => read_text_of(path, &read_bytes(path)?)
-            .map_err(|reason| Failure::input(format!("cannot read `{}`: {reason}", path.display()), "name another file"))?,
+        true => read_text_of(path, &read_bytes(path)?).map_err(|reason| {
+            Failure::input(format!("cannot read `{}`: {reason}", path.display()), "name another file")
+        })?,
         false => read_input(path)?,
     };
     let text = Passage::new(name_of(path), text);

@@ -257,7 +257,9 @@ pub(crate) fn note_report(report: &UpdateReport) {
         });
         let more = if others.len() > ENDINGS_MAX { ", …" } else { "" };
         let shown = shown.collect::<Vec<_>>().join(", ");
-        note(&visible(&format!("skipped {n} files that are no sources (text in images is not read): {shown}{more}")));
+        note(&visible(&format!(
+            "skipped {n} files that are no sources (text in images is not read): {shown}{more}"
+        )));
     }
     note_requests(report);
     note(&format!(

@@ -82,7 +82,8 @@ pub fn read_text(path: &Path, bytes: &[u8]) -> Result<String, SkipReason> {
     let format = Format::of(path).ok_or(SkipReason::NotASource)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let panicked = SkipReason::Broken { what: "the parser panicked", offset: 0 };
-    let Contents { units, text, .. } = catch_quietly(|| formats::read(format, &name, bytes)).map_err(|_| panicked)??;
+    let Contents { units, text, .. } =
+        catch_quietly(|| formats::read(format, &name, bytes)).map_err(|_| panicked)??;
     let mut whole = String::new();
     let mut above = "";
     for unit in &units {
@@ -92,7 +93,9 @@ pub fn read_text(path: &Path, bytes: &[u8]) -> Result<String, SkipReason> {
             above = &unit.title;
         }
         match &unit.body {
-            Body::Verbatim(body) => whole.push_str(std::str::from_utf8(&text.bytes[body.place.clone()]).unwrap_or_default()),
+            Body::Verbatim(body) => {
+                whole.push_str(std::str::from_utf8(&text.bytes[body.place.clone()]).unwrap_or_default())
+            }
             Body::Decoded(pieces) => {
                 for piece in pieces {
                     whole.push_str(piece.text.trim_end());

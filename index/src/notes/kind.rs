@@ -112,10 +112,11 @@ pub(super) enum Format {
 
 /// Endings of source code and settings.
 const CODE: [&str; 62] = [
-    "asm", "bash", "bat", "c", "cc", "clj", "cmake", "cpp", "cs", "css", "cu", "cxx", "d", "dart", "el", "ex", "exs", "f90", "fs", "go",
-    "gradle", "groovy", "h", "hh", "hpp", "hs", "ini", "java", "jl", "js", "jsx", "kt", "kts", "lisp", "lua", "m", "mjs", "ml", "mm",
-    "nim", "php", "pl", "proto", "ps1", "py", "pyi", "r", "rb", "rs", "scala", "scm", "scss", "sh", "sql", "swift", "tcl", "tex", "toml",
-    "ts", "tsx", "vue", "zig",
+    "asm", "bash", "bat", "c", "cc", "clj", "cmake", "cpp", "cs", "css", "cu", "cxx", "d", "dart", "el",
+    "ex", "exs", "f90", "fs", "go", "gradle", "groovy", "h", "hh", "hpp", "hs", "ini", "java", "jl", "js",
+    "jsx", "kt", "kts", "lisp", "lua", "m", "mjs", "ml", "mm", "nim", "php", "pl", "proto", "ps1", "py",
+    "pyi", "r", "rb", "rs", "scala", "scm", "scss", "sh", "sql", "swift", "tcl", "tex", "toml", "ts", "tsx",
+    "vue", "zig",
 ];
 
 impl Format {

@@ -114,7 +114,9 @@ impl<'a> Archive<'a> {
         let Some(data) = self.read(name)? else { return Ok(None) };
         let text = super::encoding::Decoded::new(&data);
         let offset = self.entries.get(name.as_bytes()).map_or(0, |entry| entry.offset as u64);
-        let text = text.text().map_err(|_| SkipReason::Broken { what: "a file in an archive that is no text", offset })?;
+        let text = text
+            .text()
+            .map_err(|_| SkipReason::Broken { what: "a file in an archive that is no text", offset })?;
         Ok(Some(text.to_owned()))
     }
 }
@@ -190,7 +192,10 @@ mod tests {
         assert!(matches!(archive.read("b"), Err(SkipReason::Limit { limit: given, .. }) if given == limit));
 
         let sound = made::archive(&[("a", b"one")]);
-        assert!(matches!(Archive::open(b"no archive"), Err(SkipReason::Broken { what: "no ZIP archive", .. })));
+        assert!(matches!(
+            Archive::open(b"no archive"),
+            Err(SkipReason::Broken { what: "no ZIP archive", .. })
+        ));
         assert_eq!(Archive::open(b"\xd0\xcf\x11\xe0").unwrap_err(), SkipReason::Encrypted);
         let end = sound.len() - END_BYTES;
         let changed = |at: usize, byte: u8| {

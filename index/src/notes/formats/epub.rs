@@ -22,7 +22,8 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
         return Err(SkipReason::Encrypted);
     }
     let broken = |what| SkipReason::Broken { what, offset: 0 };
-    let container = archive.text("META-INF/container.xml")?.ok_or(broken("no META-INF/container.xml in the archive"))?;
+    let container =
+        archive.text("META-INF/container.xml")?.ok_or(broken("no META-INF/container.xml in the archive"))?;
     let package_path = rootfile(&container).ok_or(broken("no package in META-INF/container.xml"))?;
     let package = archive.text(&package_path)?.ok_or(broken("the package is not in the archive"))?;
     let [title, date] = elements(&package, ["dc:title", "dc:date"]);
@@ -44,7 +45,11 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
         for block in html::document(&xhtml, true).blocks {
             n_text += block.text.len() + 1;
             if n_text > TEXT_BYTES_MAX {
-                losses.add(SkipReason::Limit { what: "bytes of text", limit: TEXT_BYTES_MAX as u64, offset: 0 });
+                losses.add(SkipReason::Limit {
+                    what: "bytes of text",
+                    limit: TEXT_BYTES_MAX as u64,
+                    offset: 0,
+                });
                 return Ok(document.into_units(name, losses));
             }
             document.blocks.push(Block { place: 0..bytes.len(), ..block });
@@ -128,7 +133,8 @@ mod tests {
     use super::super::archive::made::archive;
     use super::*;
 
-    const CONTAINER: &[u8] = b"<container><rootfiles><rootfile full-path='OEBPS/a.opf'/></rootfiles></container>";
+    const CONTAINER: &[u8] =
+        b"<container><rootfiles><rootfile full-path='OEBPS/a.opf'/></rootfiles></container>";
 
     fn book(chapter: &[u8]) -> Vec<u8> {
         let package = "<package><metadata><dc:title>Whales</dc:title><dc:date>2024-05-01</dc:date></metadata><manifest>\
@@ -168,7 +174,8 @@ mod tests {
     #[test]
     fn encrypted_and_other_archives_are_refused() {
         let read = |files: &[(&str, &[u8])]| read("a", &archive(files), &mut Losses::default());
-        let encryption: &[u8] = b"<EncryptionMethod Algorithm='http://www.w3.org/2001/04/xmlenc#aes128-cbc'/>";
+        let encryption: &[u8] =
+            b"<EncryptionMethod Algorithm='http://www.w3.org/2001/04/xmlenc#aes128-cbc'/>";
         assert_eq!(read(&[("META-INF/encryption.xml", encryption)]), Err(SkipReason::Encrypted));
         assert!(matches!(read(&[("META-INF/container.xml", CONTAINER)]), Err(SkipReason::Broken { .. })));
     }

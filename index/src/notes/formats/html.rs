@@ -23,8 +23,24 @@ const CHARSET_BYTES: usize = 1024;
 
 /// Elements whose end tag browsers demand, so that one without it hides the rest there too.
 const CLOSED: [&[u8]; 18] = [
-    b"a", b"article", b"aside", b"button", b"div", b"dl", b"figure", b"footer", b"form", b"header", b"main", b"nav", b"ol", b"section",
-    b"span", b"table", b"template", b"ul",
+    b"a",
+    b"article",
+    b"aside",
+    b"button",
+    b"div",
+    b"dl",
+    b"figure",
+    b"footer",
+    b"form",
+    b"header",
+    b"main",
+    b"nav",
+    b"ol",
+    b"section",
+    b"span",
+    b"table",
+    b"template",
+    b"ul",
 ];
 
 /// Elements that begin a line.
@@ -101,6 +117,9 @@ pub(super) fn document(html: &str, is_xml: bool) -> Document {
         match token {
             Token::String(shown) => {
                 let place = shown.span.start.min(html.len())..shown.span.end.min(html.len());
+                // The first word has the line, not the line end before it.
+                let source = html.as_bytes().get(place.clone()).unwrap_or_default();
+                let place = place.end - source.trim_ascii_start().len()..place.end;
                 let shown = String::from_utf8_lossy(&shown);
                 match &hidden {
                     None => walk.text(&shown, place),
@@ -152,7 +171,8 @@ fn hides(tag: &StartTag<usize>) -> bool {
     if matches!(name, b"script" | b"style" | b"title" | b"template") {
         return true;
     }
-    let value = |key: &[u8]| tag.attributes.get(key).map(|value| String::from_utf8_lossy(value).to_ascii_lowercase());
+    let value =
+        |key: &[u8]| tag.attributes.get(key).map(|value| String::from_utf8_lossy(value).to_ascii_lowercase());
     let is_styled = |style: String| {
         let style: String = style.split_whitespace().collect();
         style.contains("display:none") || style.contains("visibility:hidden")
@@ -248,7 +268,10 @@ impl Walk {
         let value = |key: &[u8]| tag.attributes.get(key).map(|value| String::from_utf8_lossy(value));
         let name: Option<Cow<'_, str>> = value(b"name").or_else(|| value(b"property"));
         let is_date = |name: Cow<'_, str>| {
-            matches!(name.to_ascii_lowercase().as_str(), "date" | "dc.date" | "dcterms.created" | "article:published_time")
+            matches!(
+                name.to_ascii_lowercase().as_str(),
+                "date" | "dc.date" | "dcterms.created" | "article:published_time"
+            )
         };
         if self.document.date.is_none() && name.is_some_and(is_date) {
             self.document.date = value(b"content").and_then(|date| parse_date(&date));

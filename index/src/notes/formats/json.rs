@@ -135,7 +135,13 @@ fn push(
     if value.is_empty() {
         return;
     }
-    let mut keys: Vec<&str> = open.iter().rev().map(|(_, key)| key.as_str()).filter(|key| !key.is_empty()).take(KEYS_SHOWN).collect();
+    let mut keys: Vec<&str> = open
+        .iter()
+        .rev()
+        .map(|(_, key)| key.as_str())
+        .filter(|key| !key.is_empty())
+        .take(KEYS_SHOWN)
+        .collect();
     keys.reverse();
     match keys.is_empty() {
         true => lines.push(value, place, losses),
@@ -168,7 +174,9 @@ mod tests {
         assert_eq!(text(&"[".repeat(1_000_000)), Err(limit));
         let depth = format!("{}1{}", "[".repeat(128), "]".repeat(128));
         assert_eq!(text(&depth), Ok(("1".to_owned(), 0)));
-        for json in ["{", "[1,]x", "{\"a\" 1}", "[}", "tru", "\"open", "[,1]", "{1:2}", "]", "1 \"\\", "// no"] {
+        for json in
+            ["{", "[1,]x", "{\"a\" 1}", "[}", "tru", "\"open", "[,1]", "{1:2}", "]", "1 \"\\", "// no"]
+        {
             let read = text(json);
             assert!(read.is_err() || read.is_ok_and(|(_, n_lost)| n_lost == 1), "{json}");
         }

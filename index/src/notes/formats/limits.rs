@@ -47,8 +47,8 @@ pub(super) const PDF_FORM_DEPTH_MAX: usize = 8;
 /// Maximum depth of saved states in a page of a PDF.
 pub(super) const PDF_STATES_MAX: usize = 256;
 
-/// Maximum number of codes of a font, and length of the text of one in units of UTF-16.
-pub(super) const PDF_CODES_MAX: usize = 1 << 17;
+/// Maximum number of codes of all fonts of a PDF, and length of the text of one in units of UTF-16.
+pub(super) const PDF_CODES_MAX: usize = 1 << 19;
 pub(super) const PDF_CODE_CHARS_MAX: usize = 16;
 
 /// Maximum depth of values in JSON.

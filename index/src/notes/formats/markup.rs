@@ -25,9 +25,11 @@ pub(super) fn read_rst(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> 
             let (title_place, title) = before[1].as_ref()?;
             let is_over = before[0].as_ref().is_some_and(|(_, over)| mark_of(over) == Some(mark));
             let own = title.trim();
-            let is_title = !own.is_empty() && mark_of(title).is_none() && (is_over || !title.starts_with([' ', '\t']));
+            let is_title =
+                !own.is_empty() && mark_of(title).is_none() && (is_over || !title.starts_with([' ', '\t']));
             let is_long = line.trim_end().len() >= own.chars().count().max(2);
-            let start = before[0].as_ref().filter(|_| is_over).map_or(title_place.start, |(over, _)| over.start);
+            let start =
+                before[0].as_ref().filter(|_| is_over).map_or(title_place.start, |(over, _)| over.start);
             (is_title && is_long).then(|| (mark, is_over, start, own.to_owned()))
         });
         let Some((mark, is_over, start, title)) = heading else {
@@ -129,7 +131,10 @@ mod tests {
 
     fn shown(text: &str, unit: &Unit) -> Vec<(String, String)> {
         let Body::Verbatim(body) = &unit.body else { unreachable!("texts stand in the file") };
-        let sections = body.sections.iter().map(|section| (section.heading.clone(), text[section.body.clone()].trim().to_owned()));
+        let sections = body
+            .sections
+            .iter()
+            .map(|section| (section.heading.clone(), text[section.body.clone()].trim().to_owned()));
         sections.filter(|(_, text)| !text.is_empty()).collect()
     }
 
@@ -144,7 +149,11 @@ mod tests {
         assert_eq!(unit.title, "Trip");
         assert_eq!(
             shown(text, &unit),
-            [section("", "Intro"), section("Stay", "At the\n\n  Bristol\n  -------"), section("Food", "Fish.\n\n-----\n\nEnd\nx\n-")]
+            [
+                section("", "Intro"),
+                section("Stay", "At the\n\n  Bristol\n  -------"),
+                section("Food", "Fish.\n\n-----\n\nEnd\nx\n-")
+            ]
         );
         assert_eq!(read_rst("name", "text").unwrap()[0].title, "name");
     }

@@ -100,7 +100,10 @@ pub(super) fn elements<const N: usize>(xml: &str, names: [&str; N]) -> [Option<S
     for Ok(token) in Tokenizer::new(xml) {
         match token {
             Token::StartTag(tag) if !tag.self_closing => {
-                open = names.iter().position(|name| name.as_bytes() == tag.name.as_slice()).filter(|&at| texts[at].is_none());
+                open = names
+                    .iter()
+                    .position(|name| name.as_bytes() == tag.name.as_slice())
+                    .filter(|&at| texts[at].is_none());
             }
             Token::String(text) => {
                 if let Some(open) = open {
@@ -185,7 +188,8 @@ impl Walk {
                             self.flush(losses);
                         }
                         n_paragraphs += n;
-                        self.level = attribute(&tag, "text:outline-level").and_then(|level| level.parse().ok());
+                        self.level =
+                            attribute(&tag, "text:outline-level").and_then(|level| level.parse().ok());
                     } else if *name == *names.row {
                         if n_rows == 0 {
                             self.flush(losses);
@@ -251,7 +255,11 @@ impl Walk {
         self.n_text += text.len() + 1;
         if self.n_text > TEXT_BYTES_MAX {
             if self.n_text - text.len() <= TEXT_BYTES_MAX {
-                losses.add(SkipReason::Limit { what: "bytes of text", limit: TEXT_BYTES_MAX as u64, offset: 0 });
+                losses.add(SkipReason::Limit {
+                    what: "bytes of text",
+                    limit: TEXT_BYTES_MAX as u64,
+                    offset: 0,
+                });
             }
             return;
         }
@@ -283,7 +291,8 @@ mod tests {
             <w:p><w:r><w:t xml:space='preserve'>The </w:t></w:r><w:r><w:t>Bris</w:t></w:r><w:r><w:t>tol</w:t><w:tab/><w:t>x</w:t></w:r>\
             <w:del><w:r><w:t>gone</w:t></w:r></w:del><w:instrText>PAGE</w:instrText></w:p><w:p/>\
             <w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>b</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:body></w:document>";
-        let styles = "<w:styles><w:style w:styleId='berschrift1'><w:name w:val='heading 1'/></w:style></w:styles>";
+        let styles =
+            "<w:styles><w:style w:styleId='berschrift1'><w:name w:val='heading 1'/></w:style></w:styles>";
         let core = "<cp:coreProperties><dc:title>Trip</dc:title><dcterms:modified xsi:type='a'>2024-05-01T00:00:00Z</dcterms:modified></cp:coreProperties>";
         let bytes = archive(&[
             ("word/document.xml", document.as_bytes()),
@@ -313,9 +322,15 @@ mod tests {
     fn bombs_depth_and_other_archives_end_in_an_answer() {
         let read = |files: &[(&str, &[u8])]| read_docx("a", &archive(files), &mut Losses::default());
         let bomb = vec![b' '; 80 << 20];
-        assert!(matches!(read(&[("word/document.xml", &bomb)]), Err(SkipReason::Limit { what: "unpacked bytes", .. })));
+        assert!(matches!(
+            read(&[("word/document.xml", &bomb)]),
+            Err(SkipReason::Limit { what: "unpacked bytes", .. })
+        ));
         let deep = format!("{}<w:t>x", "<w:p><w:tbl><w:tr><mc:Fallback></mc:Fallback>".repeat(100_000));
-        assert_eq!(read(&[("word/document.xml", deep.as_bytes())]).map(shown), Ok(vec![section("a", &["x"])]));
+        assert_eq!(
+            read(&[("word/document.xml", deep.as_bytes())]).map(shown),
+            Ok(vec![section("a", &["x"])])
+        );
         assert_eq!(read(&[("word/document.xml", b"<w:p/>")]), Err(SkipReason::NoText));
         assert!(matches!(read(&[("a", b"b")]), Err(SkipReason::Broken { .. })));
     }

@@ -76,8 +76,9 @@ struct Units<'a> {
 impl Units<'_> {
     fn add(&mut self, heading: Option<Block>, mut pieces: Vec<Piece>, losses: &mut Losses) {
         let heading = heading.filter(|heading| !heading.text.is_empty());
-        let is_title =
-            heading.as_ref().is_some_and(|heading| !pieces.is_empty() && heading.text.len() <= TITLE_BYTES_MAX);
+        let is_title = heading
+            .as_ref()
+            .is_some_and(|heading| !pieces.is_empty() && heading.text.len() <= TITLE_BYTES_MAX);
         let text = heading.as_ref().filter(|_| is_title).map(|heading| heading.text.clone());
         if let Some(Block { text, place, .. }) = heading.filter(|_| !is_title) {
             pieces.insert(0, Piece { text, place, date: None });
@@ -126,7 +127,16 @@ mod tests {
     fn text_is_below_its_heading() {
         let section = |title: &str, text: &str| (title.to_owned(), text.to_owned());
         assert_eq!(
-            sections(&[(0, "intro"), (1, "Oslo"), (2, "Stay"), (3, "Hotel"), (0, "a"), (0, "b"), (2, "Bare"), (2, "Last")]),
+            sections(&[
+                (0, "intro"),
+                (1, "Oslo"),
+                (2, "Stay"),
+                (3, "Hotel"),
+                (0, "a"),
+                (0, "b"),
+                (2, "Bare"),
+                (2, "Last")
+            ]),
             [
                 section("Oslo", "intro"),
                 section("Oslo: Stay: Hotel", "a|b"),

@@ -34,7 +34,8 @@ pub(super) fn read(
         }
         let Some(names) = &names else {
             let is_header = are_names(&cells);
-            names = Some(if is_header { cells.iter().map(|cell| name_of(cell)).collect() } else { Vec::new() });
+            names =
+                Some(if is_header { cells.iter().map(|cell| name_of(cell)).collect() } else { Vec::new() });
             // Words of the names are found in each row, and in the first piece as they stand there.
             lines.push(&cells.join(", "), place, losses);
             continue;
@@ -65,7 +66,8 @@ fn name_of(cell: &str) -> String {
 /// Whether the cells of the first row name the columns: distinct words and no numbers.
 fn are_names(cells: &[String]) -> bool {
     let mut seen = HashSet::new();
-    let is_name = |cell: &String| !cell.is_empty() && cell.parse::<f64>().is_err() && seen.insert(cell.clone());
+    let is_name =
+        |cell: &String| !cell.is_empty() && cell.parse::<f64>().is_err() && seen.insert(cell.clone());
     cells.len() > 1 && cells.iter().all(is_name)
 }
 
@@ -89,7 +91,10 @@ impl<'a> Rows<'a> {
                 self.at = end;
                 return Some((start..end, cells));
             }
-            losses.add(SkipReason::Broken { what: "a quote without its end, which is text", offset: start as u64 });
+            losses.add(SkipReason::Broken {
+                what: "a quote without its end, which is text",
+                offset: start as u64,
+            });
             self.has_quotes = false;
         }
         let (cells, end) = self.row(start, false)?;
@@ -141,7 +146,8 @@ impl<'a> Rows<'a> {
             at += bytes.get(at..limit)?.iter().position(|&byte| byte == b'"')?;
             if bytes.get(at + 1) != Some(&b'"') {
                 let cell = &self.text[start..at];
-                let cell = if is_doubled { Cow::Owned(cell.replace("\"\"", "\"")) } else { Cow::Borrowed(cell) };
+                let cell =
+                    if is_doubled { Cow::Owned(cell.replace("\"\"", "\"")) } else { Cow::Borrowed(cell) };
                 return Some((cell, at + 1));
             }
             is_doubled = true;
@@ -180,7 +186,8 @@ mod tests {
 
     #[test]
     fn names_do_not_multiply_a_file() {
-        let table = format!("{}x,{}y\n{}", "a".repeat(100_000), "b".repeat(100_000), "1,2\n".repeat(1_000_000));
+        let table =
+            format!("{}x,{}y\n{}", "a".repeat(100_000), "b".repeat(100_000), "1,2\n".repeat(1_000_000));
         let (text, n_lost) = text(&table, None);
         assert!(text.len() <= super::super::limits::TEXT_BYTES_MAX && n_lost == 1);
     }

@@ -7,13 +7,16 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::super::inflate::Budget;
-use super::super::limits::{PDF_OBJECTS_MAX, PDF_UNPACKED_BYTES_MAX, PDF_VALUES_MAX};
+use super::super::limits::{PDF_CODES_MAX, PDF_OBJECTS_MAX, PDF_UNPACKED_BYTES_MAX, PDF_VALUES_MAX};
 use super::filter::{unfilter, unpredict};
 use super::object::{Dict, Lexer, Object, is_space};
 use crate::notes::report::SkipReason;
 
 /// Filters of a stream, and references to references, at most.
 const CHAIN_MAX: usize = 8;
+
+/// Bytes that a stream takes of the budget besides its length.
+const STREAM_BYTES: usize = 64;
 
 /// Values that are in memory at the same time.
 const CACHED_VALUES_MAX: usize = 4 * PDF_VALUES_MAX;
@@ -35,6 +38,8 @@ pub(super) struct File<'a> {
     packed: Vec<Vec<u8>>,
     values: RefCell<HashMap<u32, Object>>,
     n_values: Cell<usize>,
+    /// Codes that fonts may still have.
+    codes: Cell<usize>,
     pub(super) budget: Budget,
     pub(super) root: Option<Object>,
     pub(super) info: Option<Object>,
@@ -54,6 +59,7 @@ impl<'a> File<'a> {
             packed: Vec::new(),
             values: RefCell::new(HashMap::new()),
             n_values: Cell::new(0),
+            codes: Cell::new(PDF_CODES_MAX),
             budget: Budget::new(PDF_UNPACKED_BYTES_MAX),
             root: None,
             info: None,
@@ -155,10 +161,9 @@ impl<'a> File<'a> {
         let value = lexer.next().unwrap_or(Object::Null);
         // A value has at least a byte per part.
         let n_values = self.n_values.get() + (lexer.at - at.min(lexer.at)).min(PDF_VALUES_MAX) / 2 + 1;
-        if n_values > CACHED_VALUES_MAX {
-            return Object::Null;
-        }
-        self.n_values.set(n_values);
+        // What does not fit is null from now on: reading it again for each use would take the square of the file.
+        let value = if n_values > CACHED_VALUES_MAX { Object::Null } else { value };
+        self.n_values.set(n_values.min(CACHED_VALUES_MAX));
         self.values.borrow_mut().insert(number, value.clone());
         value
     }
@@ -188,6 +193,13 @@ impl<'a> File<'a> {
         }
     }
 
+    /// Takes a code of a font. `false` if none is left.
+    pub(super) fn take_code(&self) -> bool {
+        let left = self.codes.get().checked_sub(1);
+        self.codes.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
     /// The offset of an object, for reports.
     pub(super) fn offset(&self, number: u32) -> usize {
         self.places.get(&number).map_or(0, |(offset, _)| *offset)
@@ -201,6 +213,8 @@ impl<'a> File<'a> {
         let Some((offset, Place::Own { stream: Some(range), .. })) = self.places.get(&number) else {
             return Ok(None);
         };
+        // An empty stream may be read again and again.
+        self.budget.take(STREAM_BYTES, *offset)?;
         let Object::Dict(dict) = self.get(number) else { return Ok(None) };
         let listed = |value: Object| match value {
             Object::List(list) => list.iter().take(CHAIN_MAX).map(|value| self.resolve(value)).collect(),
@@ -219,7 +233,8 @@ impl<'a> File<'a> {
         let mut plain: Option<Vec<u8>> = None;
         for (at, filter) in filters.iter().enumerate() {
             let Some(filter) = filter.name() else { return Ok(None) };
-            let Some(mut next) = unfilter(filter, plain.as_deref().unwrap_or(data), &self.budget, *offset)? else {
+            let Some(mut next) = unfilter(filter, plain.as_deref().unwrap_or(data), &self.budget, *offset)?
+            else {
                 return Ok(None);
             };
             if let Some(Object::Dict(parameters)) = parameters.get(at) {

@@ -28,7 +28,8 @@ pub(super) fn unfilter(
 }
 
 fn hexadecimal(data: &[u8]) -> Vec<u8> {
-    let digits: Vec<u8> = data.iter().take_while(|&&byte| byte != b'>').filter_map(|&byte| hex(byte)).collect();
+    let digits: Vec<u8> =
+        data.iter().take_while(|&&byte| byte != b'>').filter_map(|&byte| hex(byte)).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0)).collect()
 }
 
@@ -156,7 +157,13 @@ pub(super) fn unpredict(data: &[u8], n_row: usize, n_pixel: usize) -> Vec<u8> {
                     let [a, b, c] = [left, above[at], corner].map(i16::from);
                     let near = a + b - c;
                     let [da, db, dc] = [a, b, c].map(|value| (near - value).abs());
-                    if da <= db && da <= dc { left } else if db <= dc { above[at] } else { corner }
+                    if da <= db && da <= dc {
+                        left
+                    } else if db <= dc {
+                        above[at]
+                    } else {
+                        corner
+                    }
                 }
                 _ => 0,
             };

@@ -4,10 +4,13 @@ use std::collections::HashMap;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::super::limits::{PDF_CODES_MAX, PDF_CODE_CHARS_MAX};
+use super::super::limits::PDF_CODE_CHARS_MAX;
 use super::file::File;
 use super::object::{Dict, Lexer, Object};
 use crate::notes::report::SkipReason;
+
+/// Operands of a part of a map. Each part has at most 100 entries.
+const OPERANDS_MAX: usize = 1 << 16;
 
 /// Widths are in thousandths of the size.
 const WIDTH: f64 = 500.0;
@@ -63,16 +66,20 @@ impl Font {
             read.simple = Some(read.read_encoding(file, font));
             let first = file.entry(font, b"FirstChar").count().unwrap_or(0).min(255) as u32;
             let descriptor = file.dict(font, b"FontDescriptor");
-            read.width = file.entry(&descriptor, b"MissingWidth").number().filter(|width| *width > 0.0).unwrap_or(WIDTH);
+            read.width = file
+                .entry(&descriptor, b"MissingWidth")
+                .number()
+                .filter(|width| *width > 0.0)
+                .unwrap_or(WIDTH);
             if let Object::List(widths) = file.entry(font, b"Widths") {
                 let widths = widths.iter().take(256).filter_map(|width| file.resolve(width).number());
-                read.widths.extend((first..).zip(widths));
+                read.widths.extend((first..).zip(widths).take_while(|_| file.take_code()));
             }
         }
         if let Some(Object::Reference(number)) = font.get(&b"ToUnicode"[..])
             && let Some(map) = file.stream(*number)?
         {
-            read.read_map(&map);
+            read.read_map(file, &map);
         }
         Ok(read)
     }
@@ -86,17 +93,20 @@ impl Font {
             match second {
                 Object::List(list) => {
                     let list = list.iter().filter_map(|width| file.resolve(width).number());
-                    self.widths.extend((first..).zip(list.take(PDF_CODES_MAX)));
+                    self.widths.extend((first..).zip(list).take_while(|_| file.take_code()));
                 }
                 last => {
-                    let (Some(last), Some(width)) = (last.count(), widths.next().and_then(|width| width.number())) else {
+                    let (Some(last), Some(width)) =
+                        (last.count(), widths.next().and_then(|width| width.number()))
+                    else {
                         return;
                     };
                     let last = u32::try_from(last.min(0xffff)).unwrap_or(0);
-                    self.widths.extend((first..=last).map(|code| (code, width)));
+                    self.widths
+                        .extend((first..=last).map(|code| (code, width)).take_while(|_| file.take_code()));
                 }
             }
-            if self.widths.len() > PDF_CODES_MAX {
+            if !file.take_code() {
                 return;
             }
         }
@@ -119,6 +129,9 @@ impl Font {
         for value in differences.iter().take(1024) {
             match value {
                 Object::Name(name) => {
+                    if !file.take_code() {
+                        break;
+                    }
                     if let Some(text) = glyph(name) {
                         self.texts.insert(code, text);
                     }
@@ -131,51 +144,51 @@ impl Font {
     }
 
     /// A map of codes to Unicode (CMap).
-    fn read_map(&mut self, map: &[u8]) {
+    fn read_map(&mut self, file: &File<'_>, map: &[u8]) {
         let mut lexer = Lexer { bytes: map, at: 0 };
         let mut operands: Vec<Object> = Vec::new();
         while let Some(object) = lexer.next() {
             let Object::Word(word) = &object else {
-                if operands.len() < 3 * PDF_CODES_MAX {
+                if operands.len() < OPERANDS_MAX {
                     operands.push(object);
                 }
                 continue;
             };
             match &word[..] {
                 b"endcodespacerange" => {
-                    self.is_wide &= !operands.iter().all(|bound| bound.text().is_some_and(|text| text.len() == 1))
-                        || operands.is_empty();
+                    self.is_wide &=
+                        !operands.iter().all(|bound| bound.text().is_some_and(|text| text.len() == 1))
+                            || operands.is_empty();
                 }
                 b"endbfchar" => {
                     for pair in operands.chunks_exact(2) {
                         if let (Some(code), Some(text)) = (code_of(&pair[0]), pair[1].text()) {
-                            self.map(code, utf16(text));
+                            self.map(file, code, utf16(text));
                         }
                     }
                 }
-                b"endbfrange" => operands.chunks_exact(3).for_each(|range| self.map_range(range)),
+                b"endbfrange" => operands.chunks_exact(3).for_each(|range| self.map_range(file, range)),
                 _ => {}
             }
             operands.clear();
         }
     }
 
-    fn map_range(&mut self, range: &[Object]) {
+    fn map_range(&mut self, file: &File<'_>, range: &[Object]) {
         let (Some(first), Some(last)) = (code_of(&range[0]), code_of(&range[1])) else { return };
         let codes = first..=last.min(first.saturating_add(0xffff));
         match &range[2] {
             Object::List(texts) => {
                 for (code, text) in codes.zip(texts.iter()) {
-                    self.map(code, utf16(text.text().unwrap_or_default()));
+                    self.map(file, code, utf16(text.text().unwrap_or_default()));
                 }
             }
             Object::Text(text) => {
                 let mut text = text.to_vec();
                 for code in codes {
-                    if self.texts.len() >= PDF_CODES_MAX {
+                    if !self.map(file, code, utf16(&text)) {
                         return;
                     }
-                    self.map(code, utf16(&text));
                     // The last unit counts on.
                     for byte in text.iter_mut().rev().take(2) {
                         *byte = byte.wrapping_add(1);
@@ -189,10 +202,13 @@ impl Font {
         }
     }
 
-    fn map(&mut self, code: u32, text: String) {
-        if self.texts.len() < PDF_CODES_MAX && !text.is_empty() {
+    /// `false` if the file has too many codes.
+    fn map(&mut self, file: &File<'_>, code: u32, text: String) -> bool {
+        let is_taken = file.take_code();
+        if is_taken && !text.is_empty() {
             self.texts.insert(code, text);
         }
+        is_taken
     }
 
     /// The codes of a string.
@@ -295,7 +311,10 @@ fn glyph(name: &[u8]) -> Option<String> {
         let text = entry.strip_prefix(name)?;
         let is_name = match text.chars().next() {
             // `fi` and `f`, `ffi` and `ff`: the text of a ligature is letters too.
-            Some('f') => matches!((name, text), ("fi", "fi") | ("fl", "fl") | ("ff", "ff") | ("ffi", "ffi") | ("ffl", "ffl")),
+            Some('f') => matches!(
+                (name, text),
+                ("fi", "fi") | ("fl", "fl") | ("ff", "ff") | ("ffi", "ffi") | ("ffl", "ffl")
+            ),
             Some(first) => !first.is_ascii_alphabetic(),
             None => false,
         };
@@ -330,9 +349,27 @@ mod tests {
     #[test]
     fn glyphs_have_texts() {
         for (name, text) in [
-            ("A", "A"), ("Aacute", "Á"), ("ccedilla", "ç"), ("fi", "fi"), ("ffl", "ffl"), ("space", " "), ("zero", "0"), ("uni20AC", "€"),
-            ("u1F600", "😀"), ("afii10017", "А"), ("afii10071", "ё"), ("afii10072", "ж"), ("a.sc", "a"), ("eacute", "é"), ("ae", "æ"),
-            ("hyphen", "-"), ("emdash", "—"), ("scaron", "š"), ("f", "f"), ("pi", "π"), ("period", "."),
+            ("A", "A"),
+            ("Aacute", "Á"),
+            ("ccedilla", "ç"),
+            ("fi", "fi"),
+            ("ffl", "ffl"),
+            ("space", " "),
+            ("zero", "0"),
+            ("uni20AC", "€"),
+            ("u1F600", "😀"),
+            ("afii10017", "А"),
+            ("afii10071", "ё"),
+            ("afii10072", "ж"),
+            ("a.sc", "a"),
+            ("eacute", "é"),
+            ("ae", "æ"),
+            ("hyphen", "-"),
+            ("emdash", "—"),
+            ("scaron", "š"),
+            ("f", "f"),
+            ("pi", "π"),
+            ("period", "."),
         ] {
             assert_eq!(glyph(name.as_bytes()).as_deref(), Some(text), "{name}");
         }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use self::file::{File, find};
 use self::object::{Dict, Object};
 use self::text::{Layout, Reader, note_unknown};
-use super::limits::PDF_PAGES_MAX;
+use super::limits::{PDF_OBJECTS_MAX, PDF_PAGES_MAX};
 use super::parse_date;
 use super::unit::{Body, Lines, Losses, Unit};
 use crate::notes::report::SkipReason;
@@ -40,8 +40,9 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
     let mut units = Vec::new();
     for (at, page) in pages.iter().enumerate() {
         let mut layout = Layout::default();
-        let read = contents(&file, &page.dict)
-            .and_then(|data| reader.read(data, Rc::clone(&page.resources), &mut layout, file.offset(page.number)));
+        let read = contents(&file, &page.dict).and_then(|data| {
+            reader.read(data, Rc::clone(&page.resources), &mut layout, file.offset(page.number))
+        });
         let mut lines = Lines::default();
         for paragraph in layout.into_paragraphs() {
             lines.push(&paragraph, 0..bytes.len(), losses);
@@ -82,7 +83,7 @@ fn pages(file: &File<'_>, losses: &mut Losses) -> Vec<Page> {
     {
         waiting.push((*number, Rc::default()));
     }
-    let (mut seen, mut pages) = (HashSet::new(), Vec::new());
+    let (mut seen, mut pages, mut n_kids) = (HashSet::new(), Vec::new(), 0_usize);
     let loose = file.loose_pages.iter().map(|&number| (number, Rc::default()));
     if waiting.is_empty() {
         waiting.extend(loose.clone().rev());
@@ -107,6 +108,13 @@ fn pages(file: &File<'_>, losses: &mut Losses) -> Vec<Page> {
             _ => above,
         };
         if let Object::List(kids) = file.entry(&dict, b"Kids") {
+            // Nodes may share a list.
+            n_kids += kids.len();
+            if n_kids > PDF_OBJECTS_MAX {
+                let (limit, offset) = (PDF_OBJECTS_MAX as u64, file.offset(number) as u64);
+                losses.add(SkipReason::Limit { what: "kids of pages", limit, offset });
+                return pages;
+            }
             let kids = kids.iter().rev().filter_map(|kid| match kid {
                 Object::Reference(number) if !seen.contains(number) => Some((*number, Rc::clone(&resources))),
                 _ => None,
@@ -216,10 +224,18 @@ mod tests {
 
     #[test]
     fn words_lines_and_paragraphs_are_told_apart() {
-        assert_eq!(one("BT /F 10 Tf 1 0 0 1 50 700 Tm (The tap) Tj 0 -12 Td (drips.) Tj 0 -30 Td (New.) Tj ET"), "The tap drips.\nNew.");
+        assert_eq!(
+            one("BT /F 10 Tf 1 0 0 1 50 700 Tm (The tap) Tj 0 -12 Td (drips.) Tj 0 -30 Td (New.) Tj ET"),
+            "The tap drips.\nNew."
+        );
         assert_eq!(one("BT /F 10 Tf [(Th) 20 (e) -300 (tap)] TJ ET"), "The tap");
         assert_eq!(one("BT /F 10 Tf 12 TL (a divi-) Tj T* (ded word) Tj (and) ' ET"), "a divided word and");
-        assert_eq!(one("BT /F 1 Tf 10 0 0 10 0 0 Tm (\\001\\002\\351) Tj ET q 1 0 0 1 0 -500 cm BT /F 10 Tf (x) Tj ET Q"), "Áfié\nx");
+        assert_eq!(
+            one(
+                "BT /F 1 Tf 10 0 0 10 0 0 Tm (\\001\\002\\351) Tj ET q 1 0 0 1 0 -500 cm BT /F 10 Tf (x) Tj ET Q"
+            ),
+            "Áfié\nx"
+        );
         assert_eq!(one("BI /W 1 ID (Tj EIx) \x01 EI BT /F 10 Tf (after) Tj ET"), "after");
     }
 
@@ -296,10 +312,24 @@ mod tests {
         let _ = texts(&page("(".repeat(1 << 20).as_bytes(), &[]));
         let _ = texts(&[b"%PDF-1.4\n".to_vec(), b"1 0 obj <<".repeat(100_000)].concat());
         let _ = texts(&[b"%PDF-1.4\n".to_vec(), b"1 0 obj 1 0 R stream\n".repeat(100_000)].concat());
+        // An empty stream that each page shows often.
+        let pages: String = (0..1000).map(|at| format!("{} 0 R ", at + 5)).collect();
+        let mut objects = vec![
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            format!("<</Kids [{pages}]>>").into_bytes(),
+            stream("", b""),
+            format!("[{}]", "3 0 R ".repeat(50_000)).into_bytes(),
+        ];
+        objects.resize(1004, b"<</Contents 4 0 R>>".to_vec());
+        assert!(limit(&made(&objects, "")));
         // A range of codes that multiplies its text.
         let map = format!("1 beginbfrange <0000> <ffff> <{}> endbfrange", "0041".repeat(1000));
         let font = b"<</Subtype /Type0 /ToUnicode 8 0 R>>".to_vec();
-        let objects = [stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"BT /G 1 Tf (ab) Tj ET"), font, stream("", map.as_bytes())];
+        let objects = [
+            stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"BT /G 1 Tf (ab) Tj ET"),
+            font,
+            stream("", map.as_bytes()),
+        ];
         let text = texts(&page(b"/X Do", &objects)).unwrap().remove(0).1;
         assert!(text.len() <= 64, "{}", text.len());
     }

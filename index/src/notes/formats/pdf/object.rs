@@ -132,7 +132,8 @@ impl<'a> Lexer<'a> {
             match byte {
                 b'%' => {
                     let rest = &self.bytes[self.at..];
-                    self.at += rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
+                    self.at +=
+                        rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(rest.len());
                 }
                 byte if is_space(byte) => self.at += 1,
                 _ => break,

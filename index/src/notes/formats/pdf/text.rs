@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::super::limits::{PDF_FORMS_MAX, PDF_FORM_DEPTH_MAX, PDF_STATES_MAX, TEXT_BYTES_MAX};
+use super::super::limits::{PDF_FORM_DEPTH_MAX, PDF_FORMS_MAX, PDF_STATES_MAX, TEXT_BYTES_MAX};
 use super::super::unit::Losses;
 use super::file::File;
 use super::font::Font;
@@ -162,9 +162,12 @@ impl<'a> Reader<'a> {
                     if let Some(Object::List(parts)) = operands.last() {
                         for part in parts.iter() {
                             match part {
-                                Object::Text(string) => self.show(string, &state, &mut matrix, layout, offset)?,
+                                Object::Text(string) => {
+                                    self.show(string, &state, &mut matrix, layout, offset)?
+                                }
                                 part => {
-                                    let back = part.number().unwrap_or(0.0) / 1000.0 * state.size * state.scale;
+                                    let back =
+                                        part.number().unwrap_or(0.0) / 1000.0 * state.size * state.scale;
                                     matrix = product(&[1.0, 0.0, 0.0, 1.0, -back, 0.0], &matrix);
                                 }
                             }
@@ -204,7 +207,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A form that a page shows, and the matrix in it.
-    fn form(&mut self, number: u32, state: &State, above: &Frame) -> Result<Option<(Frame, Matrix)>, SkipReason> {
+    fn form(
+        &mut self,
+        number: u32,
+        state: &State,
+        above: &Frame,
+    ) -> Result<Option<(Frame, Matrix)>, SkipReason> {
         let Object::Dict(dict) = self.file.get(number) else { return Ok(None) };
         self.n_forms += 1;
         if self.file.entry(&dict, b"Subtype").name() != Some(b"Form") || self.n_forms > PDF_FORMS_MAX {
@@ -316,8 +324,9 @@ impl Layout {
     /// Joins lines. A word that a hyphen divides at the end of a line becomes one.
     fn end_line(&mut self, next: &str) {
         let line = self.open.trim_end();
-        let is_divided = line.strip_suffix(['-', '‐']).is_some_and(|word| word.ends_with(char::is_alphabetic))
-            && next.starts_with(char::is_lowercase);
+        let is_divided =
+            line.strip_suffix(['-', '‐']).is_some_and(|word| word.ends_with(char::is_alphabetic))
+                && next.starts_with(char::is_lowercase);
         self.open.truncate(line.len());
         match is_divided {
             true => drop(self.open.pop()),
@@ -342,6 +351,9 @@ impl Layout {
 /// Notes that letters of fonts without a map are missing.
 pub(super) fn note_unknown(n_unknown: usize, losses: &mut Losses) {
     if n_unknown > 0 {
-        losses.add(SkipReason::Broken { what: "letters in a font that does not say which they are", offset: 0 });
+        losses.add(SkipReason::Broken {
+            what: "letters in a font that does not say which they are",
+            offset: 0,
+        });
     }
 }
