@@ -21,7 +21,7 @@ pub struct NotePassage {
     /// The text; never empty.
     pub text: String,
     /// The bytes of the file from which the text was read: the text itself if [`is_verbatim`](Self::is_verbatim), else
-    /// the message, line, element or event with the text in an encoded form.
+    /// the message, line, element or event with the text in an encoded form. Of an archive or a PDF, it is the whole file.
     pub place: Range<u64>,
     /// Whether the bytes of [`place`](Self::place) are the text.
     pub is_verbatim: bool,
