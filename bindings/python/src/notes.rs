@@ -17,7 +17,7 @@ use crate::options;
 use crate::resident::Resident;
 use crate::results::{self, object};
 
-/// An index of notes, mail, chats and calendars in a folder: searched by words, and by meaning with an embedding model.
+/// An index of notes, documents, mail, chats and calendars in a folder: searched by words, and by meaning with an embedding model.
 ///
 /// Any number of processes search one folder, and one of them writes at a time: a method that writes waits up to two seconds for another
 /// one. Reading needs no lock.
@@ -84,6 +84,7 @@ fn report(report: &UpdateReport) -> Value {
     json!({
         "n_added": report.n_added, "n_changed": report.n_changed, "n_unchanged": report.n_unchanged,
         "n_removed": report.n_removed, "n_passages": report.n_passages, "skipped": skipped.collect::<Vec<_>>(),
+        "skipped_by_ending": report.skipped_by_ending(),
         "unknown": paths(&report.unknown), "is_incomplete": report.is_incomplete,
     })
 }
@@ -160,7 +161,8 @@ impl Notes {
     /// Args:
     ///     text: words in any form. With an embedder, their meaning counts too.
     ///     limit: the most passages.
-    ///     kinds: of ``"note"``, ``"mail"``, ``"chat"``, ``"screen"`` and ``"event"``; empty: all.
+    ///     kinds: of ``"note"``, ``"mail"``, ``"chat"``, ``"screen"``, ``"event"``, ``"document"``, ``"data"`` and
+    ///         ``"code"``; empty: all.
     ///     folders: files and folders to search; empty: all.
     ///     since, until: dates in seconds since 1970, both included.
     ///     tags: tags that a passage must have.
@@ -185,7 +187,7 @@ impl Notes {
             name.parse::<SourceKind>().map_err(|_| Failure::Choice {
                 option: "kinds",
                 given: name,
-                choices: vec!["note", "mail", "chat", "screen", "event"],
+                choices: SourceKind::ALL.into_iter().map(SourceKind::name).collect(),
             })
         };
         let mut search = Search::new(text, limit);
@@ -201,7 +203,8 @@ impl Notes {
             let value = json!({
                 "path": passage.path.to_string_lossy(), "kind": passage.kind.name(), "title": passage.title,
                 "text": passage.text, "place": [passage.place.start, passage.place.end],
-                "is_verbatim": passage.is_verbatim, "date": passage.date, "tags": passage.tags, "score": hit.score,
+                "is_verbatim": passage.is_verbatim, "locator": passage.locator.map(|locator| locator.to_string()),
+                "date": passage.date, "tags": passage.tags, "score": hit.score,
                 "snippet": hit.snippet.text, "matched": matched.collect::<Vec<_>>(),
             });
             object(py, "Hit", &value)

@@ -32,8 +32,9 @@ fn path(path: &Path) -> String {
 }
 
 fn source(source: &Source) -> Value {
-    let Source { path: file, place, is_verbatim, score, .. } = source;
-    json!({ "path": path(file), "place": [place.start, place.end], "is_verbatim": is_verbatim, "score": score })
+    let Source { path: file, place, is_verbatim, locator, score, .. } = source;
+    let locator = locator.map(|locator| locator.to_string());
+    json!({ "path": path(file), "place": [place.start, place.end], "is_verbatim": is_verbatim, "score": score, "locator": locator })
 }
 
 fn passage(passage: &Passage) -> Value {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use refrain::PromptPassage;
 use refrain_index::notes::absolute;
-use refrain_index::{NoteHit, NotePassage, NotesError};
+use refrain_index::{Locator, NoteHit, NotePassage, NotesError};
 
 /// A piece of text that is shown to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,8 @@ pub struct Source {
     pub place: Range<u64>,
     /// Whether these bytes are the text itself.
     pub is_verbatim: bool,
+    /// The line or page on which it begins, for citations.
+    pub locator: Option<Locator>,
     /// The score of the search that found it.
     pub score: Option<f32>,
 }
@@ -36,7 +38,17 @@ pub struct Source {
 impl Source {
     /// A place in a note that is unknown.
     pub(crate) fn of_note(path: PathBuf) -> Self {
-        Self { path, place: 0..0, is_verbatim: false, score: None }
+        Self { path, place: 0..0, is_verbatim: false, locator: None, score: None }
+    }
+
+    /// Moves the beginning behind a text that stands there.
+    fn skip(&mut self, text: &str) {
+        if self.is_verbatim {
+            self.place.start += text.len() as u64;
+            if let Some(Locator::Line(line)) = &mut self.locator {
+                *line += text.matches('\n').count() as u64;
+            }
+        }
     }
 }
 
@@ -68,10 +80,8 @@ impl Passage {
     /// The rest of the text.
     pub(crate) fn after(&self, len: usize) -> Self {
         let mut rest = self.clone();
+        rest.source.iter_mut().for_each(|source| source.skip(&self.text[..len]));
         rest.text.drain(..len);
-        if let Some(source) = rest.source.as_mut().filter(|source| source.is_verbatim) {
-            source.place.start += len as u64;
-        }
         rest
     }
 
@@ -88,8 +98,8 @@ impl Passage {
 
 impl From<NotePassage> for Passage {
     fn from(passage: NotePassage) -> Self {
-        let NotePassage { path, title, text, place, is_verbatim, .. } = passage;
-        Self { title, text, source: Some(Source { path, place, is_verbatim, score: None }) }
+        let NotePassage { path, title, text, place, is_verbatim, locator, .. } = passage;
+        Self { title, text, source: Some(Source { path, place, is_verbatim, locator, score: None }) }
     }
 }
 
@@ -145,8 +155,8 @@ pub(crate) fn joined(passages: Vec<NotePassage>) -> Vec<Passage> {
             let n_repeated = before.place.end.saturating_sub(source.place.start) as usize;
             if n_repeated > 0 && passage.text.is_char_boundary(n_repeated) {
                 // (A passage that lies inside the one before it vanishes.)
+                source.skip(&passage.text[..n_repeated]);
                 passage.text.drain(..n_repeated);
-                source.place.start += n_repeated as u64;
             }
         }
         if before.path == source.path && *title == passage.title {

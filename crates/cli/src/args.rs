@@ -116,7 +116,7 @@ pub(crate) enum Command {
     Mcp(Box<McpArgs>),
     /// Download, list, inspect and prepare models.
     Model(ModelCommandArgs),
-    /// Keep notes, mail, chats and calendars in an index on disk, and search them.
+    /// Keep notes, documents, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
     /// Delete what is kept of notes and conversations: answers, computed prompts, and the notes' text in the index.
     Forget(ForgetArgs),

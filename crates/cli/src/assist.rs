@@ -12,10 +12,13 @@ use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
     EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
-    ReplyRequest, Report, Screen, StoreError, SummarizeRequest, TaskError, Template, TextEvent, UiRequest,
+    ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template, TextEvent,
+    UiRequest,
 };
 use refrain_files::replace::replace_contents;
 use refrain_grammar::Grammar;
+use refrain_index::SourceKind;
+use refrain_index::notes::read_text as read_text_of;
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -24,8 +27,8 @@ use crate::args::{
 use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
-use crate::index::{embedder_of, open_named};
-use crate::input::read_input;
+use crate::index::{self, embedder_of, open_named};
+use crate::input::{read_bytes, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::load::note_demonstration;
@@ -525,7 +528,18 @@ fn read_texts(paths: &[PathBuf]) -> Result<Vec<Passage>, Failure> {
 
 /// The text of a file, which is its note, or of standard input.
 fn read_text(path: &Path) -> Result<Passage, Failure> {
-    let text = Passage::new(name_of(path), read_input(path)?);
+    // As the index reads them.
+    let is_read = matches!(
+        SourceKind::of(path),
+        Some(SourceKind::Mail | SourceKind::Chat | SourceKind::Event | SourceKind::Document)
+    );
+    let text = match is_read {
+        true => read_text_of(path, &read_bytes(path)?).map_err(|reason| {
+            Failure::input(format!("cannot read `{}`: {reason}", path.display()), "name another file")
+        })?,
+        false => read_input(path)?,
+    };
+    let text = Passage::new(name_of(path), text);
     if path == Path::new("-") { Ok(text) } else { Ok(text.of_note(path)?) }
 }
 
@@ -593,6 +607,7 @@ pub(crate) fn passage_json(passage: &Passage) -> Value {
         "path": source.map(|source| source.path.display().to_string()),
         "place": source.map(|source| &source.place),
         "is_verbatim": source.map(|source| source.is_verbatim),
+        "locator": source.and_then(|source| source.locator).map(|locator| locator.to_string()),
         "score": source.and_then(|source| source.score),
     })
 }
@@ -618,7 +633,7 @@ fn reason(reason: LeftOutReason) -> &'static str {
 }
 
 fn left_out_text(left_out: &LeftOut) -> String {
-    let place = place(&left_out.title, left_out.source.as_ref().map(|source| source.path.as_path()));
+    let place = place(&left_out.title, left_out.source.as_ref());
     let (start, why) = match left_out.reason {
         LeftOutReason::Rest => ("the rest of ", "it does not fit the context"),
         LeftOutReason::Parts => ("", "the text has too many parts"),
@@ -629,12 +644,12 @@ fn left_out_text(left_out: &LeftOut) -> String {
 
 /// The note and the title of a passage.
 pub(crate) fn place_of(passage: &Passage) -> String {
-    place(&passage.title, passage.source.as_ref().map(|source| source.path.as_path()))
+    place(&passage.title, passage.source.as_ref())
 }
 
-fn place(title: &str, path: Option<&Path>) -> String {
-    match path {
-        Some(path) => format!("{} {title}", path.display()).trim_end().to_owned(),
+fn place(title: &str, source: Option<&Source>) -> String {
+    match source.map(|source| index::place(&source.path, source.locator)) {
+        Some(place) => format!("{place} {title}").trim_end().to_owned(),
         None if title.is_empty() => "the text".to_owned(),
         None => title.to_owned(),
     }

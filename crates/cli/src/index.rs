@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
-    Embedder, FailedRequest, Language, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
+    Embedder, FailedRequest, Language, Locator, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
     NotesStatus, NotesWriter, Request, Search, SkipReason, UpdateReport,
 };
 use serde_json::json;
@@ -22,6 +22,9 @@ use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, models};
 use refrain_program::place::data_folder;
+
+/// Endings of other files that a notice names, the most frequent first.
+const ENDINGS_MAX: usize = 8;
 
 /// Skipped files that a notice names; further ones are counted.
 const SKIPPED_MAX: usize = 10;
@@ -235,7 +238,7 @@ pub(crate) fn note_repairs(writer: &NotesWriter) {
 }
 
 pub(crate) fn note_report(report: &UpdateReport) {
-    // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
+    // Hidden files are skipped without a notice: users do not expect them to be read.
     let notable: Vec<_> = report.skipped.iter().filter(|skipped| skipped.reason.is_notable()).collect();
     for skipped in notable.iter().take(SKIPPED_MAX) {
         let skipped_as_whole =
@@ -244,6 +247,19 @@ pub(crate) fn note_report(report: &UpdateReport) {
     }
     if notable.len() > SKIPPED_MAX {
         note(&format!("skipped {} more files", notable.len() - SKIPPED_MAX));
+    }
+    let others = report.skipped_by_ending();
+    if !others.is_empty() {
+        let n: usize = others.iter().map(|(_, n)| n).sum();
+        let shown = others.iter().take(ENDINGS_MAX).map(|(ending, n)| match ending.is_empty() {
+            true => format!("{n} without an ending"),
+            false => format!("{n} .{ending}"),
+        });
+        let more = if others.len() > ENDINGS_MAX { ", …" } else { "" };
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        note(&visible(&format!(
+            "skipped {n} files that are no sources (text in images is not read): {shown}{more}"
+        )));
     }
     note_requests(report);
     note(&format!(
@@ -331,7 +347,7 @@ fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
             false => {
                 let NoteHit { passage, score, snippet } = hit;
                 let day = utc(passage.date.max(0).unsigned_abs());
-                let place = format!("{}:{}", passage.path.display(), passage.place.start);
+                let place = place(&passage.path, passage.locator);
                 let kind = passage.kind;
                 let head = format!("{score:6.2}  {kind}  {}  {}  {place}", &day[..10], passage.title);
                 out.line(&visible(&head))?;
@@ -346,6 +362,15 @@ fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// A file, with the line or page of a passage.
+pub(crate) fn place(path: &Path, locator: Option<Locator>) -> String {
+    match locator {
+        Some(Locator::Line(line)) => format!("{}:{line}", path.display()),
+        Some(locator) => format!("{}, {locator}", path.display()),
+        None => path.display().to_string(),
+    }
+}
+
 fn hit_json(hit: &NoteHit) -> serde_json::Value {
     let NoteHit { passage, score, snippet } = hit;
     let matched: Vec<[usize; 2]> = snippet.matched.iter().map(|range| [range.start, range.end]).collect();
@@ -357,6 +382,7 @@ fn hit_json(hit: &NoteHit) -> serde_json::Value {
         "start": passage.place.start,
         "end": passage.place.end,
         "verbatim": passage.is_verbatim,
+        "locator": passage.locator.map(|locator| locator.to_string()),
         "date": passage.date,
         "tags": passage.tags,
         "score": score,

@@ -11,6 +11,12 @@ const INPUT_BYTES_MAX: u64 = 4 << 20;
 
 /// Reads a text file, or standard input for `-`.
 pub(crate) fn read_input(path: &Path) -> Result<String, Failure> {
+    String::from_utf8(read_bytes(path)?)
+        .map_err(|_| Failure::input(format!("`{}` is not UTF-8 text", path.display()), "convert it to UTF-8"))
+}
+
+/// The bytes of a file, or of standard input for `-`.
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     let cannot = |error: io::Error| {
         Failure::input(
             format!("cannot read `{}`: {error}", path.display()),
@@ -28,6 +34,5 @@ pub(crate) fn read_input(path: &Path) -> Result<String, Failure> {
         let problem = format!("`{}` is longer than {INPUT_BYTES_MAX} bytes", path.display());
         return Err(Failure::input(problem, "give a shorter text"));
     }
-    String::from_utf8(bytes)
-        .map_err(|_| Failure::input(format!("`{}` is not UTF-8 text", path.display()), "convert it to UTF-8"))
+    Ok(bytes)
 }

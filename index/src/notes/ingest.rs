@@ -9,8 +9,9 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::catalogue::Entry;
 use super::formats::{self, Body, Contents, Unit};
+use super::kind::Format;
 use super::language::Languages;
-use super::passage::{NotePassage, chunks};
+use super::passage::{Locator, NotePassage, chunks};
 use super::report::SkipReason;
 use super::stamp::{Stamp, since_1970};
 use super::walk::Found;
@@ -72,6 +73,42 @@ pub(super) fn ingest(
     }
 }
 
+/// The text of a file as the index reads it, by its ending: a message or document without its encoding. The units of the file stand below
+/// their titles.
+///
+/// # Errors
+/// The reason why the file is no source or cannot be read.
+pub fn read_text(path: &Path, bytes: &[u8]) -> Result<String, SkipReason> {
+    let format = Format::of(path).ok_or(SkipReason::NotASource)?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let panicked = SkipReason::Broken { what: "the parser panicked", offset: 0 };
+    let Contents { units, text, .. } =
+        catch_quietly(|| formats::read(format, &name, bytes)).map_err(|_| panicked)??;
+    let mut whole = String::new();
+    let mut above = "";
+    for unit in &units {
+        if unit.title != above {
+            whole.push_str(&unit.title);
+            whole.push_str("\n\n");
+            above = &unit.title;
+        }
+        match &unit.body {
+            Body::Verbatim(body) => {
+                whole.push_str(std::str::from_utf8(&text.bytes[body.place.clone()]).unwrap_or_default())
+            }
+            Body::Decoded(pieces) => {
+                for piece in pieces {
+                    whole.push_str(piece.text.trim_end());
+                    whole.push('\n');
+                }
+            }
+        }
+        whole.push('\n');
+    }
+    whole.truncate(whole.trim_end().len());
+    Ok(whole)
+}
+
 /// The passages and names of a file.
 pub(super) fn contents(
     found: &Found,
@@ -82,11 +119,14 @@ pub(super) fn contents(
 ) -> Result<FileContents, SkipReason> {
     let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
     let Contents { units, text, lost } = formats::read(found.format, &name, bytes)?;
+    let lines = found.format.has_lines().then(|| LineStarts::of(&text.bytes));
     let passages = units.iter().flat_map(|unit| {
         let language = languages.detect(sample(unit, &text.bytes));
         let chunks = chunks(unit, &text.bytes, n_overlap).into_iter();
-        let (found, text) = (&found, &text);
+        let (found, text, lines) = (&found, &text, &lines);
         chunks.map(move |chunk| {
+            let line = || Some(Locator::Line(lines.as_ref()?.line(chunk.place.start)));
+            let locator = unit.page.map(Locator::Page).or_else(line);
             let place = text.place(chunk.place);
             NotePassage {
                 path: found.path.clone(),
@@ -96,6 +136,7 @@ pub(super) fn contents(
                 text: chunk.text,
                 place: place.start as u64..place.end as u64,
                 is_verbatim: chunk.is_verbatim && text.is_verbatim(),
+                locator,
                 date: chunk.date.or(unit.date).unwrap_or(modified),
                 tags: unit.tags.clone(),
                 language,
@@ -108,6 +149,21 @@ pub(super) fn contents(
         Body::Decoded(_) => Vec::new(),
     });
     Ok(FileContents { passages, names: names.collect(), lost })
+}
+
+/// The offsets at which the lines of a text begin. (A file has at most 1 GiB.)
+struct LineStarts(Vec<u32>);
+
+impl LineStarts {
+    fn of(bytes: &[u8]) -> Self {
+        let ends = bytes.iter().enumerate().filter(|&(_, &byte)| byte == b'\n');
+        Self(ends.map(|(at, _)| at as u32 + 1).collect())
+    }
+
+    /// The line of an offset, from 1.
+    fn line(&self, at: usize) -> u64 {
+        self.0.partition_point(|&start| start as usize <= at) as u64 + 1
+    }
 }
 
 /// A text of the unit that shows its language: the longest of the first pieces.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum SourceKind {
-    /// Markdown and plain text: `.md`, `.markdown`, `.txt`.
+    /// Plain text with or without marks: `.md`, `.markdown`, `.txt`, `.rst`, `.org`.
     Note,
     /// Mail: `.eml`, `.mbox`.
     Mail,
@@ -18,13 +18,28 @@ pub enum SourceKind {
     Screen,
     /// Calendar events: `.ics`.
     Event,
+    /// Documents: `.html`, `.htm`, `.xhtml`, `.docx`, `.docm`, `.odt`, `.ott`, `.epub`, `.pdf`.
+    Document,
+    /// Tables and structured values: `.csv`, `.tsv`, `.json`, `.yaml`, `.yml`.
+    Data,
+    /// Source code and settings, by the endings of programming languages.
+    Code,
 }
 
 impl SourceKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Note, Self::Mail, Self::Chat, Self::Screen, Self::Event];
+    pub const ALL: [Self; 8] = [
+        Self::Note,
+        Self::Mail,
+        Self::Chat,
+        Self::Screen,
+        Self::Event,
+        Self::Document,
+        Self::Data,
+        Self::Code,
+    ];
 
-    /// The kind's name: `note`, `mail`, `chat`, `screen` or `event`.
+    /// The kind's name: `note`, `mail`, `chat`, `screen`, `event`, `document`, `data` or `code`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -32,6 +47,9 @@ impl SourceKind {
             Self::Chat => "chat",
             Self::Screen => "screen",
             Self::Event => "event",
+            Self::Document => "document",
+            Self::Data => "data",
+            Self::Code => "code",
         }
     }
 
@@ -57,7 +75,7 @@ impl fmt::Display for SourceKind {
 
 /// A name that is no [`SourceKind`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of note, mail, chat, screen, event")]
+#[error("`{0}` is none of note, mail, chat, screen, event, document, data, code")]
 pub struct UnknownKind(pub String);
 
 impl FromStr for SourceKind {
@@ -78,7 +96,28 @@ pub(super) enum Format {
     ScreenText,
     ScreenXml,
     Calendar,
+    Rst,
+    Org,
+    Html,
+    Csv,
+    Tsv,
+    Json,
+    Yaml,
+    Code,
+    Docx,
+    Odt,
+    Epub,
+    Pdf,
 }
+
+/// Endings of source code and settings.
+const CODE: [&str; 62] = [
+    "asm", "bash", "bat", "c", "cc", "clj", "cmake", "cpp", "cs", "css", "cu", "cxx", "d", "dart", "el",
+    "ex", "exs", "f90", "fs", "go", "gradle", "groovy", "h", "hh", "hpp", "hs", "ini", "java", "jl", "js",
+    "jsx", "kt", "kts", "lisp", "lua", "m", "mjs", "ml", "mm", "nim", "php", "pl", "proto", "ps1", "py",
+    "pyi", "r", "rb", "rs", "scala", "scm", "scss", "sh", "sql", "swift", "tcl", "tex", "toml", "ts", "tsx",
+    "vue", "zig",
+];
 
 impl Format {
     pub(super) fn of(path: &Path) -> Option<Self> {
@@ -91,17 +130,37 @@ impl Format {
             "screen" => Self::ScreenText,
             "xml" => Self::ScreenXml,
             "ics" => Self::Calendar,
+            "rst" => Self::Rst,
+            "org" => Self::Org,
+            "html" | "htm" | "xhtml" => Self::Html,
+            "docx" | "docm" => Self::Docx,
+            "odt" | "ott" => Self::Odt,
+            "epub" => Self::Epub,
+            "pdf" => Self::Pdf,
+            "csv" => Self::Csv,
+            "tsv" => Self::Tsv,
+            "json" => Self::Json,
+            "yaml" | "yml" => Self::Yaml,
+            code if CODE.contains(&code) => Self::Code,
             _ => return None,
         })
     }
 
+    /// Whether the file is text, so that a passage has a line.
+    pub(super) fn has_lines(self) -> bool {
+        !matches!(self, Self::Docx | Self::Odt | Self::Epub | Self::Pdf)
+    }
+
     pub(super) fn kind(self) -> SourceKind {
         match self {
-            Self::Text => SourceKind::Note,
+            Self::Text | Self::Rst | Self::Org => SourceKind::Note,
             Self::Mail | Self::Mailbox => SourceKind::Mail,
             Self::Chat => SourceKind::Chat,
             Self::ScreenText | Self::ScreenXml => SourceKind::Screen,
             Self::Calendar => SourceKind::Event,
+            Self::Html | Self::Docx | Self::Odt | Self::Epub | Self::Pdf => SourceKind::Document,
+            Self::Csv | Self::Tsv | Self::Json | Self::Yaml => SourceKind::Data,
+            Self::Code => SourceKind::Code,
         }
     }
 }

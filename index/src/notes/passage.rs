@@ -1,5 +1,6 @@
 //! The passages of a file: its units, divided as the index stores them.
 
+use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -20,10 +21,12 @@ pub struct NotePassage {
     /// The text; never empty.
     pub text: String,
     /// The bytes of the file from which the text was read: the text itself if [`is_verbatim`](Self::is_verbatim), else
-    /// the message, line, element or event with the text in an encoded form.
+    /// the message, line, element or event with the text in an encoded form. Of an archive or a PDF, it is the whole file.
     pub place: Range<u64>,
     /// Whether the bytes of [`place`](Self::place) are the text.
     pub is_verbatim: bool,
+    /// The line or page of the file on which the passage begins, for citations; `None` in a file without either.
+    pub locator: Option<Locator>,
     /// Seconds since 1970, UTC: the date in the note, message, chat or event, else that of the file's last change.
     pub date: i64,
     /// Tags, in lower case.
@@ -32,6 +35,43 @@ pub struct NotePassage {
     pub language: Option<Language>,
     /// A hash of the text, under which its token ids and its vector are stored.
     pub key: u64,
+}
+
+/// Where a reader finds a passage in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Locator {
+    /// A line, from 1.
+    Line(u64),
+    /// A page, from 1.
+    Page(u64),
+}
+
+impl Locator {
+    /// A number for the index.
+    pub(super) fn code(self) -> u64 {
+        match self {
+            Self::Line(line) => line << 1,
+            Self::Page(page) => page << 1 | 1,
+        }
+    }
+
+    pub(super) fn of_code(code: u64) -> Self {
+        match code & 1 {
+            0 => Self::Line(code >> 1),
+            _ => Self::Page(code >> 1),
+        }
+    }
+}
+
+/// `line 12` or `page 3`.
+impl fmt::Display for Locator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Page(page) => write!(f, "page {page}"),
+        }
+    }
 }
 
 /// The part of a passage that its unit's text gives.

@@ -1,5 +1,7 @@
 //! Reports of the stored notes: what an update did, what was skipped, what the index contains.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -35,6 +37,12 @@ pub enum SkipReason {
         /// The first offset that is not text.
         offset: u64,
     },
+    /// It is encrypted.
+    #[error("encrypted")]
+    Encrypted,
+    /// It has no text, for example only images of text.
+    #[error("it has no text; images of text are not read")]
+    NoText,
     /// It exceeds the maximum length of a file.
     #[error("{bytes} bytes exceed the limit of {limit}")]
     TooLong {
@@ -133,6 +141,19 @@ impl UpdateReport {
     /// Whether the index has changed.
     pub fn is_change(&self) -> bool {
         self.n_added + self.n_changed + self.n_removed > 0
+    }
+
+    /// The number of skipped files that are no source, by the ending of their names in lower case (empty without one), the most frequent
+    /// first.
+    pub fn skipped_by_ending(&self) -> Vec<(String, usize)> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for skipped in self.skipped.iter().filter(|skipped| skipped.reason == SkipReason::NotASource) {
+            let ending = skipped.path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+            *counts.entry(ending).or_default() += 1;
+        }
+        let mut counts: Vec<(String, usize)> = counts.into_iter().collect();
+        counts.sort_by_key(|&(_, n)| Reverse(n));
+        counts
     }
 
     /// Whether the index has changed, or something is worth a notice.

@@ -10,7 +10,7 @@ use tantivy::{TantivyDocument, Term};
 
 use super::kind::SourceKind;
 use super::language::Language;
-use super::passage::NotePassage;
+use super::passage::{Locator, NotePassage};
 use super::paths;
 use super::words::{MarkedTokenizer, composed_lower, marked};
 use crate::passage::is_titled;
@@ -42,6 +42,7 @@ pub(super) struct Fields {
     start: Field,
     end: Field,
     is_verbatim: Field,
+    locator: Field,
 }
 
 /// The name of the field with the hash of the text.
@@ -73,6 +74,7 @@ pub(super) fn schema() -> (Schema, Fields) {
         start: schema.add_u64_field("start", STORED),
         end: schema.add_u64_field("end", STORED),
         is_verbatim: schema.add_u64_field("is_verbatim", STORED),
+        locator: schema.add_u64_field("locator", STORED),
     };
     (schema.build(), fields)
 }
@@ -107,6 +109,7 @@ impl Fields {
         document.add_u64(self.start, passage.place.start);
         document.add_u64(self.end, passage.place.end);
         document.add_u64(self.is_verbatim, passage.is_verbatim.into());
+        passage.locator.iter().for_each(|locator| document.add_u64(self.locator, locator.code()));
         document
     }
 
@@ -122,6 +125,7 @@ impl Fields {
             text: text(self.text)?,
             place: number(self.start)?..number(self.end)?,
             is_verbatim: number(self.is_verbatim)? != 0,
+            locator: number(self.locator).map(Locator::of_code),
             date: document.get_first(self.date)?.as_i64()?,
             tags: tags.collect(),
             language: Language::of_number(number(self.language)?),

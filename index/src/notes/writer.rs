@@ -536,7 +536,7 @@ fn absolute<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, NotesError> {
 fn check_added(path: &Path) -> Result<(), NotesError> {
     let metadata = fs::metadata(path).map_err(io_error("read", path))?;
     if !metadata.is_dir() && SourceKind::of(path).is_none() {
-        let what = "its extension is not one of a note, mail, chat, screen or calendar";
+        let what = "its ending is not one of a source";
         return Err(NotesError::Path { path: path.to_owned(), what });
     }
     Ok(())

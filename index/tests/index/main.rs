@@ -6,6 +6,7 @@ mod keys;
 mod notes;
 mod notes_embedder;
 mod notes_encodings;
+mod notes_formats;
 mod notes_hostile;
 #[cfg(unix)]
 mod notes_links;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+pub(crate) mod made;
+
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;

@@ -39,7 +39,7 @@ BlockFormat = Literal["keep", "f32", "q8_0", "q4_0"]
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 Drafting = Literal["auto", "draft_model", "off"]
 Task = Literal["answer", "summarize", "ui", "reply", "edit"]
-Kind = Literal["note", "mail", "chat", "screen", "event"]
+Kind = Literal["note", "mail", "chat", "screen", "event", "document", "data", "code"]
 LogitsKind = Literal["logits", "log_probabilities", "probabilities"]
 
 @final

@@ -16,7 +16,7 @@ Values: TypeAlias = dict[str, Any]
 def _source(values: Values | None) -> assistant.Source | None:
     if values is None:
         return None
-    return assistant.Source(Path(values["path"]), _place(values["place"]), values["is_verbatim"], values["score"])
+    return assistant.Source(Path(values["path"]), _place(values["place"]), values["is_verbatim"], values["score"], values["locator"])
 
 
 def _place(pair: list[int]) -> assistant.Place:
@@ -89,6 +89,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "provenance": _provenance,
     "report": _report,
     "skipped": _each(lambda pair: (Path(pair[0]), pair[1])),
+    "skipped_by_ending": _each(tuple),
     "tags": tuple,
     "unknown": _paths,
 }

@@ -156,6 +156,8 @@ class Source:
     """Whether these bytes are the text itself."""
     score: float | None = None
     """The score of the search that found it."""
+    locator: str | None = None
+    """The line or page on which it begins, such as ``line 12`` or ``page 3``."""
 
 
 @dataclass(frozen=True)
@@ -392,6 +394,8 @@ class UpdateReport:
     """Passages written."""
     skipped: tuple[tuple[Path, str], ...]
     """Files and folders that were skipped, and why."""
+    skipped_by_ending: tuple[tuple[str, int], ...]
+    """The number of files that are no source, by the ending of their names, the most frequent first."""
     unknown: tuple[Path, ...]
     """Forgotten paths of which the index had nothing."""
     is_incomplete: bool
@@ -404,7 +408,7 @@ class Hit:
 
     path: Path
     """The file."""
-    kind: Literal["note", "mail", "chat", "screen", "event"]
+    kind: Literal["note", "mail", "chat", "screen", "event", "document", "data", "code"]
     """The kind of its source."""
     title: str
     """The title of the note, message, chat, screen or event, with the heading above the passage."""
@@ -414,6 +418,8 @@ class Hit:
     """The bytes of the file from which it was read."""
     is_verbatim: bool
     """Whether these bytes are the text itself."""
+    locator: str | None
+    """The line or page on which it begins, such as ``line 12`` or ``page 3``."""
     date: int
     """Seconds since 1970."""
     tags: tuple[str, ...]

@@ -128,7 +128,7 @@ pub(crate) struct IndexSearchArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct IndexFilterArgs {
-    /// Only this kind of source: note, mail, chat, screen or event.
+    /// Only this kind of source: note, mail, chat, screen, event, document, data or code.
     ///
     /// May be repeated.
     #[arg(long, value_name = "KIND")]

@@ -66,7 +66,7 @@ fn a_question_is_answered_from_the_index() {
     let stderr = ran.stderr.clone();
     let text = ran.done();
     assert!(text.contains("Qulittus Works"), "{text}");
-    assert!(stderr.contains("[1] ") && stderr.contains("car.md Car repair"), "{stderr}");
+    assert!(stderr.contains("[1] ") && stderr.contains("car.md:3 Car repair"), "{stderr}");
 
     let json = home.json(&ask);
     assert_eq!(json["text"].as_str().unwrap().trim(), text.trim());
@@ -139,6 +139,19 @@ fn a_message_is_replied_to() {
     let json = home.json(&[&["reply", arg(&mail), &index], &wish[..]].concat());
     assert!(!json["text"].as_str().unwrap().is_empty());
     assert_eq!(json["passages"][0]["title"], "mail");
+}
+
+#[test]
+fn mail_and_documents_are_read_as_the_index_reads_them() {
+    let home = Home::new();
+    let mail = home.write(
+        "a.eml",
+        "Subject: Tap\nContent-Transfer-Encoding: quoted-printable\n\nShall we repair the t=61p?\n",
+    );
+    let json = home.json(&["reply", arg(&mail), "--request", "Accept."]);
+    assert!(json["passages"][0]["text"].as_str().unwrap().contains("Shall we repair the tap?"));
+    let broken = home.write("a.pdf", "no PDF");
+    assert!(home.ran(&["summarize", arg(&broken)]).refused(3).contains("no header of a PDF"));
 }
 
 #[test]

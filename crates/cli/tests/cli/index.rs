@@ -118,6 +118,21 @@ fn a_skipped_file_is_named() {
     ran.done();
 }
 
+#[test]
+fn other_files_are_counted_and_places_are_lines() {
+    let place = Place::new();
+    fs::write(place.notes().join("picture.png"), "x").unwrap();
+    fs::write(place.notes().join("noending"), "x").unwrap();
+    fs::write(place.notes().join("list.rst"), "Fauna\n=====\n\nA quokka.\n").unwrap();
+    let ran = place.run(&["add", arg(&place.notes())]);
+    let counts =
+        "skipped 2 files that are no sources (text in images is not read): 1 without an ending, 1 .png";
+    assert!(ran.stderr.contains(counts), "{}", ran.stderr);
+    ran.done();
+    assert_eq!(place.found(&["quokka"])[0]["locator"], "line 4");
+    assert!(place.run(&["search", "quokka"]).done().contains("list.rst:4"));
+}
+
 #[cfg(unix)]
 #[test]
 fn links_out_of_the_notes_need_an_option() {

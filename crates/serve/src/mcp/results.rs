@@ -160,6 +160,7 @@ fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
                 "text": passage.text,
                 "note_bytes": [passage.place.start, passage.place.end],
                 "is_verbatim": passage.is_verbatim,
+                "locator": passage.locator.map(|locator| locator.to_string()),
                 "matched": matched,
                 "kind": passage.kind.name(),
                 "date": date(passage.date),
@@ -174,8 +175,9 @@ fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
     };
     for NoteHit { passage, .. } in hits {
         let (name, day) = (names.name(&passage.path), &date(passage.date)[..10]);
+        let place = passage.locator.map_or_else(String::new, |locator| format!("{locator}, "));
         text.push_str(&format!(
-            "\n## {}\n({name}, {day}, {})\n{}\n",
+            "\n## {}\n({name}, {place}{day}, {})\n{}\n",
             passage.title,
             uri(&passage.path),
             passage.text
@@ -200,8 +202,11 @@ fn of_answer(answer: &Answer, names: &Names) -> CallToolResult {
         shown.push_str("\n\nFrom the notes:");
     }
     for (index, passage) in passages.iter().enumerate() {
-        let name = passage.source.as_ref().map(|source| names.name(&source.path)).unwrap_or_default();
-        shown.push_str(&format!("\n[{}] {} ({name})", index + 1, passage.title));
+        let source = passage.source.as_ref();
+        let name = source.map(|source| names.name(&source.path)).unwrap_or_default();
+        let locator = source.and_then(|source| source.locator);
+        let place = locator.map_or_else(String::new, |locator| format!(", {locator}"));
+        shown.push_str(&format!("\n[{}] {} ({name}{place})", index + 1, passage.title));
     }
     result(shown, links_of(passages, names), json)
 }
@@ -288,6 +293,7 @@ fn source_json(index: usize, passage: &Passage, names: &Names) -> Value {
         "text": passage.text,
         "note_bytes": source.map(|source| [source.place.start, source.place.end]),
         "is_verbatim": source.is_some_and(|source| source.is_verbatim),
+        "locator": source.and_then(|source| source.locator).map(|locator| locator.to_string()),
     })
 }
 

@@ -47,6 +47,7 @@ fn search() -> Tool {
         "text": string("The passage."),
         "note_bytes": range("The bytes of the note's file that the passage was read from."),
         "is_verbatim": boolean("Whether these bytes are the text itself."),
+        "locator": nullable(&string("The line or page on which it begins, such as `line 12` or `page 3`.")),
         "matched": { "type": "array", "items": range("Bytes of a word that matched."), "description": "Words of the query, as bytes of `text`." },
         "kind": { "type": "string", "enum": kinds },
         "date": string("The date of the note, message or event (UTC)."),
@@ -54,7 +55,7 @@ fn search() -> Tool {
         "score": { "type": "number", "description": "Larger is better; comparable within one search only." },
     }));
     let output = full(json!({ "passages": { "type": "array", "items": passage } }));
-    tool("search_notes", "Search notes", "Finds the passages of the user's notes, mail, chats and calendars that match a query best. No model runs.", input, output)
+    tool("search_notes", "Search notes", "Finds the passages of the user's notes, documents, mail, chats and calendars that match a query best. No model runs.", input, output)
         .with_annotations(ToolAnnotations::with_title("Search notes").read_only(true).idempotent(true).open_world(false))
 }
 
@@ -77,6 +78,7 @@ fn answer() -> Tool {
         "text": string("The text that the model was shown."),
         "note_bytes": nullable(&range("The bytes of the note's file that the text was read from.")),
         "is_verbatim": boolean("Whether these bytes are the text itself."),
+        "locator": nullable(&string("The line or page on which it begins, such as `line 12` or `page 3`.")),
     }));
     let copied = full(json!({
         "answer_bytes": range("The span in `answer`."),

@@ -87,6 +87,7 @@ mod tests {
             text: text.to_owned(),
             place,
             is_verbatim: true,
+            locator: None,
             date: 0,
             tags: Vec::new(),
             language: None,

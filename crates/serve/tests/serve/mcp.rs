@@ -199,6 +199,8 @@ fn a_search_finds_what_the_assistant_finds_and_its_notes_are_resources() {
         assert!(passage["is_verbatim"].as_bool().unwrap());
         let file = fs::read_to_string(&own.passage.path).unwrap();
         assert_eq!(cut(&json!(file), &passage["note_bytes"]), own.passage.text);
+        let line = file[..own.passage.place.start as usize].matches('\n').count() + 1;
+        assert_eq!(passage["locator"], format!("line {line}"));
         for word in passage["matched"].as_array().unwrap() {
             assert!(cut(&passage["text"], word).chars().all(char::is_alphanumeric), "{passage}");
         }

@@ -268,6 +268,7 @@ impl Event {
             title,
             date: self.dates.into_iter().flatten().next(),
             tags: sorted(self.tags),
+            page: None,
         })
     }
 }

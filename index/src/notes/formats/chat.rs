@@ -61,7 +61,13 @@ pub(super) fn read(name: &str, text: &str, losses: &mut Losses) -> Result<Vec<Un
 }
 
 fn chat(title: &str) -> Unit {
-    Unit { title: title.to_owned(), body: Body::Decoded(Vec::new()), date: None, tags: Vec::new() }
+    Unit {
+        title: title.to_owned(),
+        body: Body::Decoded(Vec::new()),
+        date: None,
+        tags: Vec::new(),
+        page: None,
+    }
 }
 
 fn add(unit: &mut Unit, message: &Map<String, Value>, place: &Range<usize>) {

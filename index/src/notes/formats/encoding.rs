@@ -21,6 +21,8 @@ enum Source {
     /// UTF-16 behind a byte order mark, in a file of `file_bytes`. `n_units[i]` counts the units of the first `i * STEP`
     /// bytes of the text.
     Utf16 { n_units: Vec<usize>, file_bytes: usize },
+    /// Another character set, in a file of this length. No place is known.
+    Other(usize),
 }
 
 /// Distance of the marks in [`Source::Utf16`], in bytes of the text.
@@ -53,6 +55,11 @@ impl<'a> Decoded<'a> {
         Self { bytes: Cow::Owned(text.into_bytes()), source }
     }
 
+    /// The text of a file in another character set.
+    pub(super) fn of_other(text: String, file_bytes: usize) -> Self {
+        Self { bytes: Cow::Owned(text.into_bytes()), source: Source::Other(file_bytes) }
+    }
+
     /// The text.
     ///
     /// # Errors
@@ -72,7 +79,10 @@ impl<'a> Decoded<'a> {
 
     /// The bytes of the file from which a range of the text was decoded.
     pub(in crate::notes) fn place(&self, range: Range<usize>) -> Range<usize> {
-        self.offset(range.start)..self.offset(range.end)
+        match self.source {
+            Source::Other(file_bytes) => 0..file_bytes,
+            _ => self.offset(range.start)..self.offset(range.end),
+        }
     }
 
     /// A reason whose offset lies in the file, from one whose offset lies in the text.
@@ -91,6 +101,7 @@ impl<'a> Decoded<'a> {
         let at = at.min(self.bytes.len());
         match &self.source {
             Source::Utf8(start) => start + at,
+            Source::Other(file_bytes) => at.min(*file_bytes),
             Source::Utf16 { n_units: marks, file_bytes } => {
                 let mark = at / STEP;
                 let n_units = marks[mark] + n_units(&self.bytes[mark * STEP..at]);

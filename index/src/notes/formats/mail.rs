@@ -142,6 +142,7 @@ fn message(name: &str, bytes: &[u8], offset: usize, losses: &mut Losses) -> Opti
         body: Body::Decoded(vec![Piece { text, place: offset..offset + bytes.len(), date: None }]),
         date,
         tags: Vec::new(),
+        page: None,
     })
 }
 

@@ -28,7 +28,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let mut tags: Vec<String> = front.tags.iter().filter_map(|label| tag(label)).collect();
     tags.extend(tags_in(&text[front.end..], front.end, &structure.literal));
     let body = Body::Verbatim(Verbatim { place: start..text.len(), sections, names: front.names });
-    Ok(vec![Unit { title, body, date: front.date, tags: sorted(tags) }])
+    Ok(vec![Unit { title, body, date: front.date, tags: sorted(tags), page: None }])
 }
 
 /// A tag in its stored form: lower case, without `#`.

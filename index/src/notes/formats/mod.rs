@@ -5,16 +5,25 @@
 //!
 //! [`SkipReason`]: super::SkipReason
 
+mod archive;
 mod calendar;
 mod chat;
 mod date;
 mod encoding;
+mod epub;
 mod html;
+mod inflate;
+mod json;
 mod limits;
 mod mail;
 mod markdown;
+mod markup;
 mod mime;
+mod office;
+mod outline;
+mod pdf;
 mod screen;
+mod table;
 mod unit;
 
 pub use date::parse_date;
@@ -42,7 +51,10 @@ pub(super) struct Contents<'a> {
 /// # Errors
 /// The reason why no part of the file can be read.
 pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Contents<'a>, SkipReason> {
-    let text = Decoded::new(file);
+    let text = match format {
+        Format::Html | Format::Csv | Format::Tsv => html::decoded(file)?,
+        _ => Decoded::new(file),
+    };
     let mut losses = Losses::default();
     let units = match format {
         Format::Text => markdown::read(name, text.text()?),
@@ -52,6 +64,17 @@ pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Con
         Format::ScreenText => screen::read_text(name, text.text()?),
         Format::ScreenXml => screen::read_xml(name, text.text()?),
         Format::Calendar => calendar::read(name, &text.bytes, &mut losses),
+        Format::Rst => markup::read_rst(name, text.text()?),
+        Format::Org => markup::read_org(name, text.text()?),
+        Format::Yaml | Format::Code => markup::read_plain(name, text.text()?),
+        Format::Html => html::read(name, text.text()?, &mut losses),
+        Format::Csv => table::read(name, text.text()?, None, &mut losses),
+        Format::Tsv => table::read(name, text.text()?, Some(b'\t'), &mut losses),
+        Format::Json => json::read(name, text.text()?, &mut losses),
+        Format::Docx => office::read_docx(name, &text.bytes, &mut losses),
+        Format::Odt => office::read_odt(name, &text.bytes, &mut losses),
+        Format::Epub => epub::read(name, &text.bytes, &mut losses),
+        Format::Pdf => pdf::read(name, &text.bytes, &mut losses),
     };
     let units = units.map_err(|reason| text.in_file(reason))?;
     let lost =
@@ -65,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    const FORMATS: [Format; 7] = [
+    const FORMATS: [Format; 18] = [
         Format::Text,
         Format::Mail,
         Format::Mailbox,
@@ -73,6 +96,17 @@ mod tests {
         Format::ScreenText,
         Format::ScreenXml,
         Format::Calendar,
+        Format::Rst,
+        Format::Org,
+        Format::Html,
+        Format::Csv,
+        Format::Tsv,
+        Format::Json,
+        Format::Code,
+        Format::Docx,
+        Format::Odt,
+        Format::Epub,
+        Format::Pdf,
     ];
 
     fn check(bytes: &[u8]) {
@@ -132,6 +166,8 @@ mod tests {
                     Just("DTSTART:20240230T250000Z\r\n"), Just("From a b\n"), Just("Subject: =?utf-8?q?=C3?=\n"),
                     Just("\n\n"), Just("{\"role\":\"user\",\"content\":\"é\"}\n"), Just("{\"a\":[1,"), Just("---\n"),
                     Just("tags: [a, b]\n"), Just("<node text=\"é &amp;\"/>"), Just("<a>"), Just("</a>"), Just("# é #tag\n"),
+                    Just("<h1>A</h1>"), Just("<title>"), Just("<div hidden>"), Just("\"a\"\",b\n"), Just("\"k\": [1, {}], "),
+                    Just("====\n"), Just("* a :b:\n"), Just("#+begin_src\n"), Just("\u{d}"), Just("a,b\n"),
                     Just("Content-Type: text/html; charset=iso-2022-jp\n"), Just("date: 2024-01-01\n"), Just("\u{feff}"),
                 ],
                 0..30

@@ -102,7 +102,7 @@ fn check(text: &str) -> Result<(), SkipReason> {
 }
 
 fn unit(title: String, pieces: Vec<Piece>) -> Unit {
-    Unit { title, body: Body::Decoded(pieces), date: None, tags: Vec::new() }
+    Unit { title, body: Body::Decoded(pieces), date: None, tags: Vec::new(), page: None }
 }
 
 fn element(node: Node<'_, '_>) -> Option<ScreenElement> {

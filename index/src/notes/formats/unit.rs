@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::limits::TEXT_BYTES_MAX;
 use crate::markdown::Section;
 use crate::notes::report::SkipReason;
 
@@ -14,6 +15,8 @@ pub(in crate::notes) struct Unit {
     pub(in crate::notes) date: Option<i64>,
     /// Lower case, sorted, distinct.
     pub(in crate::notes) tags: Vec<String>,
+    /// The page of the file, from 1, if the file has pages.
+    pub(in crate::notes) page: Option<u64>,
 }
 
 /// The text of a unit.
@@ -43,6 +46,47 @@ pub(in crate::notes) struct Piece {
     pub(in crate::notes) place: Range<usize>,
     /// Seconds since 1970, UTC, if it differs from the unit's.
     pub(in crate::notes) date: Option<i64>,
+}
+
+/// Bytes up to which short lines share a piece. A piece takes more memory than a short line.
+const PIECE_BYTES: usize = 240;
+
+/// Pieces made of lines.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pieces: Vec<Piece>,
+    n_bytes: usize,
+    is_full: bool,
+}
+
+impl Lines {
+    /// Adds a line. Behind [`TEXT_BYTES_MAX`], lines are left out.
+    pub(super) fn push(&mut self, line: &str, place: Range<usize>, losses: &mut Losses) {
+        self.n_bytes = self.n_bytes.saturating_add(line.len() + 1);
+        if self.n_bytes > TEXT_BYTES_MAX {
+            if !std::mem::replace(&mut self.is_full, true) {
+                let (limit, offset) = (TEXT_BYTES_MAX as u64, place.start as u64);
+                losses.add(SkipReason::Limit { what: "bytes of text", limit, offset });
+            }
+            return;
+        }
+        match self.pieces.last_mut().filter(|last| last.text.len() + line.len() < PIECE_BYTES) {
+            Some(last) => {
+                last.text.push('\n');
+                last.text.push_str(line);
+                last.place.end = place.end;
+            }
+            None => self.pieces.push(Piece { text: line.to_owned(), place, date: None }),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub(super) fn into_pieces(self) -> Vec<Piece> {
+        self.pieces
+    }
 }
 
 /// Parts of a file that were left out.

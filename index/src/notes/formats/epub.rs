@@ -1,0 +1,182 @@
+//! EPUB: an archive whose package names the chapters, in XHTML.
+
+use std::collections::{HashMap, HashSet};
+
+use html5gum::{Token, Tokenizer};
+
+use super::archive::Archive;
+use super::html;
+use super::limits::{CHAPTERS_MAX, TEXT_BYTES_MAX};
+use super::office::{attribute, elements, optional};
+use super::outline::{Block, Document};
+use super::parse_date;
+use super::unit::{Losses, Unit};
+use crate::notes::report::SkipReason;
+
+/// Reads a book: its chapters in their order. A chapter that cannot be read is left out.
+pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
+    let archive = Archive::open(bytes)?;
+    // Fonts are obscured in another way.
+    let encryption = optional(&archive, "META-INF/encryption.xml", losses).unwrap_or_default();
+    if encryption.contains("xmlenc#aes") {
+        return Err(SkipReason::Encrypted);
+    }
+    let broken = |what| SkipReason::Broken { what, offset: 0 };
+    let container =
+        archive.text("META-INF/container.xml")?.ok_or(broken("no META-INF/container.xml in the archive"))?;
+    let package_path = rootfile(&container).ok_or(broken("no package in META-INF/container.xml"))?;
+    let package = archive.text(&package_path)?.ok_or(broken("the package is not in the archive"))?;
+    let [title, date] = elements(&package, ["dc:title", "dc:date"]);
+    let mut document = Document { title, date: date.and_then(|date| parse_date(&date)), blocks: Vec::new() };
+    let mut n_text = 0;
+    for href in chapters(&package, losses) {
+        let path = joined(&package_path, &href);
+        let xhtml = match archive.text(&path) {
+            Ok(Some(xhtml)) => xhtml,
+            Ok(None) => {
+                losses.add(broken("a chapter that is not in the archive"));
+                continue;
+            }
+            Err(reason) => {
+                losses.add(reason);
+                continue;
+            }
+        };
+        for block in html::document(&xhtml, true).blocks {
+            n_text += block.text.len() + 1;
+            if n_text > TEXT_BYTES_MAX {
+                losses.add(SkipReason::Limit {
+                    what: "bytes of text",
+                    limit: TEXT_BYTES_MAX as u64,
+                    offset: 0,
+                });
+                return Ok(document.into_units(name, losses));
+            }
+            document.blocks.push(Block { place: 0..bytes.len(), ..block });
+        }
+    }
+    match document.blocks.is_empty() {
+        true => Err(losses.first.take().unwrap_or(SkipReason::NoText)),
+        false => Ok(document.into_units(name, losses)),
+    }
+}
+
+fn rootfile(container: &str) -> Option<String> {
+    for Ok(token) in Tokenizer::new(container) {
+        if let Token::StartTag(tag) = token
+            && tag.name.as_slice() == b"rootfile"
+        {
+            return attribute(&tag, "full-path");
+        }
+    }
+    None
+}
+
+/// The files of the chapters, in the order of the spine, each once.
+fn chapters(package: &str, losses: &mut Losses) -> Vec<String> {
+    let mut files: HashMap<String, String> = HashMap::new();
+    let mut seen = HashSet::new();
+    let mut chapters = Vec::new();
+    for Ok(token) in Tokenizer::new(package) {
+        let Token::StartTag(tag) = token else { continue };
+        match tag.name.as_slice() {
+            b"item" | b"opf:item" => {
+                if let (Some(id), Some(href)) = (attribute(&tag, "id"), attribute(&tag, "href")) {
+                    files.insert(id, href);
+                }
+            }
+            b"itemref" | b"opf:itemref" => {
+                let href = attribute(&tag, "idref").and_then(|id| files.get(&id).cloned());
+                let Some(href) = href.filter(|href| seen.insert(href.clone())) else { continue };
+                if chapters.len() == CHAPTERS_MAX {
+                    losses.add(SkipReason::Limit { what: "chapters", limit: CHAPTERS_MAX as u64, offset: 0 });
+                    break;
+                }
+                chapters.push(href);
+            }
+            _ => {}
+        }
+    }
+    chapters
+}
+
+/// The path of a reference, relative to the folder of the package.
+fn joined(package: &str, href: &str) -> String {
+    let href = href.split(['#', '?']).next().unwrap_or_default();
+    let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut parts: Vec<String> = Vec::new();
+    for part in folder.split('/').chain(href.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(unescaped(part)),
+        }
+    }
+    parts.join("/")
+}
+
+/// A part of a reference without its `%20`.
+fn unescaped(part: &str) -> String {
+    let bytes = part.as_bytes();
+    let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let code = bytes.get(at + 1..at + 3).and_then(|code| std::str::from_utf8(code).ok());
+        let code = code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| byte == b'%');
+        plain.push(code.unwrap_or(byte));
+        at += if code.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::archive::made::archive;
+    use super::*;
+
+    const CONTAINER: &[u8] =
+        b"<container><rootfiles><rootfile full-path='OEBPS/a.opf'/></rootfiles></container>";
+
+    fn book(chapter: &[u8]) -> Vec<u8> {
+        let package = "<package><metadata><dc:title>Whales</dc:title><dc:date>2024-05-01</dc:date></metadata><manifest>\
+            <item id='b' href='b.xhtml'/><item id='a' href='../text/a%20a.xhtml'/></manifest>\
+            <spine><itemref idref='a'/><itemref idref='missing'/><itemref idref='b'/><itemref idref='b'/></spine></package>";
+        archive(&[
+            ("META-INF/container.xml", CONTAINER),
+            ("OEBPS/a.opf", package.as_bytes()),
+            ("text/a a.xhtml", chapter),
+            ("OEBPS/b.xhtml", b"<html><head><title/></head><body><h1>Two</h1><p>Second.</p></body></html>"),
+        ])
+    }
+
+    #[test]
+    fn chapters_are_read_in_their_order() {
+        let bytes = book(b"<html><head><title>T</title></head><body><h1>One</h1><p>First.</p></body></html>");
+        let mut losses = Losses::default();
+        let units = read("a", &bytes, &mut losses).unwrap();
+        let titles: Vec<_> = units.iter().map(|unit| unit.title.as_str()).collect();
+        assert_eq!((titles, losses.n), (vec!["Whales: One", "Whales: Two"], 0));
+        assert_eq!(units[0].date, Some(1_714_521_600));
+    }
+
+    #[test]
+    fn a_bomb_in_a_chapter_loses_what_follows_only() {
+        let mut losses = Losses::default();
+        let read = read("a", &book(&vec![b'x'; 80 << 20]), &mut losses);
+        assert!(read.is_err() && losses.n > 0, "{read:?}");
+        let deep = read_deep();
+        assert!(deep.is_ok(), "{deep:?}");
+    }
+
+    fn read_deep() -> Result<Vec<Unit>, SkipReason> {
+        read("a", &book("<div><p>".repeat(200_000).as_bytes()), &mut Losses::default())
+    }
+
+    #[test]
+    fn encrypted_and_other_archives_are_refused() {
+        let read = |files: &[(&str, &[u8])]| read("a", &archive(files), &mut Losses::default());
+        let encryption: &[u8] =
+            b"<EncryptionMethod Algorithm='http://www.w3.org/2001/04/xmlenc#aes128-cbc'/>";
+        assert_eq!(read(&[("META-INF/encryption.xml", encryption)]), Err(SkipReason::Encrypted));
+        assert!(matches!(read(&[("META-INF/container.xml", CONTAINER)]), Err(SkipReason::Broken { .. })));
+    }
+}

@@ -1,0 +1,336 @@
+//! The text layer of PDF (ISO 32000): a unit for each page. Images of text have none.
+//!
+//! Public readers of PDF recurse, panic or unpack without a limit on files that are made for it, and a phone has no child process that
+//! could end instead. This one has a stack of its own for everything that nests, and budgets for everything that a few bytes can make
+//! grow: values, unpacked bytes, forms, text. It reads no table of places, no encryption and no fonts but their maps.
+
+mod file;
+mod filter;
+mod font;
+mod object;
+mod text;
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use self::file::{File, find};
+use self::object::{Dict, Object};
+use self::text::{Layout, Reader, note_unknown};
+use super::limits::{PDF_OBJECTS_MAX, PDF_PAGES_MAX};
+use super::parse_date;
+use super::unit::{Body, Lines, Losses, Unit};
+use crate::notes::report::SkipReason;
+
+/// Bytes in which a file names its format.
+const HEADER_BYTES: usize = 1024;
+
+/// Reads the pages with text.
+pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
+    if find(&bytes[..bytes.len().min(HEADER_BYTES)], 0, b"%PDF-").is_none() {
+        return Err(SkipReason::Broken { what: "no header of a PDF", offset: 0 });
+    }
+    let file = File::open(bytes)?;
+    let info = file.info.as_ref().map_or(Object::Null, |info| file.resolve(info));
+    let info = if let Object::Dict(info) = info { info } else { Rc::default() };
+    let title = file.entry(&info, b"Title").text().map(text_of).unwrap_or_default();
+    let title = if title.is_empty() { name.to_owned() } else { title };
+    let date = file.entry(&info, b"CreationDate").text().and_then(date_of);
+    let pages = pages(&file, losses);
+    let mut reader = Reader::new(&file);
+    let mut units = Vec::new();
+    for (at, page) in pages.iter().enumerate() {
+        let mut layout = Layout::default();
+        let read = contents(&file, &page.dict).and_then(|data| {
+            reader.read(data, Rc::clone(&page.resources), &mut layout, file.offset(page.number))
+        });
+        let mut lines = Lines::default();
+        for paragraph in layout.into_paragraphs() {
+            lines.push(&paragraph, 0..bytes.len(), losses);
+        }
+        if !lines.is_empty() {
+            units.push(Unit {
+                title: title.clone(),
+                body: Body::Decoded(lines.into_pieces()),
+                date,
+                tags: Vec::new(),
+                page: Some(at as u64 + 1),
+            });
+        }
+        if let Err(reason) = read {
+            losses.add(reason);
+            break;
+        }
+    }
+    note_unknown(reader.n_unknown, losses);
+    match units.is_empty() {
+        true => Err(losses.first.take().unwrap_or(SkipReason::NoText)),
+        false => Ok(units),
+    }
+}
+
+struct Page {
+    number: u32,
+    dict: Rc<Dict>,
+    resources: Rc<Dict>,
+}
+
+/// The pages in their order, each once. Without a tree, those that the file has.
+fn pages(file: &File<'_>, losses: &mut Losses) -> Vec<Page> {
+    let root = file.root.as_ref().map_or(Object::Null, |root| file.resolve(root));
+    let mut waiting: Vec<(u32, Rc<Dict>)> = Vec::new();
+    if let Object::Dict(root) = root
+        && let Some(Object::Reference(number)) = root.get(&b"Pages"[..])
+    {
+        waiting.push((*number, Rc::default()));
+    }
+    let (mut seen, mut pages, mut n_kids) = (HashSet::new(), Vec::new(), 0_usize);
+    let loose = file.loose_pages.iter().map(|&number| (number, Rc::default()));
+    if waiting.is_empty() {
+        waiting.extend(loose.clone().rev());
+    }
+    let mut has_tree = true;
+    loop {
+        let Some((number, above)) = waiting.pop() else {
+            // A tree that leads to no page is damaged.
+            if pages.is_empty() && std::mem::take(&mut has_tree) {
+                waiting.extend(loose.clone().rev());
+                seen.clear();
+                continue;
+            }
+            return pages;
+        };
+        let Object::Dict(dict) = file.get(number) else { continue };
+        if !seen.insert(number) {
+            continue;
+        }
+        let resources = match file.entry(&dict, b"Resources") {
+            Object::Dict(resources) => resources,
+            _ => above,
+        };
+        if let Object::List(kids) = file.entry(&dict, b"Kids") {
+            // Nodes may share a list.
+            n_kids += kids.len();
+            if n_kids > PDF_OBJECTS_MAX {
+                let (limit, offset) = (PDF_OBJECTS_MAX as u64, file.offset(number) as u64);
+                losses.add(SkipReason::Limit { what: "kids of pages", limit, offset });
+                return pages;
+            }
+            let kids = kids.iter().rev().filter_map(|kid| match kid {
+                Object::Reference(number) if !seen.contains(number) => Some((*number, Rc::clone(&resources))),
+                _ => None,
+            });
+            waiting.extend(kids);
+        } else if pages.len() == PDF_PAGES_MAX {
+            let (limit, offset) = (PDF_PAGES_MAX as u64, file.offset(number) as u64);
+            losses.add(SkipReason::Limit { what: "pages", limit, offset });
+            return pages;
+        } else {
+            pages.push(Page { number, dict, resources });
+        }
+    }
+}
+
+/// The operators of a page.
+fn contents(file: &File<'_>, page: &Dict) -> Result<Vec<u8>, SkipReason> {
+    let contents = page.get(&b"Contents"[..]).cloned().unwrap_or(Object::Null);
+    let parts = match (&contents, file.resolve(&contents)) {
+        (_, Object::List(parts)) => parts,
+        _ => Rc::new(vec![contents]),
+    };
+    let mut data = Vec::new();
+    for part in parts.iter() {
+        if let Object::Reference(number) = part
+            && let Some(part) = file.stream(*number)?
+        {
+            data.extend(part);
+            data.push(b'\n');
+        }
+    }
+    Ok(data)
+}
+
+/// A text of the file's properties: UTF-16 or UTF-8 with a mark, else nearly Latin-1.
+fn text_of(bytes: &[u8]) -> String {
+    let text = match bytes {
+        [0xfe, 0xff, ..] | [0xff, 0xfe, ..] | [0xef, 0xbb, 0xbf, ..] => {
+            String::from_utf8_lossy(&super::Decoded::new(bytes).bytes).into_owned()
+        }
+        bytes => bytes.iter().map(|&byte| char::from(byte)).collect(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('\0', "")
+}
+
+/// `D:20240501120000+02'00'`: its day.
+fn date_of(bytes: &[u8]) -> Option<i64> {
+    let day = bytes.strip_prefix(b"D:").unwrap_or(bytes).get(..8)?;
+    parse_date(std::str::from_utf8(day).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use miniz_oxide::deflate::compress_to_vec_zlib;
+
+    use super::super::unit::Piece;
+    use super::*;
+
+    /// A file of objects, numbered from 1; the first one is the catalog.
+    fn made(objects: &[Vec<u8>], trailer: &str) -> Vec<u8> {
+        let mut bytes = b"%PDF-1.7\n".to_vec();
+        for (at, object) in objects.iter().enumerate() {
+            bytes.extend(format!("{} 0 obj\n", at + 1).into_bytes());
+            bytes.extend(object);
+            bytes.extend(b"\nendobj\n");
+        }
+        bytes.extend(format!("trailer <</Root 1 0 R {trailer}>>\n%%EOF").into_bytes());
+        bytes
+    }
+
+    fn stream(entries: &str, data: &[u8]) -> Vec<u8> {
+        [format!("<<{entries} /Length {}>>\nstream\n", data.len()).as_bytes(), data, b"\nendstream"].concat()
+    }
+
+    fn packed(entries: &str, data: &[u8]) -> Vec<u8> {
+        stream(&format!("{entries} /Filter /FlateDecode"), &compress_to_vec_zlib(data, 6))
+    }
+
+    /// A file with a page of these operators.
+    fn page(operators: &[u8], more: &[Vec<u8>]) -> Vec<u8> {
+        let mut objects = vec![
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            b"<</Type /Pages /Kids [3 0 R 2 0 R] /Resources <</Font <</F 5 0 R>> /XObject <</X 6 0 R>>>>>>".to_vec(),
+            b"<</Type /Page /Contents [4 0 R]>>".to_vec(),
+            packed("", operators),
+            b"<</Type /Font /Subtype /Type1 /Encoding <</BaseEncoding /WinAnsiEncoding /Differences [1 /Aacute /fi]>>>>".to_vec(),
+        ];
+        objects.extend_from_slice(more);
+        made(&objects, "")
+    }
+
+    fn texts(bytes: &[u8]) -> Result<Vec<(Option<u64>, String)>, SkipReason> {
+        let units = read("name", bytes, &mut Losses::default())?;
+        let text = |unit: Unit| match unit.body {
+            Body::Decoded(pieces) => {
+                let texts: Vec<_> = pieces.into_iter().map(|Piece { text, .. }| text).collect();
+                (unit.page, texts.join("\n"))
+            }
+            Body::Verbatim(_) => unreachable!("pages are decoded"),
+        };
+        Ok(units.into_iter().map(text).collect())
+    }
+
+    fn one(operators: &str) -> String {
+        texts(&page(operators.as_bytes(), &[])).unwrap().remove(0).1
+    }
+
+    #[test]
+    fn words_lines_and_paragraphs_are_told_apart() {
+        assert_eq!(
+            one("BT /F 10 Tf 1 0 0 1 50 700 Tm (The tap) Tj 0 -12 Td (drips.) Tj 0 -30 Td (New.) Tj ET"),
+            "The tap drips.\nNew."
+        );
+        assert_eq!(one("BT /F 10 Tf [(Th) 20 (e) -300 (tap)] TJ ET"), "The tap");
+        assert_eq!(one("BT /F 10 Tf 12 TL (a divi-) Tj T* (ded word) Tj (and) ' ET"), "a divided word and");
+        assert_eq!(
+            one(
+                "BT /F 1 Tf 10 0 0 10 0 0 Tm (\\001\\002\\351) Tj ET q 1 0 0 1 0 -500 cm BT /F 10 Tf (x) Tj ET Q"
+            ),
+            "Áfié\nx"
+        );
+        assert_eq!(one("BI /W 1 ID (Tj EIx) \x01 EI BT /F 10 Tf (after) Tj ET"), "after");
+    }
+
+    #[test]
+    fn forms_maps_and_packed_objects_are_read() {
+        let map = "1 begincodespacerange <0000> <ffff> endcodespacerange 1 beginbfchar <0001> <00660069> endbfchar \
+            2 beginbfrange <0010> <0012> <0410> <0020> <0021> [<0061> <0062>] endbfrange";
+        let inner = "8 0 9 40 <</Type /Font /Subtype /CIDFontType2 /W [1 [500]]>> <</A 1>>     ";
+        let objects = [
+            packed("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"BT /G 10 Tf <00010010001200200099> Tj ET"),
+            b"<</Type /Font /Subtype /Type0 /Encoding /Identity-H /DescendantFonts [8 0 R] /ToUnicode 10 0 R>>".to_vec(),
+            packed("/Type /ObjStm /N 2 /First 9", inner.as_bytes()),
+            b"null".to_vec(),
+            packed("", map.as_bytes()),
+        ];
+        // (The stream of objects, number 8, holds its successor: the later one of a number counts.)
+        let bytes = page(b"BT /F 10 Tf (before) Tj ET 1 0 0 1 0 -100 cm /X Do", &objects);
+        let mut losses = Losses::default();
+        let unit = read("a", &bytes, &mut losses).unwrap().remove(0);
+        let Body::Decoded(pieces) = unit.body else { unreachable!("pages are decoded") };
+        assert_eq!(pieces[0].text, "before\nfiАВa");
+        assert_eq!(losses.n, 1, "a code without a text");
+    }
+
+    #[test]
+    fn pages_have_numbers_titles_and_a_date() {
+        let objects = [
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            b"<</Kids [3 0 R 4 0 R 5 0 R]>>".to_vec(),
+            b"<</Contents 6 0 R /Resources 7 0 R>>".to_vec(),
+            b"<</Resources 7 0 R>>".to_vec(),
+            b"<</Contents 6 0 R /Resources 7 0 R>>".to_vec(),
+            stream("", b"BT /F 9 Tf (quokka) Tj ET"),
+            b"<</Font <</F <</Subtype /TrueType>>>>>>".to_vec(),
+            b"<</Title <feff00540072> /CreationDate (D:20240501120000Z)>>".to_vec(),
+        ];
+        let units = read("a", &made(&objects, "/Info 8 0 R"), &mut Losses::default()).unwrap();
+        let shown: Vec<_> = units.iter().map(|unit| (unit.title.as_str(), unit.page, unit.date)).collect();
+        assert_eq!(shown, [("Tr", Some(1), Some(1_714_521_600)), ("Tr", Some(3), Some(1_714_521_600))]);
+    }
+
+    #[test]
+    fn encrypted_empty_and_broken_files_are_refused() {
+        let sound = page(b"BT /F 10 Tf (quokka) Tj ET", &[]);
+        let encrypted = made(&[b"<</Type /Catalog>>".to_vec()], "/Encrypt 9 0 R");
+        assert_eq!(texts(&encrypted), Err(SkipReason::Encrypted));
+        assert_eq!(texts(&page(b"0 0 m 1 1 l S", &[])), Err(SkipReason::NoText));
+        assert!(matches!(texts(b"no PDF"), Err(SkipReason::Broken { .. })));
+        assert!(matches!(texts(b"%PDF-1.4\n"), Err(SkipReason::Broken { .. })));
+        // Without its end, a file has no trailer.
+        let end = find(&sound, 0, b"trailer").unwrap();
+        assert_eq!(texts(&sound[..end]), texts(&sound));
+        for at in 0..sound.len() {
+            let _ = texts(&sound[..at]);
+            let mut changed = sound.clone();
+            changed[at] ^= 0x15;
+            let _ = texts(&changed);
+        }
+    }
+
+    #[test]
+    fn bombs_loops_and_depth_end_in_an_answer() {
+        let limit = |bytes: &[u8]| matches!(texts(bytes), Err(SkipReason::Limit { .. }));
+        assert!(limit(&page(&vec![b' '; 100 << 20], &[])));
+        // Filters in each other.
+        let twice = compress_to_vec_zlib(&vec![0; 60 << 20], 9);
+        let bomb = stream("/Filter [/FlateDecode /FlateDecode]", &compress_to_vec_zlib(&twice, 9));
+        let _ = texts(&page(b"/X Do", &[bomb]));
+        // A form that shows itself, and many of them.
+        let form = stream("/Subtype /Form", &b"/X Do ".repeat(1000));
+        let _ = texts(&page(b"/X Do", &[form]));
+        let _ = texts(&page("[".repeat(1 << 20).as_bytes(), &[]));
+        let _ = texts(&page("q ".repeat(1 << 20).as_bytes(), &[]));
+        let _ = texts(&page("(".repeat(1 << 20).as_bytes(), &[]));
+        let _ = texts(&[b"%PDF-1.4\n".to_vec(), b"1 0 obj <<".repeat(100_000)].concat());
+        let _ = texts(&[b"%PDF-1.4\n".to_vec(), b"1 0 obj 1 0 R stream\n".repeat(100_000)].concat());
+        // An empty stream that each page shows often.
+        let pages: String = (0..1000).map(|at| format!("{} 0 R ", at + 5)).collect();
+        let mut objects = vec![
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            format!("<</Kids [{pages}]>>").into_bytes(),
+            stream("", b""),
+            format!("[{}]", "3 0 R ".repeat(50_000)).into_bytes(),
+        ];
+        objects.resize(1004, b"<</Contents 4 0 R>>".to_vec());
+        assert!(limit(&made(&objects, "")));
+        // A range of codes that multiplies its text.
+        let map = format!("1 beginbfrange <0000> <ffff> <{}> endbfrange", "0041".repeat(1000));
+        let font = b"<</Subtype /Type0 /ToUnicode 8 0 R>>".to_vec();
+        let objects = [
+            stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"BT /G 1 Tf (ab) Tj ET"),
+            font,
+            stream("", map.as_bytes()),
+        ];
+        let text = texts(&page(b"/X Do", &objects)).unwrap().remove(0).1;
+        assert!(text.len() <= 64, "{}", text.len());
+    }
+}
