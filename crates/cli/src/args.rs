@@ -153,6 +153,8 @@ pub(crate) struct ManArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The request; `-`, or none with piped input, reads standard input.
+    ///
+    /// With a request, a text on standard input is shown before it.
     pub(crate) prompt: Option<String>,
     /// Texts before the request: .md and .txt files, and folders of them.
     ///

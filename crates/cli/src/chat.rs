@@ -25,7 +25,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let context = match args.context.is_empty() {
         true => None,
-        false => Some(Notes::read(&args.context)?),
+        false => Some(Notes::read(&args.context, None)?),
     };
     let index = args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?;
     let index = index.map(|(folder, _)| folder);
@@ -91,7 +91,7 @@ struct Chat<'a> {
     context: Option<Notes>,
     /// The grammar of every answer.
     grammar: Option<Grammar>,
-    assisted: &'a Assisted<'a>,
+    assisted: &'a Assisted,
     conversation: Conversation,
     /// The newest answer, for `/stats`.
     last: Option<ChatAnswer>,

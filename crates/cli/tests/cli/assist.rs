@@ -94,6 +94,51 @@ fn a_question_is_answered_from_files() {
 }
 
 #[test]
+fn a_question_is_answered_from_a_pipe() {
+    let home = Home::new();
+    let log =
+        "10:00 started\n10:01 The car needs a repair, and Qulittus Works takes care of it.\n10:02 ended\n";
+    let json = |more: &[&str], input: &str| -> Value {
+        let args = [&["ask", QUESTION, "--json"], more].concat();
+        serde_json::from_str(&home.ran_with(&args, input.as_bytes()).done()).unwrap()
+    };
+    let passages = json(&[], log)["passages"].clone();
+    assert_eq!(passages.as_array().unwrap().len(), 1);
+    assert_eq!(passages[0]["title"], "standard input");
+    assert_eq!(passages[0]["text"].as_str().unwrap().trim(), log.trim(), "whole, if it fits");
+    assert!(passages[0]["path"].is_null());
+    // A longer one is searched.
+    let long = format!("{}\n\n{log}", "The weather was fine that day.\n\n".repeat(600));
+    let found = json(&["--ctx", "1024", "--passages", "1"], &long)["passages"].clone();
+    assert!(found[0]["text"].as_str().unwrap().contains("Qulittus"), "{found}");
+    // Beside files.
+    let notes = home.path("notes");
+    let both = json(&["--context", arg(&notes)], "Qulittus Works is closed for the repair of the roof.");
+    assert!(both["passages"].as_array().unwrap().len() >= 2, "{both}");
+    home.index();
+    let index = home.path("index");
+    let args = ["ask", QUESTION, "--notes", arg(&index)];
+    let ran = home.ran_with(&args, log.as_bytes());
+    assert!(ran.stderr.contains("the index is not searched"), "{}", ran.stderr);
+    ran.done();
+    assert!(!home.ran_with(&args, b"").stderr.contains("not searched"));
+    let within = [&args[..], &["--within", arg(&notes)]].concat();
+    assert!(home.ran_with(&within, log.as_bytes()).refused(2).contains("--within"));
+}
+
+#[test]
+fn a_piped_text_is_edited_by_one_argument() {
+    let home = Home::new();
+    let piped = home.ran_with(&["edit", "Say bike."], b"The car is blue.\n").done();
+    assert_eq!(piped, home.ran_with(&["edit", "-", "Say bike."], b"The car is blue.\n").done());
+    let note = home.write("a.md", "The car is blue.\n");
+    for args in [&["edit", arg(&note)][..], &["edit", "-"], &["edit", "Say bike.", "--in-place"]] {
+        let message = home.ran_with(args, b"x").refused(2);
+        assert!(message.contains("instruction") || message.contains("--in-place"), "{message}");
+    }
+}
+
+#[test]
 fn a_named_model_is_asked_to_cite_the_notes_unless_told_not_to() {
     let home = Home::new();
     let notes = home.path("notes");
