@@ -3,7 +3,7 @@
 //! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@forget`],
 //! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
-//! ([`args`]), their texts ([`input`], [`context`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
+//! ([`args`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
@@ -14,6 +14,8 @@ mod assist;
 mod chat;
 mod config;
 mod context;
+mod conversations;
+mod editor;
 mod first;
 mod forget;
 mod grammar;
