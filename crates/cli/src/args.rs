@@ -25,8 +25,8 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use forget::ForgetArgs;
 pub(crate) use grammar::GrammarArgs;
 pub(crate) use index::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
-    IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
+    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
 };
 pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;

@@ -12,10 +12,10 @@ use refrain_index::notes::{
 use serde_json::json;
 
 use crate::args::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
-    IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
+    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
 };
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, print_error};
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::progress::Progress;
@@ -28,13 +28,7 @@ const SKIPPED_MAX: usize = 10;
 
 pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     match &args.command {
-        IndexCommand::Add(args) => {
-            let mut changed = Changed::open(&args.read, false, &Request::Add(args.paths.clone()))?;
-            if let Some(changed) = &mut changed {
-                changed.writer.add(&args.paths)?;
-            }
-            Changed::update(changed, interrupt)
-        }
+        IndexCommand::Add(args) => add(args, interrupt),
         IndexCommand::Update(args) => {
             Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
         }
@@ -55,6 +49,37 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
         IndexCommand::Search(args) => search(args),
         IndexCommand::Status(args) => status(args),
         IndexCommand::Forget(args) => forget(args, interrupt),
+    }
+}
+
+/// Adds what there is. What cannot be added is reported behind it, and by the exit code.
+fn add(args: &IndexPathsArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
+    let there: Vec<PathBuf> = args.paths.iter().filter(is_there).cloned().collect();
+    // Without any, the index says what is wrong.
+    let paths = if there.is_empty() { &args.paths } else { &there };
+    let mut failed: Vec<Failure> = Vec::new();
+    if !there.is_empty() {
+        let missing = args.paths.iter().filter(|path| !is_there(path));
+        failed.extend(missing.map(|path| {
+            Failure::input(format!("`{}` does not exist", path.display()), "the other paths are added")
+        }));
+    }
+    let mut changed = Changed::open(&args.read, false, &Request::Add(paths.clone()))?;
+    if let Some(changed) = &mut changed {
+        for path in paths {
+            if let Err(error) = changed.writer.add(std::slice::from_ref(path)) {
+                failed.push(error.into());
+            }
+        }
+    }
+    let is_all = failed.len() == args.paths.len();
+    let exit = if is_all { Exit::Done } else { Changed::update(changed, interrupt)? };
+    let last = failed.pop();
+    failed.iter().for_each(|failure| print_error(&failure.line()));
+    match last {
+        Some(last) => Err(last),
+        None => Ok(exit),
     }
 }
 
