@@ -731,7 +731,7 @@ fn note_cut(report: &Report) {
     }
 }
 
-/// Notices: the passages that support the answer or are cited, and the sentences and citations without support, one for each cause.
+/// Notices: the passages that were shown, and the sentences and citations without support, one for each cause.
 fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
     let sentences = &provenance.sentences;
     for (index, passage) in passages.iter().enumerate() {
@@ -743,11 +743,12 @@ fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
         };
         let is_cited =
             sentences.iter().flat_map(|sentence| &sentence.citations).any(|cited| cited.number == index + 1);
-        if n_copied > 0 || is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) {
-            let place = place_of(passage);
-            let words = if n_copied > 0 { format!(": {n_copied} words copied") } else { String::new() };
-            note(&visible(&format!("[{}] {place}{words}", index + 1)));
-        }
+        let use_of_it = match n_copied {
+            0 if is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) => String::new(),
+            0 => ": shown, and no sentence is from it".to_owned(),
+            n => format!(": {n} words copied"),
+        };
+        note(&visible(&format!("[{}] {}{use_of_it}", index + 1, place_of(passage))));
     }
     let n = sentences.len();
     let quoted = |sentence: &CheckedSentence| &text[sentence.text.clone()];

@@ -94,6 +94,19 @@ fn a_question_is_answered_from_files() {
 }
 
 #[test]
+fn all_passages_that_were_shown_are_listed() {
+    let home = Home::new();
+    home.index();
+    let index = home.path("index");
+    let ran =
+        home.ran(&["ask", "Who repairs the car and the tap?", "--notes", arg(&index), "--max-tokens", "1"]);
+    for text in ["[1] ", "[2] ", "car.md Car repair", "kitchen.md Kitchen"] {
+        assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
+    }
+    ran.done();
+}
+
+#[test]
 fn a_question_is_answered_from_a_pipe() {
     let home = Home::new();
     let log =
