@@ -11,6 +11,7 @@ mod models;
 mod sampling;
 mod serve;
 mod session;
+mod store;
 mod tiers;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{Listen, McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
+pub(crate) use store::StoreArgs;
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
 /// output is that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8
@@ -118,6 +120,8 @@ pub(crate) enum Command {
     Model(ModelCommandArgs),
     /// Keep notes, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
+    /// Show what the store holds: by kind, by note, and how old it is.
+    Store(StoreArgs),
     /// Delete what is kept of notes and conversations: answers, computed prompts, and the notes' text in the index.
     Forget(ForgetArgs),
     /// Show the defaults of options that the file and the environment set; write completions and manual pages.

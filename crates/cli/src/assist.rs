@@ -31,6 +31,7 @@ use crate::key::key;
 use crate::load::note_demonstration;
 use crate::progress::Progress;
 use crate::setup::{self, Setup};
+use crate::store::{budget, note_evicted};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
 use crate::{profile, sampling};
 use refrain_program::args::ModelArgs;
@@ -418,6 +419,10 @@ impl Assisted {
             None => None,
         };
         let key = key()?;
+        let options = match &store {
+            Some(store) => options.with_prefix_bytes_max(budget(store)),
+            None => options,
+        };
         let build = |store: Option<&Path>| {
             let mut builder =
                 Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
@@ -541,6 +546,7 @@ impl Assisted {
     pub(crate) fn note_end(&self, report: &Report) {
         self.setup.learned.keep(&self.setup.engine);
         note_cut(report);
+        note_evicted(&self.assistant);
         if let Some(reason) = &report.not_kept {
             note(&visible(&format!("the answer is not kept: {reason}")));
         }

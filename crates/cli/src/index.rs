@@ -468,7 +468,7 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 }
 
 /// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
-fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

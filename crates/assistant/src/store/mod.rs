@@ -15,6 +15,7 @@
 mod copies;
 mod ledger;
 mod names;
+mod status;
 mod stored_path;
 mod typed;
 
@@ -37,6 +38,7 @@ pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
 pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
 pub(crate) use names::{Hidden, names_with_index, note_hash};
+pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
 pub use typed::TypedLines;
 
 /// The names of the files in a store.
