@@ -24,7 +24,7 @@ use crate::args::{
 use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
-use crate::index::{embedder_of, open_named};
+use crate::index::{embedder_of, note_age, of_context, open_named};
 use crate::input::{STANDARD_INPUT, piped_text, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
@@ -51,13 +51,22 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if piped.is_some() && args.notes.is_some() {
         note("the answer is from standard input: the index is not searched");
     }
-    let given = match args.context.is_empty() && piped.is_none() {
+    let of_index = match args.context.is_empty() || piped.is_some() {
+        true => None,
+        false => of_context(&args.context, interrupt)?,
+    };
+    let given = match (args.context.is_empty() && piped.is_none()) || of_index.is_some() {
         true => None,
         false => Some(context::Notes::read(&args.context, piped.as_deref())?),
     };
-    let notes = match given {
-        Some(_) => None,
-        None => Some(open_named(args.notes.as_deref())?.0),
+    let notes = match (&given, of_index) {
+        (Some(_), _) => None,
+        (None, Some(folder)) => Some(folder),
+        (None, None) => {
+            let (folder, index) = open_named(args.notes.as_deref())?;
+            note_age(&index);
+            Some(folder)
+        }
     };
     let mut prompts = Prompts::default();
     // The demonstration has learnt another prompt.
@@ -84,7 +93,8 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
         (None, _) => None,
     };
-    let within = args.within.iter().map(|path| absolute(path)).collect::<Vec<_>>();
+    // Only one of them is given.
+    let within = args.within.iter().chain(&args.context).map(|path| absolute(path)).collect::<Vec<_>>();
     let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(given);
     let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;

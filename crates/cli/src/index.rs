@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
@@ -42,6 +43,7 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             note("watching; Ctrl-C ends");
             writer.watch(&cancel, &mut |writer, report| {
                 note_report(report);
+                note_time(writer);
                 derivation.store(writer, &cancel)
             })?;
             close(writer, &cancel)
@@ -124,6 +126,7 @@ impl<'a> Changed<'a> {
         }
         let derived = Derivation::open(&mut writer, model, embedder)
             .and_then(|derivation| Ok(derivation.store(&mut writer, &cancel)?));
+        note_time(&mut writer);
         // Also if a model is missing.
         close(writer, &cancel).and_then(|exit| derived.map(|()| exit))
     }
@@ -177,6 +180,92 @@ impl Derivation {
         }
         Ok(())
     }
+}
+
+/// The label of the index with the time at which it was last compared with the files, in seconds since 1970.
+const COMPARED: &str = "compared";
+
+/// An age that is no surprise.
+const AGE_MIN: Duration = Duration::from_secs(3600);
+
+/// Notes that the index was compared with the files now. Without the note, its age is unknown.
+fn note_time(writer: &mut NotesWriter) {
+    let _ = writer.set_label(COMPARED, Some(&now().as_secs().to_string()));
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Says how old the index is, if it is older than an hour.
+pub(crate) fn note_age(index: &NotesIndex) {
+    let compared = index.label(COMPARED).ok().flatten().and_then(|seconds| seconds.parse().ok());
+    if let Some(age) = compared.map(|seconds| now().saturating_sub(Duration::from_secs(seconds)))
+        && age >= AGE_MIN
+    {
+        note(&format!("the index is {} old: `refrain index update` reads what has changed", in_words(age)));
+    }
+}
+
+fn in_words(age: Duration) -> String {
+    let (n, unit) = match age.as_secs() / 3600 {
+        hours @ 0..48 => (hours, "hour"),
+        hours => (hours / 24, "day"),
+    };
+    format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The user's index, if it reads all of these files and folders; compared with them first. Otherwise they are to be read without it.
+pub(crate) fn of_context(paths: &[PathBuf], interrupt: &Interrupt) -> Result<Option<PathBuf>, Failure> {
+    let key = key()?;
+    let Some(folder) = data_folder("notes").filter(|folder| folder.is_dir()) else { return Ok(None) };
+    // An index that cannot be used is no reason not to read the files.
+    let Ok(Some(roots)) = NotesIndex::roots_in_with_key(&folder, key.as_ref()) else { return Ok(None) };
+    let absolute = paths.iter().map(|path| refrain_index::notes::absolute(path));
+    let Ok(paths) = absolute.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    let is_read = |path: &PathBuf| path.exists() && roots.iter().any(|root| path.starts_with(root));
+    if !paths.iter().all(is_read) {
+        return Ok(None);
+    }
+    let cancel = CancelToken::new();
+    let _cancelling = interrupt.cancels(cancel.clone());
+    let compared = compare(&folder, &paths, key, &cancel);
+    if cancel.is_cancelled() {
+        return Err(Failure::new(Exit::Interrupted, ""));
+    }
+    let Ok(index) = NotesIndex::open_with_key(&folder, key.as_ref()) else { return Ok(None) };
+    // What was forgotten is not in it.
+    let files = index.files()?;
+    if !paths.iter().all(|path| files.iter().any(|file| file.path.starts_with(path))) {
+        return Ok(None);
+    }
+    if let Err(failure) = compared {
+        note(&visible(&format!("the index is searched as it is: {}", failure.line())));
+        note_age(&index);
+    }
+    Ok(Some(folder))
+}
+
+/// Brings the index in agreement with files and folders that it reads.
+fn compare(
+    folder: &Path,
+    paths: &[PathBuf],
+    key: Option<[u8; 32]>,
+    cancel: &CancelToken,
+) -> Result<(), Failure> {
+    let mut writer = NotesWriter::open(folder, NotesOptions { key, ..NotesOptions::default() })?;
+    note_repairs(&writer);
+    let report = {
+        let _progress = Progress::bytes("reading notes");
+        writer.update_paths(paths)?
+    };
+    if report.is_notable() {
+        note_report(&report);
+    }
+    let derived = Derivation::open(&mut writer, None, None)
+        .and_then(|derivation| Ok(derivation.store(&mut writer, cancel)?));
+    close(writer, cancel)?;
+    derived
 }
 
 /// The label of the index with the path of the model whose vectors it stores.
@@ -483,6 +572,12 @@ pub(crate) fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_have_words() {
+        let hours = |n: u64| in_words(Duration::from_secs(n * 3600 + 1));
+        assert_eq!([1, 47, 48, 100].map(hours), ["1 hour", "47 hours", "2 days", "4 days"]);
+    }
 
     #[test]
     fn times_are_dates() {

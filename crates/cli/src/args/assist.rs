@@ -47,9 +47,10 @@ pub(crate) struct AskArgs {
     /// Only notes in this file or folder. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "context")]
     pub(crate) within: Vec<PathBuf>,
-    /// Answer from these files and folders (.md, .txt), not from the index.
+    /// Answer from these files and folders alone.
     ///
-    /// May be repeated.
+    /// If the index reads all of them, it is compared with them and searched; otherwise .md and .txt files are read for this answer. May be
+    /// repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
     /// The index of notes.

@@ -152,6 +152,48 @@ fn a_piped_text_is_edited_by_one_argument() {
 }
 
 #[test]
+fn files_that_the_index_reads_are_searched_in_it_after_a_look_at_them() {
+    let home = Home::new();
+    let ran = |args: &[&str]| {
+        let mut command = support::command(args);
+        command.env("HOME", home.folder.path()).env("XDG_DATA_HOME", home.path("data"));
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    };
+    let notes = home.path("notes");
+    let ask = |path: &Path| {
+        let args = ["ask", QUESTION, "--context", arg(path), "--json", "--threads", "1", "--max-tokens", "4"];
+        let ran = ran(&args);
+        let stderr = ran.stderr.clone();
+        (serde_json::from_str::<Value>(&ran.done()).unwrap(), stderr)
+    };
+    // Without an index, the files are read, and none is made.
+    ask(&notes);
+    assert!(!home.path("data/refrain/notes").exists());
+    ran(&["index", "add", arg(&notes)]).done();
+    home.write(
+        "mail.eml",
+        "From: ada@example.org\nSubject: Repair\n\nKlimtur Garage takes care of the repair of the car.\n",
+    );
+    let (json, stderr) = ask(&notes);
+    assert!(stderr.contains("1 files added"), "{stderr}");
+    let passages = json["passages"].as_array().unwrap();
+    assert!(passages.iter().any(|passage| passage["path"].as_str().unwrap().ends_with("mail.eml")), "{json}");
+    let (json, stderr) = ask(&notes.join("car.md"));
+    assert!(!stderr.contains("added"), "{stderr}");
+    assert!(json["passages"].as_array().unwrap().iter().all(|passage| passage["title"] == "Car repair"));
+    // What was forgotten, and what the index does not read, is read for this answer.
+    ran(&["index", "forget", arg(&notes.join("car.md"))]).done();
+    assert_eq!(ask(&notes.join("car.md")).0["passages"][0]["title"], "Car repair");
+    assert!(!ran(&["index", "search", "Qulittus"]).done().contains("Qulittus"));
+    let other = home.path("other.md");
+    std::fs::write(&other, "# Other\n\nThe repair of the car is done.\n").unwrap();
+    assert_eq!(ask(&other).0["passages"][0]["title"], "Other");
+    assert!(!ran(&["ask", QUESTION, "--max-tokens", "2"]).stderr.contains(" old"), "it is new");
+}
+
+#[test]
 fn a_named_model_is_asked_to_cite_the_notes_unless_told_not_to() {
     let home = Home::new();
     let notes = home.path("notes");
