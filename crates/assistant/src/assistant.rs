@@ -230,6 +230,12 @@ impl Assistant {
         self.store().is_some()
     }
 
+    /// Bytes of computed prompts that the store has evicted since it was opened, the longest unused first, to stay below
+    /// [`AssistantOptions::prefix_bytes_max`].
+    pub fn evicted_bytes(&self) -> u64 {
+        self.store().map_or(0, |store| store.prefixes().evicted_bytes())
+    }
+
     /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace

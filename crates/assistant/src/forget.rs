@@ -26,13 +26,13 @@ pub enum Forget {
     /// A note, or a folder with every note below it: the text in the index of notes, every answer, summary and prefix whose prompt
     /// showed the note, and texts that edits have replaced, under all names that lead to the note. The note itself is the app's.
     Note(PathBuf),
-    /// A conversation: its answers and prefixes. (The turns of an open [`Conversation`](crate::Conversation) are the app's.)
+    /// A conversation: its answers, prefixes and typed lines. (The turns of an open [`Conversation`](crate::Conversation) are the app's.)
     Conversation(ConversationId),
-    /// Every answer, summary and replaced text of before a time, and every prefix that was not used since. A prefix that a later
+    /// Every answer, summary, replaced text and typed line of before a time, and every prefix that was not used since. A prefix that a later
     /// prompt reused stays, with the questions in it. Entries with a time in the future are deleted too, because the clock was wrong
     /// and their age is unknown. So the present time deletes everything that was made so far. Notes stay in the index.
     Before(SystemTime),
-    /// All answers, summaries, prefixes and replaced texts, and all notes of the index. Updates do not read the notes until they are
+    /// All answers, summaries, prefixes, replaced texts and typed lines, and all notes of the index. Updates do not read the notes until they are
     /// added again.
     Everything,
 }
@@ -256,6 +256,7 @@ fn carry_out(store: &Store, what: &Forgetting) -> Result<Forgotten, ForgetError>
         forgotten.n_answers = forget_answers(store, what)?;
         forgotten.n_prefix_blocks = forget_prefixes(store, what)?;
         store.copies().forget(what)?;
+        store.typed().forget(what)?;
         forgotten.n_summaries = store.ledger().finish_forgetting(what, part.clone())?;
     }
     if let Some(part) = part {

@@ -63,7 +63,9 @@ pub use gate::{Gate, GateTurn};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, Priority};
 pub use passage::{LeftOut, LeftOutReason, Passage, Source};
-pub use store::{EditCopies, EditCopy, StoreError};
+pub use store::{
+    EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
+};
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,

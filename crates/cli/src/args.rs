@@ -11,6 +11,7 @@ mod models;
 mod sampling;
 mod serve;
 mod session;
+mod store;
 mod tiers;
 
 use std::path::{Path, PathBuf};
@@ -25,13 +26,14 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use forget::ForgetArgs;
 pub(crate) use grammar::GrammarArgs;
 pub(crate) use index::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
-    IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
+    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
 };
 pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{Listen, McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;
+pub(crate) use store::StoreArgs;
 
 /// Runs language models on this device and drafts from your notes, the conversation and earlier answers. The
 /// output is that of plain decoding, bit for bit. On recorded requests, models streamed from flash decode 1.8
@@ -118,6 +120,8 @@ pub(crate) enum Command {
     Model(ModelCommandArgs),
     /// Keep notes, documents, mail, chats and calendars in an index on disk, and search them.
     Index(IndexCommandArgs),
+    /// Show what the store holds: by kind, by note, and how old it is.
+    Store(StoreArgs),
     /// Delete what is kept of notes and conversations: answers, computed prompts, and the notes' text in the index.
     Forget(ForgetArgs),
     /// Show the defaults of options that the file and the environment set; write completions and manual pages.
@@ -153,6 +157,8 @@ pub(crate) struct ManArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The request; `-`, or none with piped input, reads standard input.
+    ///
+    /// With a request, a text on standard input is shown before it.
     pub(crate) prompt: Option<String>,
     /// Texts before the request: .md and .txt files, and folders of them.
     ///

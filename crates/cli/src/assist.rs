@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::{Engine, FinishReason, Origin, Sampling, Stats, TextKind};
+use refrain::{Engine, FinishReason, Origin, Sampling, SpecialTokens, Stats, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
@@ -27,15 +27,17 @@ use crate::args::{
 use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
-use crate::index::{self, embedder_of, open_named};
-use crate::input::{read_bytes, read_input};
+use crate::index::{self, embedder_of, note_age, of_context, open_named};
+use crate::input::{STANDARD_INPUT, piped_text, read_bytes, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::load::note_demonstration;
 use crate::progress::Progress;
 use crate::setup::{self, Setup};
+use crate::store::{budget, note_evicted};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
 use crate::{profile, sampling};
+use refrain_program::args::ModelArgs;
 use refrain_program::place::data_folder;
 
 /// The prompt of `ask`, unless --no-citations is given.
@@ -43,13 +45,31 @@ const CITING: &str =
     "Answer the question from the notes. Cite the notes as [1].\n\n{cited_passages}\n\nQuestion: {request}";
 
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let given = match args.context.is_empty() {
+    let piped = piped_text()?;
+    if piped.is_some() && !args.within.is_empty() {
+        let problem = "--within is about the index, and the answer is from standard input";
+        return Err(Failure::usage(problem, "omit --within, or give `< /dev/null`"));
+    }
+    // A default of the user may name the index.
+    if piped.is_some() && args.notes.is_some() {
+        note("the answer is from standard input: the index is not searched");
+    }
+    let of_index = match args.context.is_empty() || piped.is_some() {
         true => None,
-        false => Some(context::Notes::read(&args.context)?.search(&args.question, args.passages)?),
+        false => of_context(&args.context, interrupt)?,
     };
-    let notes = match given {
-        Some(_) => None,
-        None => Some(open_named(args.notes.as_deref())?.0),
+    let given = match (args.context.is_empty() && piped.is_none()) || of_index.is_some() {
+        true => None,
+        false => Some(context::Notes::read(&args.context, piped.as_deref())?),
+    };
+    let notes = match (&given, of_index) {
+        (Some(_), _) => None,
+        (None, Some(folder)) => Some(folder),
+        (None, None) => {
+            let (folder, index) = open_named(args.notes.as_deref())?;
+            note_age(&index);
+            Some(folder)
+        }
     };
     let mut prompts = Prompts::default();
     // The demonstration has learnt another prompt.
@@ -58,7 +78,26 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     }
     let options = AssistantOptions::default().with_n_passages(args.passages);
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, prompts)?;
-    let within = args.within.iter().map(|path| absolute(path)).collect::<Vec<_>>();
+    let given = match (given, piped) {
+        // A log or a letter has its meaning as a whole.
+        (Some(_), Some(piped))
+            if args.context.is_empty() && assisted.has_room_for(&[&piped, &args.question]) =>
+        {
+            Some(vec![Passage::new(STANDARD_INPUT, piped)])
+        }
+        (Some(notes), piped) => {
+            if piped.is_some() && args.context.is_empty() {
+                let n = args.passages;
+                note(&format!(
+                    "standard input does not fit the context: the prompt shows the {n} passages that match best (--passages)"
+                ));
+            }
+            Some(notes.search(&args.question, args.passages)?)
+        }
+        (None, _) => None,
+    };
+    // Only one of them is given.
+    let within = args.within.iter().chain(&args.context).map(|path| absolute(path)).collect::<Vec<_>>();
     let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(given);
     let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
@@ -140,15 +179,15 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     if args.undo {
         return undo(args);
     }
+    let (file, instruction) = what_to_edit(args)?;
     if args.in_place {
         check_in_place(args)?;
     }
-    let text = read_input(&args.file)?;
+    let text = read_input(file)?;
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
-    let instruction = args.instruction.as_deref().unwrap_or_default();
     let request = EditRequest::new(text.as_str(), instruction);
-    let request = if args.file == Path::new("-") { request } else { request.of_note(&args.file)? };
+    let request = if file == Path::new("-") { request } else { request.of_note(file)? };
     let job = assisted.assistant.edit(request, JobOptions::default())?;
     let shows = match (args.changes, args.in_place) {
         (true, _) => Shows::Changes(&text),
@@ -181,6 +220,18 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         json
     })?;
     Ok(Exit::Done)
+}
+
+/// The file and the instruction. With one argument and piped input, the argument is the instruction.
+fn what_to_edit(args: &EditArgs) -> Result<(&Path, &str), Failure> {
+    if let Some(instruction) = &args.instruction {
+        return Ok((&args.file, instruction));
+    }
+    let advice = "`refrain edit FILE INSTRUCTION`, or pipe the text to `refrain edit INSTRUCTION`";
+    match args.file.to_str().filter(|&text| text != "-" && !args.in_place && !args.file.exists()) {
+        Some(instruction) if !io::stdin().is_terminal() => Ok((Path::new("-"), instruction)),
+        _ => Err(Failure::usage("the instruction is missing", advice)),
+    }
 }
 
 /// Refuses `--in-place` where it could do harm, before a model is loaded.
@@ -283,7 +334,7 @@ fn undo(args: &EditArgs) -> Result<Exit, Failure> {
 }
 
 /// The folder of the store: the named one, or the default one if the user has one.
-fn store_of(args: &AssistArgs) -> Option<PathBuf> {
+pub(crate) fn store_of(args: &AssistArgs) -> Option<PathBuf> {
     match &args.store {
         Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
         None => data_folder("assistant"),
@@ -312,8 +363,8 @@ pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> 
 }
 
 /// An assistant for one command.
-pub(crate) struct Assisted<'a> {
-    args: &'a AssistArgs,
+pub(crate) struct Assisted {
+    model: ModelArgs,
     /// Whether one JSON object is written in place of the text.
     is_json: bool,
     pub(crate) setup: Setup,
@@ -333,7 +384,7 @@ pub(crate) enum Shows<'a> {
 
 impl WordsArgs {
     /// The options of an answer.
-    pub(crate) fn job(&self, assisted: &Assisted<'_>, grammar: Option<&Grammar>) -> JobOptions {
+    pub(crate) fn job(&self, assisted: &Assisted, grammar: Option<&Grammar>) -> JobOptions {
         let options = JobOptions::default().with_stop(self.stop.clone()).with_ignore_eos(self.ignore_eos);
         match grammar {
             Some(grammar) => constrained(options, grammar, &assisted.sampling, &self.assist.sampling),
@@ -342,10 +393,10 @@ impl WordsArgs {
     }
 }
 
-impl<'a> Assisted<'a> {
+impl Assisted {
     /// Opens the assistant of a task.
     fn task(
-        args: &'a TaskArgs,
+        args: &TaskArgs,
         notes: Option<&Path>,
         options: AssistantOptions,
         prompts: Prompts,
@@ -356,7 +407,7 @@ impl<'a> Assisted<'a> {
 
     /// Opens the assistant with these defaults of sampling.
     pub(crate) fn open(
-        args: &'a AssistArgs,
+        args: &AssistArgs,
         notes: Option<&Path>,
         options: AssistantOptions,
         prompts: Prompts,
@@ -381,6 +432,10 @@ impl<'a> Assisted<'a> {
             None => None,
         };
         let key = key()?;
+        let options = match &store {
+            Some(store) => options.with_prefix_bytes_max(budget(store)),
+            None => options,
+        };
         let build = |store: Option<&Path>| {
             let mut builder =
                 Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());
@@ -411,7 +466,16 @@ impl<'a> Assisted<'a> {
                 "answers and computed prompts are kept in {place}, for later ones; --store none keeps nothing"
             )));
         }
-        Ok(Self { args, is_json: false, setup, sampling, assistant })
+        Ok(Self { model: args.model.clone(), is_json: false, setup, sampling, assistant })
+    }
+
+    /// Whether texts fit half of the context whole: the rest is for the words of the prompt and the answer.
+    fn has_room_for(&self, texts: &[&str]) -> bool {
+        let tokenizer = self.engine().tokenizer();
+        let n_tokens =
+            |text: &&str| tokenizer.encode(text, SpecialTokens::AsText).map_or(usize::MAX, |ids| ids.len());
+        let sum = texts.iter().map(n_tokens).fold(0, usize::saturating_add);
+        sum <= self.setup.context_len() / 2
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -469,7 +533,7 @@ impl<'a> Assisted<'a> {
         drop(progress);
         out.end_line()?;
         // A request that is refused has no answer to explain.
-        note_demonstration(&self.args.model);
+        note_demonstration(&self.model);
         Ok(result.expect("a job ends with a result or an error"))
     }
 
@@ -495,6 +559,7 @@ impl<'a> Assisted<'a> {
     pub(crate) fn note_end(&self, report: &Report) {
         self.setup.learned.keep(&self.setup.engine);
         note_cut(report);
+        note_evicted(&self.assistant);
         if let Some(reason) = &report.not_kept {
             note(&visible(&format!("the answer is not kept: {reason}")));
         }
@@ -697,7 +762,7 @@ fn note_cut(report: &Report) {
     }
 }
 
-/// Notices: the passages that support the answer or are cited, and the sentences and citations without support, one for each cause.
+/// Notices: the passages that were shown, and the sentences and citations without support, one for each cause.
 fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
     let sentences = &provenance.sentences;
     for (index, passage) in passages.iter().enumerate() {
@@ -709,11 +774,12 @@ fn note_provenance(text: &str, passages: &[Passage], provenance: &Provenance) {
         };
         let is_cited =
             sentences.iter().flat_map(|sentence| &sentence.citations).any(|cited| cited.number == index + 1);
-        if n_copied > 0 || is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) {
-            let place = place_of(passage);
-            let words = if n_copied > 0 { format!(": {n_copied} words copied") } else { String::new() };
-            note(&visible(&format!("[{}] {place}{words}", index + 1)));
-        }
+        let use_of_it = match n_copied {
+            0 if is_cited || sentences.iter().any(|sentence| supports(&sentence.support)) => String::new(),
+            0 => ": shown, and no sentence is from it".to_owned(),
+            n => format!(": {n} words copied"),
+        };
+        note(&visible(&format!("[{}] {}{use_of_it}", index + 1, place_of(passage))));
     }
     let n = sentences.len();
     let quoted = |sentence: &CheckedSentence| &text[sentence.text.clone()];

@@ -1,11 +1,12 @@
 //! The notes of `--context`: read, split into passages, and searched.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use refrain_assistant::Passage;
-use refrain_index::{PassageIndex, ReadLimits, SkipReason, read_documents, split, split_sections};
+use refrain_index::{Document, PassageIndex, ReadLimits, SkipReason, read_documents, split, split_sections};
 
 use crate::failure::Failure;
+use crate::input::STANDARD_INPUT;
 use crate::terminal::{note, visible};
 
 /// The passages of all notes, with their search index.
@@ -16,14 +17,15 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Reads the notes at `paths`. A notice names each file that was skipped.
-    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
-        let found = read_documents(paths, &ReadLimits::default())?;
+    /// Reads the notes at `paths`, and a text that was piped. A notice names each file that was skipped.
+    pub(crate) fn read(paths: &[PathBuf], piped: Option<&str>) -> Result<Self, Failure> {
+        let mut found = read_documents(paths, &ReadLimits::default())?;
         // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
         let unexpected = |reason: &SkipReason| !matches!(reason, SkipReason::Hidden | SkipReason::NotANote);
         for skipped in found.skipped.iter().filter(|skipped| unexpected(&skipped.reason)) {
             note(&visible(&format!("skipped {}: {}", skipped.path.display(), skipped.reason)));
         }
+        found.documents.extend(piped.map(|text| Document::new(STANDARD_INPUT, text)));
         let passages: Vec<_> = found.documents.iter().flat_map(split).collect();
         if let Some(place) = paths.first().filter(|_| passages.is_empty()) {
             let problem = format!("no text in `{}`", place.display());
@@ -54,7 +56,8 @@ impl Notes {
 fn shown(passage: &refrain_index::Passage, score: Option<f32>) -> Result<Passage, Failure> {
     let refrain_index::Passage { path, line, title, text } = passage;
     let title = if title.is_empty() { format!("{}:{line}", path.display()) } else { title.clone() };
-    let mut shown = Passage::new(title, text).of_note(path)?;
+    let shown = Passage::new(title, text);
+    let mut shown = if path == Path::new(STANDARD_INPUT) { shown } else { shown.of_note(path)? };
     shown.source.iter_mut().for_each(|source| source.score = score);
     Ok(shown)
 }

@@ -53,7 +53,7 @@ fn wanted(args: &ForgetArgs) -> Vec<Forget> {
 }
 
 /// The folder that the user has named, or the default one; `None` if there is no default one. A named one must exist.
-fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<PathBuf>, Failure> {
+pub(crate) fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<PathBuf>, Failure> {
     match named {
         None => Ok(data_folder(default)),
         Some(folder) if folder.is_dir() => Ok(Some(folder.to_owned())),

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
@@ -12,10 +13,10 @@ use refrain_index::notes::{
 use serde_json::json;
 
 use crate::args::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexReadArgs,
-    IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
+    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
 };
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, print_error};
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::progress::Progress;
@@ -31,13 +32,7 @@ const SKIPPED_MAX: usize = 10;
 
 pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     match &args.command {
-        IndexCommand::Add(args) => {
-            let mut changed = Changed::open(&args.read, false, &Request::Add(args.paths.clone()))?;
-            if let Some(changed) = &mut changed {
-                changed.writer.add(&args.paths)?;
-            }
-            Changed::update(changed, interrupt)
-        }
+        IndexCommand::Add(args) => add(args, interrupt),
         IndexCommand::Update(args) => {
             Changed::update(Changed::open(&args.read, args.all, &Request::Update)?, interrupt)
         }
@@ -51,6 +46,7 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
             note("watching; Ctrl-C ends");
             writer.watch(&cancel, &mut |writer, report| {
                 note_report(report);
+                note_time(writer);
                 derivation.store(writer, &cancel)
             })?;
             close(writer, &cancel)
@@ -58,6 +54,37 @@ pub(crate) fn index(args: &IndexCommandArgs, interrupt: &Interrupt) -> Result<Ex
         IndexCommand::Search(args) => search(args),
         IndexCommand::Status(args) => status(args),
         IndexCommand::Forget(args) => forget(args, interrupt),
+    }
+}
+
+/// Adds what there is. What cannot be added is reported behind it, and by the exit code.
+fn add(args: &IndexPathsArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let is_there = |path: &&PathBuf| path.symlink_metadata().is_ok();
+    let there: Vec<PathBuf> = args.paths.iter().filter(is_there).cloned().collect();
+    // Without any, the index says what is wrong.
+    let paths = if there.is_empty() { &args.paths } else { &there };
+    let mut failed: Vec<Failure> = Vec::new();
+    if !there.is_empty() {
+        let missing = args.paths.iter().filter(|path| !is_there(path));
+        failed.extend(missing.map(|path| {
+            Failure::input(format!("`{}` does not exist", path.display()), "the other paths are added")
+        }));
+    }
+    let mut changed = Changed::open(&args.read, false, &Request::Add(paths.clone()))?;
+    if let Some(changed) = &mut changed {
+        for path in paths {
+            if let Err(error) = changed.writer.add(std::slice::from_ref(path)) {
+                failed.push(error.into());
+            }
+        }
+    }
+    let is_all = failed.len() == args.paths.len();
+    let exit = if is_all { Exit::Done } else { Changed::update(changed, interrupt)? };
+    let last = failed.pop();
+    failed.iter().for_each(|failure| print_error(&failure.line()));
+    match last {
+        Some(last) => Err(last),
+        None => Ok(exit),
     }
 }
 
@@ -102,6 +129,7 @@ impl<'a> Changed<'a> {
         }
         let derived = Derivation::open(&mut writer, model, embedder)
             .and_then(|derivation| Ok(derivation.store(&mut writer, &cancel)?));
+        note_time(&mut writer);
         // Also if a model is missing.
         close(writer, &cancel).and_then(|exit| derived.map(|()| exit))
     }
@@ -155,6 +183,92 @@ impl Derivation {
         }
         Ok(())
     }
+}
+
+/// The label of the index with the time at which it was last compared with the files, in seconds since 1970.
+const COMPARED: &str = "compared";
+
+/// An age that is no surprise.
+const AGE_MIN: Duration = Duration::from_secs(3600);
+
+/// Notes that the index was compared with the files now. Without the note, its age is unknown.
+fn note_time(writer: &mut NotesWriter) {
+    let _ = writer.set_label(COMPARED, Some(&now().as_secs().to_string()));
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Says how old the index is, if it is older than an hour.
+pub(crate) fn note_age(index: &NotesIndex) {
+    let compared = index.label(COMPARED).ok().flatten().and_then(|seconds| seconds.parse().ok());
+    if let Some(age) = compared.map(|seconds| now().saturating_sub(Duration::from_secs(seconds)))
+        && age >= AGE_MIN
+    {
+        note(&format!("the index is {} old: `refrain index update` reads what has changed", in_words(age)));
+    }
+}
+
+fn in_words(age: Duration) -> String {
+    let (n, unit) = match age.as_secs() / 3600 {
+        hours @ 0..48 => (hours, "hour"),
+        hours => (hours / 24, "day"),
+    };
+    format!("{n} {unit}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The user's index, if it reads all of these files and folders; compared with them first. Otherwise they are to be read without it.
+pub(crate) fn of_context(paths: &[PathBuf], interrupt: &Interrupt) -> Result<Option<PathBuf>, Failure> {
+    let key = key()?;
+    let Some(folder) = data_folder("notes").filter(|folder| folder.is_dir()) else { return Ok(None) };
+    // An index that cannot be used is no reason not to read the files.
+    let Ok(Some(roots)) = NotesIndex::roots_in_with_key(&folder, key.as_ref()) else { return Ok(None) };
+    let absolute = paths.iter().map(|path| refrain_index::notes::absolute(path));
+    let Ok(paths) = absolute.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    let is_read = |path: &PathBuf| path.exists() && roots.iter().any(|root| path.starts_with(root));
+    if !paths.iter().all(is_read) {
+        return Ok(None);
+    }
+    let cancel = CancelToken::new();
+    let _cancelling = interrupt.cancels(cancel.clone());
+    let compared = compare(&folder, &paths, key, &cancel);
+    if cancel.is_cancelled() {
+        return Err(Failure::new(Exit::Interrupted, ""));
+    }
+    let Ok(index) = NotesIndex::open_with_key(&folder, key.as_ref()) else { return Ok(None) };
+    // What was forgotten is not in it.
+    let files = index.files()?;
+    if !paths.iter().all(|path| files.iter().any(|file| file.path.starts_with(path))) {
+        return Ok(None);
+    }
+    if let Err(failure) = compared {
+        note(&visible(&format!("the index is searched as it is: {}", failure.line())));
+        note_age(&index);
+    }
+    Ok(Some(folder))
+}
+
+/// Brings the index in agreement with files and folders that it reads.
+fn compare(
+    folder: &Path,
+    paths: &[PathBuf],
+    key: Option<[u8; 32]>,
+    cancel: &CancelToken,
+) -> Result<(), Failure> {
+    let mut writer = NotesWriter::open(folder, NotesOptions { key, ..NotesOptions::default() })?;
+    note_repairs(&writer);
+    let report = {
+        let _progress = Progress::bytes("reading notes");
+        writer.update_paths(paths)?
+    };
+    if report.is_notable() {
+        note_report(&report);
+    }
+    let derived = Derivation::open(&mut writer, None, None)
+        .and_then(|derivation| Ok(derivation.store(&mut writer, cancel)?));
+    close(writer, cancel)?;
+    derived
 }
 
 /// The label of the index with the path of the model whose vectors it stores.
@@ -469,7 +583,7 @@ fn forget(args: &IndexForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure
 }
 
 /// `2026-11-21 19:30:05`, of seconds from 1970 (Hinnant's civil calendar: years begin in March).
-fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86400 + 719_468, seconds % 86400);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -484,6 +598,12 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_have_words() {
+        let hours = |n: u64| in_words(Duration::from_secs(n * 3600 + 1));
+        assert_eq!([1, 47, 48, 100].map(hours), ["1 hour", "47 hours", "2 days", "4 days"]);
+    }
 
     #[test]
     fn times_are_dates() {

@@ -1,38 +1,76 @@
 //! Texts from files and standard input.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::terminal::note;
 
 /// Maximum length of a text, in bytes: the same limit as for a note.
 const INPUT_BYTES_MAX: u64 = 4 << 20;
 
+/// The title of the text on standard input.
+pub(crate) const STANDARD_INPUT: &str = "standard input";
+
+/// Time after which a notice says that standard input is read: nobody may know that a program left it open.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Reads a text file, or standard input for `-`.
 pub(crate) fn read_input(path: &Path) -> Result<String, Failure> {
     String::from_utf8(read_bytes(path)?)
-        .map_err(|_| Failure::input(format!("`{}` is not UTF-8 text", path.display()), "convert it to UTF-8"))
+        .map_err(|_| Failure::input(format!("{} is not UTF-8 text", name_of(path)), "convert it to UTF-8"))
+}
+
+/// What messages call it.
+fn name_of(path: &Path) -> String {
+    if path == Path::new("-") { STANDARD_INPUT.to_owned() } else { format!("`{}`", path.display()) }
 }
 
 /// The bytes of a file, or of standard input for `-`.
 pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+    let (is_standard, name) = (path == Path::new("-"), name_of(path));
     let cannot = |error: io::Error| {
-        Failure::input(
-            format!("cannot read `{}`: {error}", path.display()),
-            "check the path and its permissions",
-        )
+        let advice = if is_standard { "check the pipe" } else { "check the path and its permissions" };
+        Failure::input(format!("cannot read {name}: {error}"), advice)
     };
-    let source: Box<dyn Read> = if path == Path::new("-") {
-        Box::new(io::stdin())
-    } else {
-        Box::new(File::open(path).map_err(cannot)?)
-    };
+    let source: Box<dyn Read> =
+        if is_standard { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(cannot)?) };
     let mut bytes = Vec::new();
     source.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > INPUT_BYTES_MAX {
-        let problem = format!("`{}` is longer than {INPUT_BYTES_MAX} bytes", path.display());
+        let problem = format!("{name} is longer than the limit of {INPUT_BYTES_MAX} bytes");
         return Err(Failure::input(problem, "give a shorter text"));
     }
     Ok(bytes)
+}
+
+/// The text that is piped to a command whose request is on the command line; `None` on a terminal, and if there is no text.
+///
+/// # Errors
+/// The text cannot be read, is longer than the limit, or is not UTF-8.
+pub(crate) fn piped_text() -> Result<Option<String>, Failure> {
+    if io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let read = move || drop(sender.send(read_input(Path::new("-"))));
+    let text = match std::thread::Builder::new().name("refrain-input".to_owned()).spawn(read) {
+        Err(_) => read_input(Path::new("-")),
+        Ok(thread) => {
+            let text = receiver.recv_timeout(PATIENCE).or_else(|error| match error {
+                RecvTimeoutError::Timeout => {
+                    note("reading standard input to its end (`< /dev/null` stands for no text)");
+                    receiver.recv().map_err(|_| RecvTimeoutError::Disconnected)
+                }
+                error => Err(error),
+            });
+            text.unwrap_or_else(|_| {
+                std::panic::resume_unwind(thread.join().expect_err("the thread has sent nothing"))
+            })
+        }
+    }?;
+    Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }

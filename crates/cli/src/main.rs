@@ -1,9 +1,9 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@forget`],
+//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@store`], [`mod@forget`],
 //! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
-//! ([`args`]), their texts ([`input`], [`context`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
+//! ([`args`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
@@ -14,6 +14,8 @@ mod assist;
 mod chat;
 mod config;
 mod context;
+mod conversations;
+mod editor;
 mod first;
 mod forget;
 mod grammar;
@@ -38,6 +40,7 @@ mod serve;
 mod setup;
 mod span;
 mod stats;
+mod store;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -77,6 +80,7 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Mcp(args) => mcp::mcp(args, &interrupt),
         Command::Model(args) => model(&args.command, &interrupt),
         Command::Index(args) => index::index(args, &interrupt),
+        Command::Store(args) => store::store(args),
         Command::Forget(args) => forget::forget(args),
         Command::Config(ConfigArgs { command }) => match command {
             None => config::show(&args),

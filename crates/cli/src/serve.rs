@@ -17,6 +17,7 @@ use crate::key::key;
 use crate::learned::LearnedFile;
 use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
+use crate::store::budget;
 use crate::terminal::{AnswerStream, note, visible};
 use crate::{load, models, profile, sampling, span};
 use refrain_program::args::ModelArgs;
@@ -165,6 +166,10 @@ impl First<'_> {
         let store = match &args.store {
             Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
             None => self.index.and_then(|_| data_folder("assistant")),
+        };
+        let options = match &store {
+            Some(store) => options.with_prefix_bytes_max(budget(store)),
+            None => options,
         };
         let key = key()?;
         let build = |store: Option<PathBuf>| {

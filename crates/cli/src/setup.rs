@@ -71,6 +71,11 @@ impl Setup {
         SessionOptions { context_len: Some(self.context_len), ..args.session_options(namespace) }
     }
 
+    /// The context of its sessions.
+    pub(crate) fn context_len(&self) -> usize {
+        self.context_len
+    }
+
     /// Whether the model has a chat template.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
+use refrain::internals::error::{CheckpointError, GgufError, HfError, SafetensorsError};
 use refrain::internals::model::hf::JSON_BYTES_MAX;
 use refrain::streaming::StreamOptions;
 use refrain::{Engine, EngineOptions, LoadError, Tokenizer};
@@ -64,8 +65,61 @@ pub fn located(path: &Path) -> Cow<'_, Path> {
 /// Opens the checkpoint at `path`, or the pulled one of this name; without a path, the embedded one.
 pub fn checkpoint(path: Option<&Path>) -> Result<Checkpoint, Failure> {
     match path {
-        Some(path) => Ok(open(&locate(path)?)?),
+        Some(path) => {
+            let path = locate(path)?;
+            open(&path).map_err(|error| not_opened(&path, error))
+        }
         None => embedded(),
+    }
+}
+
+/// Entries of a folder that are looked at for a model.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Why a model cannot be opened, in words where that is known.
+fn not_opened(path: &Path, error: LoadError) -> Failure {
+    let name = path.display();
+    if path.is_dir() && !path.join("config.json").exists() {
+        let files = std::fs::read_dir(path).into_iter().flatten().take(ENTRIES_MAX).flatten();
+        let mut models: Vec<_> = files
+            .map(|file| file.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.to_lowercase().ends_with(".gguf"))
+            .collect();
+        models.sort_unstable();
+        let problem = format!("`{name}` is a folder, and no Hugging Face folder: it has no config.json");
+        match &models[..] {
+            [] => {}
+            [only] => {
+                return Failure::input(
+                    problem,
+                    &format!("name the file in it: `{}`", path.join(only).display()),
+                );
+            }
+            [first, others @ ..] => {
+                let problem = format!("{problem}, but {} GGUF files", others.len() + 1);
+                return Failure::input(
+                    problem,
+                    &format!("name one, such as `{}`", path.join(first).display()),
+                );
+            }
+        }
+    }
+    let again = "copy or download it again; `refrain model pull` resumes a download";
+    if path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0) {
+        return Failure::input(format!("`{name}` is empty: it has 0 bytes"), again);
+    }
+    let is_cut = matches!(
+        error.detail::<CheckpointError>(),
+        Some(
+            CheckpointError::Gguf(GgufError::Truncated { .. } | GgufError::OutOfFile { .. })
+                | CheckpointError::Hf(HfError::Safetensors(
+                    SafetensorsError::TooShort { .. } | SafetensorsError::HeaderTruncated { .. },
+                ))
+        )
+    );
+    match is_cut {
+        true => Failure::input(format!("`{name}` is cut off: {error}"), again),
+        false => error.into(),
     }
 }
 

@@ -45,6 +45,8 @@ pub struct PrefixStore {
     pub(super) id: Id,
     _lock: Box<dyn Any + Send + Sync>,
     n_written: AtomicU64,
+    /// Bytes of evicted blocks and their labels.
+    pub(super) evicted_bytes: AtomicU64,
     /// Blocks whose state turned out to be unusable; they are written again.
     pub(super) unusable: Mutex<HashSet<Id>>,
     clock: fn() -> SystemTime,
@@ -90,6 +92,7 @@ impl PrefixStore {
             id,
             _lock: lock,
             n_written: AtomicU64::new(0),
+            evicted_bytes: AtomicU64::new(0),
             unusable: Mutex::default(),
             clock,
         };

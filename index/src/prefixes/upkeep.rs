@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use super::PrefixError;
@@ -170,6 +171,12 @@ impl PrefixStore {
         Ok(found.map(|(bytes, time)| (bytes, nanos(time))))
     }
 
+    /// Bytes that this store has evicted since it was opened, so that the files take at most
+    /// [`max_bytes`](super::PrefixOptions::max_bytes).
+    pub fn evicted_bytes(&self) -> u64 {
+        self.evicted_bytes.load(Ordering::Relaxed)
+    }
+
     /// The namespaces of the folder.
     pub(super) fn trees(&self) -> Result<Vec<Tree>, PrefixError> {
         let names = list(&*self.disk, &self.folder, Kind::Folder)?;
@@ -208,7 +215,7 @@ impl PrefixStore {
         }
         blocks.sort_unstable();
         let needed = needed.min(self.max_bytes);
-        let mut victims = vec![HashSet::new(); trees.len()];
+        let (mut victims, mut evicted) = (vec![HashSet::new(); trees.len()], 0);
         for (_, _, bytes, tree_idx, id) in blocks {
             if total <= self.max_bytes - needed {
                 break;
@@ -216,11 +223,13 @@ impl PrefixStore {
             if !kept.contains(&id) {
                 victims[tree_idx].insert(id);
                 total = total.saturating_sub(bytes);
+                evicted += bytes;
             }
         }
         for (tree, victims) in trees.iter().zip(&victims) {
             tree.remove(&*self.disk, victims)?;
         }
+        self.evicted_bytes.fetch_add(evicted, Ordering::Relaxed);
         Ok(needed.min(self.max_bytes.saturating_sub(total)))
     }
 

@@ -2,23 +2,57 @@
 //!
 //! A wrong boundary costs a sentence without support; a missing one hides a claim behind another. So in doubt there is a boundary.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::LazyLock;
 
-/// Abbreviations that end no sentence, in lower case, without their last full stop.
-const ABBREVIATIONS: [&str; 22] = [
-    "bzw", "ca", "cf", "d.h", "dr", "dra", "e.g", "i.e", "inkl", "mr", "mrs", "ms", "p.ej", "prof", "sr",
-    "sra", "v.a", "vgl", "vs", "z.b", "z.t", "zzgl",
-];
+/// The lists of words, as data.
+static WORDS: LazyLock<Words> = LazyLock::new(|| Words::parse(include_str!("abbreviations.txt")));
 
-/// Abbreviations that end no sentence before a number.
-const BEFORE_NUMBERS: [&str; 15] =
-    ["abb", "art", "ch", "fig", "figs", "kap", "no", "nr", "núm", "p", "pp", "s", "sec", "tel", "vol"];
+/// Words in lower case, without their last full stop.
+#[derive(Default)]
+struct Words {
+    /// Abbreviations that end no sentence.
+    always: BTreeSet<&'static str>,
+    /// Abbreviations that end no sentence before a number.
+    before_numbers: BTreeSet<&'static str>,
+    /// Abbreviations that end no sentence before a name.
+    before_names: BTreeSet<&'static str>,
+    /// Words with a capital letter that are no names, because they begin sentences.
+    no_names: BTreeSet<&'static str>,
+}
+
+impl Words {
+    fn parse(text: &'static str) -> Self {
+        let mut words = Self::default();
+        let mut list = &mut words.always;
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            list = match line {
+                "[always]" => &mut words.always,
+                "[before numbers]" => &mut words.before_numbers,
+                "[before names]" => &mut words.before_names,
+                "[no names]" => &mut words.no_names,
+                _ => {
+                    list.extend(line.split_whitespace());
+                    list
+                }
+            };
+        }
+        words
+    }
+
+    /// Whether a text begins with a name.
+    fn is_name(&self, rest: &str) -> bool {
+        let word = rest.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+        word.starts_with(char::is_uppercase) && !self.no_names.contains(word.to_lowercase().as_str())
+    }
+}
 
 /// The sentences of a text, in order, without white space around them.
 ///
 /// A sentence ends at the end of a line, at `.`, `!` or `?` before white space, and at the marks of Chinese, Japanese, Hindi,
 /// Urdu, Armenian and Ethiopic sentences; closing quotes, brackets and marks of emphasis behind it belong to it. A common
-/// abbreviation, an initial behind a name or at the start, and the number of a list entry end no sentence; `U.S.` and `3.` end one
+/// abbreviation (`abbreviations.txt`), an initial behind a name or at the start, and the number of a list entry end no sentence; `U.S.` and `3.` end one
 /// before a capital letter. Thai, Lao, Khmer and Burmese sentences end at the end of a line. Takes linear time.
 ///
 /// ```
@@ -110,7 +144,7 @@ fn goes_on(before: &str, rest: &str, is_line_start: bool) -> bool {
     let others =
         before[..before.len() - word.len()].trim_end_matches(|c: char| c.is_whitespace() || is_opening(c));
     let lower = word.to_lowercase();
-    let is = |list: &[&str]| list.contains(&lower.as_str());
+    let is = |list: &BTreeSet<&str>| list.contains(lower.as_str());
     let mut letters = word.chars();
     match (letters.next(), letters.next()) {
         // Initials; `I` ends sentences.
@@ -119,8 +153,11 @@ fn goes_on(before: &str, rest: &str, is_line_start: bool) -> bool {
             previous.chars().next().is_none_or(char::is_uppercase)
         }
         _ if others.is_empty() && is_line_start && is_list_number(word) => true,
-        _ if is(&ABBREVIATIONS) => true,
-        _ if is(&BEFORE_NUMBERS) => next.is_some_and(char::is_numeric),
+        _ if is(&WORDS.always) => true,
+        _ if is(&WORDS.before_numbers) && next.is_some_and(char::is_numeric) => true,
+        _ if is(&WORDS.before_names) && word.starts_with(char::is_uppercase) => {
+            WORDS.is_name(rest.trim_start())
+        }
         // Such as `p.m`.
         _ if word.contains('.') && word.split('.').all(|part| (1..=2).contains(&part.chars().count())) => {
             word.chars().all(|c| c == '.' || c.is_alphabetic()) && next.is_some_and(char::is_lowercase)
@@ -202,6 +239,36 @@ mod tests {
             assert_eq!(split(&parts.join(separator)), parts);
         }
         assert_eq!(split("one.\rtwo\u{2028}three"), ["one.", "two", "three"]);
+    }
+
+    #[test]
+    fn abbreviations_of_many_languages() {
+        #[rustfmt::skip]
+        let cases: [&[&str]; 8] = [
+            &["Die Kirche St. Petri ist offen.", "Bob lives on Main St.", "He left.", "They climbed Mt. Fuji on Mar. 5."],
+            &["Hr. Kern und Dipl. Ing. Voss kommen ggf. am Montag.", "Der Ort heißt St. Gallen."],
+            &["Mme. Durand et Mlle. Petit viennent, p.ex. Lundi.", "Voilà."],
+            &["La Srta. Ruiz y la Dra. López vienen."],
+            &["Dhr. De Vries komt bijv. Maandag."],
+            &["Np. Warszawa jest duża.", "Kościół św. Anny stoi."],
+            &["Это напр. Москва.", "Дом на ул. Ленина."],
+            &["Gen. Smith spoke to the gen.", "We listened.", "It ended in Dec.", "The rest is known."],
+        ];
+        for parts in cases {
+            assert_eq!(split(&parts.join(" ")), parts);
+        }
+    }
+
+    #[test]
+    fn the_lists_are_lower_case_and_disjoint() {
+        let lists = [&WORDS.always, &WORDS.before_numbers, &WORDS.before_names, &WORDS.no_names];
+        assert!(lists.iter().all(|list| list.len() > 10));
+        for word in lists.iter().copied().flatten() {
+            assert_eq!(*word, word.to_lowercase());
+            assert!(!word.ends_with('.') && !word.contains(['[', '#']), "{word}");
+        }
+        let all: BTreeSet<_> = lists[..3].iter().copied().flatten().collect();
+        assert_eq!(all.len(), lists[..3].iter().map(|list| list.len()).sum::<usize>());
     }
 
     /// Prints the times of texts of 1 MB.

@@ -131,6 +131,11 @@ impl EditCopies {
         fs::remove_file(&copy.path).map_err(io_error("remove", &copy.path))
     }
 
+    /// The number of copies.
+    pub(super) fn len(&self) -> Result<usize, StoreError> {
+        Ok(self.list()?.len())
+    }
+
     /// Deletes the copies that a deletion finds.
     pub(crate) fn forget(&self, what: &Forgetting) -> Result<(), StoreError> {
         for listed in self.list()? {

@@ -411,6 +411,23 @@ impl Ledger {
         self.summaries.get(&(namespace.to_owned(), subject))
     }
 
+    pub(super) fn n_summaries(&self) -> usize {
+        self.summaries.len()
+    }
+
+    /// When the oldest summary was made, in µs since 1970.
+    pub(super) fn oldest_summary(&self) -> Option<u64> {
+        self.summaries.values().map(|summary| summary.at).min()
+    }
+
+    /// The number of answers and summaries that were made from each note, by its hash.
+    pub(super) fn n_made_from(&self) -> BTreeMap<u64, usize> {
+        let made = self.answers.values().chain(self.summaries.values().map(|summary| &summary.made));
+        let mut n = BTreeMap::new();
+        made.flat_map(|made| &made.notes).for_each(|note| *n.entry(*note).or_default() += 1);
+        n
+    }
+
     /// The namespaces that have prefixes.
     pub(crate) fn namespaces(&self) -> &BTreeSet<String> {
         &self.namespaces

@@ -6,15 +6,18 @@
 //!   history/      answers, as token ids (refrain_index::history)
 //!   prefixes/     keys and values of prompts (refrain_index::prefixes)
 //!   undo/         texts that edits have replaced
+//!   typed         lines that a user has typed in conversations
 //!   ledger        what each answer was made from, summaries, and a deletion that has begun
 //! ```
 //!
-//! One key encrypts all of them, or none is encrypted.
+//! One key encrypts all of them, or none is encrypted; with a key there is no `typed`.
 
 mod copies;
 mod ledger;
 mod names;
+mod status;
 mod stored_path;
+mod typed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
@@ -35,6 +38,8 @@ pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
 pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
 pub(crate) use names::{Hidden, names_with_index, note_hash};
+pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
+pub use typed::TypedLines;
 
 /// The names of the files in a store.
 const LOCK: &str = ".lock";
@@ -162,7 +167,7 @@ impl Store {
         prefixes: PrefixOptions,
     ) -> Result<Self, StoreError> {
         create_private_folder(folder).map_err(io_error("create", folder))?;
-        tighten(folder, |name| [LOCK, "history", "prefixes", "undo", LEDGER].contains(&name));
+        tighten(folder, |name| [LOCK, "history", "prefixes", "undo", LEDGER, typed::FILE].contains(&name));
         let lock = Lock::take(folder)?;
         let histories = folder.join("history");
         // The ledger is written before both.
@@ -206,7 +211,7 @@ impl Store {
     /// Whether a folder has a store.
     pub(crate) fn is_in(folder: &Path) -> bool {
         // A store whose ledger is gone has answers and prefixes all the same.
-        [LEDGER, "history", "prefixes", "undo"]
+        [LEDGER, "history", "prefixes", "undo", typed::FILE]
             .iter()
             .any(|name| folder.join(name).symlink_metadata().is_ok())
     }
@@ -214,6 +219,11 @@ impl Store {
     /// The texts that edits have replaced.
     pub(crate) fn copies(&self) -> EditCopies {
         EditCopies::in_store(&self.folder, self.key())
+    }
+
+    /// The lines that were typed in conversations.
+    pub(crate) fn typed(&self) -> TypedLines {
+        TypedLines::in_store(&self.folder)
     }
 
     /// The history of the model.

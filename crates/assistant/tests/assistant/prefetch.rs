@@ -4,7 +4,8 @@ use std::path::Path;
 
 use refrain::{Engine, EngineOptions};
 use refrain_assistant::{
-    AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, SummarizeRequest, TaskError,
+    AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, StoredKind, SummarizeRequest,
+    TaskError, store_status,
 };
 
 use crate::support::{self, Place};
@@ -37,6 +38,33 @@ fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
         answer.text,
         plain.answer(request(question), JobOptions::default()).unwrap().run().unwrap().text
     );
+}
+
+#[test]
+fn a_store_above_its_budget_evicts_prompts_and_says_how_much() {
+    let place = Place::with_samples();
+    let assistant = place.with_store();
+    let passages = vec![Passage::new("Trip", "The trip to Aniarda begins on Saturday. ".repeat(12))];
+    let request = || AnswerRequest::new("When does the trip begin?").with_passages(passages.clone());
+    let answer = assistant.answer(request(), JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(assistant.evicted_bytes(), 0);
+    drop(assistant);
+    let bytes = || {
+        let status = store_status(&place.path("store"), None, []).unwrap();
+        let of = |kind| status.kinds.iter().find(|status| status.kind == kind).unwrap().bytes;
+        (of(StoredKind::Prefixes), of(StoredKind::Answers))
+    };
+    let (before, answers) = bytes();
+    assert!(before > 100_000 && answers > 0, "{before}");
+    // Less than one prompt takes.
+    let options = support::options().with_prefix_bytes_max(before / 2);
+    let smaller =
+        Assistant::builder(support::engine()).options(options).store(place.path("store")).build().unwrap();
+    assert!(smaller.evicted_bytes() >= before / 2, "{} of {before}", smaller.evicted_bytes());
+    let again = smaller.answer(request(), JobOptions::default()).unwrap().run().unwrap();
+    assert_eq!(again.text, answer.text);
+    drop(smaller);
+    assert!(bytes().0 <= before / 2 && bytes().1 >= answers, "answers stay");
 }
 
 /// The state of recurrent layers is kept where the question begins.

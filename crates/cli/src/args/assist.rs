@@ -21,7 +21,7 @@ pub(crate) struct TaskArgs {
 }
 
 /// The options of all of them.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct AssistArgs {
     /// The system turn: instructions before the request.
     #[arg(long, value_name = "TEXT")]
@@ -42,14 +42,15 @@ pub(crate) struct AssistArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AskArgs {
-    /// The question.
+    /// The question. A text on standard input is answered from, in place of the index.
     pub(crate) question: String,
     /// Only notes in this file or folder. May be repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "context")]
     pub(crate) within: Vec<PathBuf>,
-    /// Answer from these files and folders (.md, .txt), not from the index.
+    /// Answer from these files and folders alone.
     ///
-    /// May be repeated.
+    /// If the index reads all of them, it is compared with them and searched; otherwise .md and .txt files are read for this answer. May be
+    /// repeated.
     #[arg(long, value_name = "PATH", conflicts_with = "notes")]
     pub(crate) context: Vec<PathBuf>,
     /// The index of notes.
@@ -110,9 +111,10 @@ pub(crate) struct ReplyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
     /// The text, as a file; `-` reads standard input.
+    ///
+    /// May be left out with piped input: `pbpaste | refrain edit "Fix the typos."`
     pub(crate) file: PathBuf,
     /// What is to be changed.
-    #[arg(required_unless_present = "undo")]
     pub(crate) instruction: Option<String>,
     /// Show the changes while they are made, in place of the new text.
     #[arg(long, conflicts_with_all = ["json", "in_place"])]

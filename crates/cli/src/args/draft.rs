@@ -6,7 +6,7 @@ use clap::Args;
 use refrain::Drafting;
 use refrain_program::args::{DraftModelArg, PruningArg};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftArgs {
     /// Drafting: `auto`, `off` (plain decoding), or a draft model.

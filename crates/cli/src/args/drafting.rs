@@ -6,7 +6,7 @@ use refrain::drafting::{AcceptanceFloor, Calibration, DraftRows, EchoConfig, Pru
 use refrain::{Engine, SessionOptions};
 use refrain_program::args::{bytes, number, one_of, setting};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct DraftingArgs {
     /// Parts and policy of drafting, as KEY=VALUE,…. Never changes the output.

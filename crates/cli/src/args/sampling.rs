@@ -4,7 +4,7 @@ use clap::Args;
 use refrain::{DryOptions, Sampling, TokenId};
 use refrain_program::args::{number, setting};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Maximum number of output tokens [default: 512].

@@ -8,7 +8,7 @@ use refrain_program::args::KvArg;
 use super::draft::DraftArgs;
 use super::drafting::DraftingArgs;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Session")]
 pub(crate) struct SessionArgs {
     #[command(flatten)]

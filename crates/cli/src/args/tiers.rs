@@ -93,7 +93,7 @@ mod tests {
         command.build();
         let all = longs(&command);
         let n_commands = command.get_subcommands().count();
-        assert!(n_commands <= 13, "{n_commands} commands");
+        assert!(n_commands <= 14, "{n_commands} commands");
         assert!(all.len() <= 90, "{} options: {all:?}", all.len());
     }
 

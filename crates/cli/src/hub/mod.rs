@@ -25,7 +25,7 @@ pub(crate) use client::{Client, ClientOptions};
 pub(crate) use listing::{Listed, Listing, list};
 pub(crate) use name::ModelName;
 use name::{NameError, Repo};
-pub(crate) use store::{FileRecord, Lock, Pulled, Store};
+pub(crate) use store::{FileRecord, Lock, Pulled, Store, free_bytes};
 pub(crate) use token::Token;
 pub(crate) use transfer::{Event, has_hash, part_bytes, transfer};
 

@@ -94,6 +94,106 @@ fn a_question_is_answered_from_files() {
 }
 
 #[test]
+fn all_passages_that_were_shown_are_listed() {
+    let home = Home::new();
+    home.index();
+    let index = home.path("index");
+    let ran =
+        home.ran(&["ask", "Who repairs the car and the tap?", "--notes", arg(&index), "--max-tokens", "1"]);
+    for text in ["[1] ", "[2] ", "car.md Car repair", "kitchen.md Kitchen"] {
+        assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
+    }
+    ran.done();
+}
+
+#[test]
+fn a_question_is_answered_from_a_pipe() {
+    let home = Home::new();
+    let log =
+        "10:00 started\n10:01 The car needs a repair, and Qulittus Works takes care of it.\n10:02 ended\n";
+    let json = |more: &[&str], input: &str| -> Value {
+        let args = [&["ask", QUESTION, "--json"], more].concat();
+        serde_json::from_str(&home.ran_with(&args, input.as_bytes()).done()).unwrap()
+    };
+    let passages = json(&[], log)["passages"].clone();
+    assert_eq!(passages.as_array().unwrap().len(), 1);
+    assert_eq!(passages[0]["title"], "standard input");
+    assert_eq!(passages[0]["text"].as_str().unwrap().trim(), log.trim(), "whole, if it fits");
+    assert!(passages[0]["path"].is_null());
+    // A longer one is searched.
+    let long = format!("{}\n\n{log}", "The weather was fine that day.\n\n".repeat(600));
+    let found = json(&["--ctx", "1024", "--passages", "1"], &long)["passages"].clone();
+    assert!(found[0]["text"].as_str().unwrap().contains("Qulittus"), "{found}");
+    // Beside files.
+    let notes = home.path("notes");
+    let both = json(&["--context", arg(&notes)], "Qulittus Works is closed for the repair of the roof.");
+    assert!(both["passages"].as_array().unwrap().len() >= 2, "{both}");
+    home.index();
+    let index = home.path("index");
+    let args = ["ask", QUESTION, "--notes", arg(&index)];
+    let ran = home.ran_with(&args, log.as_bytes());
+    assert!(ran.stderr.contains("the index is not searched"), "{}", ran.stderr);
+    ran.done();
+    assert!(!home.ran_with(&args, b"").stderr.contains("not searched"));
+    let within = [&args[..], &["--within", arg(&notes)]].concat();
+    assert!(home.ran_with(&within, log.as_bytes()).refused(2).contains("--within"));
+}
+
+#[test]
+fn a_piped_text_is_edited_by_one_argument() {
+    let home = Home::new();
+    let piped = home.ran_with(&["edit", "Say bike."], b"The car is blue.\n").done();
+    assert_eq!(piped, home.ran_with(&["edit", "-", "Say bike."], b"The car is blue.\n").done());
+    let note = home.write("a.md", "The car is blue.\n");
+    for args in [&["edit", arg(&note)][..], &["edit", "-"], &["edit", "Say bike.", "--in-place"]] {
+        let message = home.ran_with(args, b"x").refused(2);
+        assert!(message.contains("instruction") || message.contains("--in-place"), "{message}");
+    }
+}
+
+#[test]
+fn files_that_the_index_reads_are_searched_in_it_after_a_look_at_them() {
+    let home = Home::new();
+    let ran = |args: &[&str]| {
+        let mut command = support::command(args);
+        command.env("HOME", home.folder.path()).env("XDG_DATA_HOME", home.path("data"));
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    };
+    let notes = home.path("notes");
+    let ask = |path: &Path| {
+        let args = ["ask", QUESTION, "--context", arg(path), "--json", "--threads", "1", "--max-tokens", "4"];
+        let ran = ran(&args);
+        let stderr = ran.stderr.clone();
+        (serde_json::from_str::<Value>(&ran.done()).unwrap(), stderr)
+    };
+    // Without an index, the files are read, and none is made.
+    ask(&notes);
+    assert!(!home.path("data/refrain/notes").exists());
+    ran(&["index", "add", arg(&notes)]).done();
+    home.write(
+        "mail.eml",
+        "From: ada@example.org\nSubject: Repair\n\nKlimtur Garage takes care of the repair of the car.\n",
+    );
+    let (json, stderr) = ask(&notes);
+    assert!(stderr.contains("1 files added"), "{stderr}");
+    let passages = json["passages"].as_array().unwrap();
+    assert!(passages.iter().any(|passage| passage["path"].as_str().unwrap().ends_with("mail.eml")), "{json}");
+    let (json, stderr) = ask(&notes.join("car.md"));
+    assert!(!stderr.contains("added"), "{stderr}");
+    assert!(json["passages"].as_array().unwrap().iter().all(|passage| passage["title"] == "Car repair"));
+    // What was forgotten, and what the index does not read, is read for this answer.
+    ran(&["index", "forget", arg(&notes.join("car.md"))]).done();
+    assert_eq!(ask(&notes.join("car.md")).0["passages"][0]["title"], "Car repair");
+    assert!(!ran(&["index", "search", "Qulittus"]).done().contains("Qulittus"));
+    let other = home.path("other.md");
+    std::fs::write(&other, "# Other\n\nThe repair of the car is done.\n").unwrap();
+    assert_eq!(ask(&other).0["passages"][0]["title"], "Other");
+    assert!(!ran(&["ask", QUESTION, "--max-tokens", "2"]).stderr.contains(" old"), "it is new");
+}
+
+#[test]
 fn a_named_model_is_asked_to_cite_the_notes_unless_told_not_to() {
     let home = Home::new();
     let notes = home.path("notes");

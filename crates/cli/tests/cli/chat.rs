@@ -29,8 +29,8 @@ fn turns_are_answered_and_the_conversation_is_kept() {
 #[test]
 fn the_same_answer_again_is_drafted_from_history() {
     let turn = "Tell me about Ada.\n";
-    let reports = reports(AT_ANY_COST, &format!("{turn}/reset\n{turn}"));
-    assert_eq!(reports[0]["text"], reports[1]["text"], "/reset forgets the conversation");
+    let reports = reports(AT_ANY_COST, &format!("{turn}/clear\n{turn}"));
+    assert_eq!(reports[0]["text"], reports[1]["text"], "/clear forgets the conversation");
     let steps = |report: &Value| report["stats"]["steps"].as_u64().unwrap();
     let history = |report: &Value| {
         let sources = report["stats"]["sources"].as_array().unwrap();
@@ -69,10 +69,60 @@ fn commands_are_obeyed() {
 }
 
 #[test]
+fn a_conversation_is_saved_and_goes_on_with_another_model_system_turn_and_notes() {
+    let place = tempfile::tempdir().unwrap();
+    let (talk, model) = (place.path().join("talk.json"), repository("fixtures/target.gguf"));
+    let notes = repository("fixtures/notes");
+    let (talk, model, notes) = (arg(&talk), arg(&model), arg(&notes));
+    let first = chat(&["--stats", "off"], &format!("/system Be brief.\n/clear\nHello\n/save {talk}\n"));
+    assert!(first.stderr.contains("saved in"), "{}", first.stderr);
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(talk).unwrap()).unwrap();
+    let roles = |saved: &Value| -> Vec<String> {
+        let turns = saved["turns"].as_array().unwrap().iter();
+        turns.map(|turn| turn["role"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(roles(&saved), ["system", "user", "assistant"]);
+    assert_eq!(saved["turns"][0]["text"], "Be brief.");
+
+    let turns = format!(
+        "/load {talk}\n/system\n/model {model}\n/notes {notes}\nHow much of the Preambon project is done?\n/notes off\n/save {talk}\n"
+    );
+    let ran = chat(&[], &turns);
+    for text in ["3 turns", "system: Be brief.", "the model is", "notes: none"] {
+        assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
+    }
+    ran.done();
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(talk).unwrap()).unwrap();
+    assert_eq!(roles(&saved), ["system", "user", "assistant", "user", "assistant"]);
+    let notes = saved["turns"][3]["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note.as_str().unwrap().ends_with("project-preambon.md")), "{saved}");
+}
+
+#[test]
+fn a_command_that_fails_leaves_the_conversation_as_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let letter = place.path().join("letter.txt");
+    std::fs::write(&letter, "Dear Ada").unwrap();
+    let nowhere = place.path().join("nowhere");
+    let (letter, nowhere) = (arg(&letter), arg(&nowhere));
+    let turns = format!(
+        "/model {nowhere}\n/notes {nowhere}\n/load {letter}\n/save {letter}\n/save\n/sytem x\n/etc/hosts is what?\n"
+    );
+    let ran = chat(&["--stats", "off"], &turns);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("\nerror: ").count(), 4, "{}", ran.stderr);
+    for text in ["/save needs a FILE", "did you mean /system?"] {
+        assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
+    }
+    assert!(!ran.stdout.trim().is_empty(), "a path is a turn, and the first model answers");
+    assert_eq!(std::fs::read_to_string(letter).unwrap(), "Dear Ada");
+}
+
+#[test]
 fn a_named_model_is_sampled_and_greedy_on_request() {
     let model = repository("fixtures/target.gguf");
     let seeds = |args: &[&str]| -> Vec<Value> {
-        let reports = reports(&[&["--model", arg(&model)], args].concat(), "hello\n/reset\nhello\n");
+        let reports = reports(&[&["--model", arg(&model)], args].concat(), "hello\n/clear\nhello\n");
         reports.iter().map(|report| report["seed"].clone()).collect()
     };
     let drawn = seeds(&[]);

@@ -32,6 +32,46 @@ fn usage_errors_end_with_2() {
 }
 
 #[test]
+fn the_nearest_command_and_option_are_suggested() {
+    let cases: [(&[&str], &str); 3] = [
+        (&["sumarize", "a.md"], "'summarize'"),
+        (&["index", "serch", "roof"], "'search'"),
+        (&["run", "--max-token", "5", "hi"], "'--max-tokens'"),
+    ];
+    for (args, word) in cases {
+        let message = refrain(args).refused(USAGE);
+        assert!(message.contains("similar") && message.contains(word), "{args:?}: {message}");
+    }
+    assert!(!refrain(&["zzz"]).refused(USAGE).contains("similar"));
+}
+
+#[test]
+fn a_model_that_is_none_is_named_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let whole = fs::read(repository("fixtures/target.gguf")).unwrap();
+    fs::create_dir_all(path("one")).unwrap();
+    fs::create_dir_all(path("two")).unwrap();
+    fs::write(path("one/small.GGUF"), &whole).unwrap();
+    fs::write(path("two/b.gguf"), &whole).unwrap();
+    fs::write(path("two/a.gguf"), &whole).unwrap();
+    fs::write(path("empty.gguf"), b"").unwrap();
+    fs::write(path("head.gguf"), &whole[..30]).unwrap();
+    fs::write(path("body.gguf"), &whole[..whole.len() / 2]).unwrap();
+    let cases: [(&str, &[&str]); 5] = [
+        ("one", &["is a folder", "small.GGUF"]),
+        ("two", &["2 GGUF files", "a.gguf"]),
+        ("empty.gguf", &["is empty", "0 bytes"]),
+        ("head.gguf", &["is cut off"]),
+        ("body.gguf", &["is cut off"]),
+    ];
+    for (name, words) in cases {
+        let message = refrain(&["run", "--model", arg(&path(name)), "hi"]).refused(INPUT);
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
+    }
+}
+
+#[test]
 fn input_errors_end_with_3() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);

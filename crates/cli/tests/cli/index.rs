@@ -106,6 +106,20 @@ fn mistakes_end_with_a_line_and_a_code() {
 }
 
 #[test]
+fn a_missing_path_does_not_stop_the_others() {
+    let place = Place::new();
+    let (notes, picture) = (place.notes(), place.notes().with_file_name("picture.png"));
+    fs::write(&picture, [0x89, b'P', b'N', b'G']).unwrap();
+    let ran = place.run(&["add", "/no/such/file.md", arg(&notes), arg(&picture)]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), ""), "{}", ran.stderr);
+    for text in ["error: `/no/such/file.md` does not exist", "picture.png", "2 files added"] {
+        assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
+    }
+    assert_eq!(place.status()["roots"].as_array().unwrap().len(), 1);
+    assert_eq!(place.run(&["add", "/no/such/a.md", "/no/such/b.md"]).code, Some(3));
+}
+
+#[test]
 fn a_skipped_file_is_named() {
     let place = Place::new();
     fs::write(place.notes().join("binary.md"), [0_u8, 159]).unwrap();

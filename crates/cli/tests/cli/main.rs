@@ -32,6 +32,7 @@ mod score;
 mod screen;
 mod serve;
 mod special_files;
+mod store;
 mod streaming;
 #[path = "../support/mod.rs"]
 mod support;

@@ -50,6 +50,32 @@ fn the_request_comes_from_argument_or_standard_input() {
 }
 
 #[test]
+fn a_piped_text_stands_before_the_request() {
+    let text = fs::read(note()).unwrap();
+    let request = ["run", QUESTION, "--stats", "json", "--max-tokens", "12"];
+    let report = |ran: crate::support::Ran| -> Value {
+        let stdout = ran.done();
+        serde_json::from_str(stdout.trim_end().rsplit_once('\n').unwrap().1).unwrap()
+    };
+    let with = report(refrain_with(&request, &text));
+    let passages = with["passages"].as_array().unwrap();
+    assert!(passages.len() == 1 && passages[0]["title"] == "standard input", "{with}");
+    for nothing in [&b""[..], b" \n\n"] {
+        assert!(report(refrain_with(&request, nothing))["passages"].as_array().unwrap().is_empty());
+    }
+    let too_long = refrain_with(&request, &vec![b'x'; (4 << 20) + 1]).refused(3);
+    assert!(too_long.contains("standard input") && too_long.contains("4194304"), "{too_long}");
+    assert!(refrain_with(&request, b"\xff\xfe").refused(3).contains("UTF-8"));
+    assert!(refrain_with(&["run", "--raw", "Go on"], b"text").refused(2).contains("two"));
+    // A folder can be opened, and not read.
+    let mut of_folder = command(&request);
+    of_folder.stdin(fs::File::open(".").unwrap());
+    let output = of_folder.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(3) && stderr.contains("standard input"), "{stderr}");
+}
+
+#[test]
 fn a_pipe_gets_plain_text_and_a_terminal_colours() {
     // As the task asks it, which the model has learnt.
     let text = fs::read_to_string(note()).unwrap().replacen("\n\n", "\n", 1);

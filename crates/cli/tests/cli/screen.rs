@@ -204,6 +204,72 @@ fn a_conversation() {
     }
 }
 
+#[test]
+fn a_paste_is_one_turn_and_lines_come_back() {
+    let home = Home::new();
+    let (store, talk) = (home.path("store"), home.path("talk.json"));
+    let args = ["chat", "--threads", "1", "--store", arg(&store), "--stats", "off", "--max-tokens", "4"];
+    let save = format!("/save {}", arg(&talk));
+    let script = [
+        // The bell in it does not reach the terminal.
+        ("\n>$", Then::Type("\u{1b}[200~Hello\nWho repairs\u{7} the car?\u{1b}[201~")),
+        ("the car?$", Then::Type("\r")),
+        ("\n>$", Then::Type("one \\\r")),
+        ("one \\$", Then::Type("two")),
+        ("two$", Then::Type("\r")),
+        ("\n>$", Then::Type(&save)),
+        ("talk.json$", Then::Type("\r")),
+        ("\n>$", Then::Type("/exit\r")),
+    ];
+    let shown = on_terminal(home.command(&args), 200, &script);
+    assert_eq!(shown.code, Some(0), "{}", shown.text);
+    assert!(!shown.sent.contains('\u{7}'), "{}", shown.sent);
+    let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&talk).unwrap()).unwrap();
+    let of_user = saved["turns"].as_array().unwrap().iter().filter(|turn| turn["role"] == "user");
+    let texts: Vec<&str> = of_user.map(|turn| turn["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["Hello\nWho repairs\u{7} the car?", "one \ntwo"]);
+
+    use std::os::unix::fs::PermissionsExt;
+    let typed = store.join("typed");
+    assert_eq!(std::fs::metadata(&typed).unwrap().permissions().mode() & 0o777, 0o600);
+    let up = "\u{1b}[A";
+    let script = [
+        ("\n>$", Then::Type(up)),
+        (&*save, Then::Type(up)),
+        ("two$", Then::Type("\u{3}")),
+        // At the prompt: before it, the terminal acts on keys.
+        ("ends the program\n>$", Then::Type("\u{4}")),
+    ];
+    let shown = on_terminal(home.command(&args), 200, &script);
+    assert_eq!(shown.code, Some(0), "{}", shown.text);
+    support::refrain(&["forget", "--all", "--store", arg(&store)]).done();
+    assert!(!typed.exists());
+
+    // Nothing is kept without a store, and two Ctrl-C end the program.
+    let args = ["chat", "--threads", "1", "--store", "none"];
+    let script = [
+        ("\n>$", Then::Type("/help\r")),
+        ("as Ctrl-D\n>$", Then::Type("\u{3}")),
+        ("ends the program\n>$", Then::Type("\u{3}")),
+    ];
+    assert_eq!(on_terminal(home.command(&args), 200, &script).code, Some(130));
+    assert!(!typed.exists());
+}
+
+#[test]
+fn a_terminal_that_cannot_edit_lines_reads_them() {
+    let home = Home::new();
+    let args = ["chat", "--threads", "1", "--store", "none", "--stats", "off", "--max-tokens", "4"];
+    let mut command = home.command(&args);
+    command.env("TERM", "dumb");
+    let shown = on_terminal(
+        command,
+        80,
+        &[("\n>$", Then::Type("/system\n")), ("no system turn", Then::Type("/exit\n"))],
+    );
+    assert!(shown.code == Some(0) && !shown.sent.contains("\u{1b}[?2004h"), "{}", shown.sent);
+}
+
 /// A hub that sends the model slowly under any name.
 fn slow_hub(name: &'static str) -> Hub {
     let bytes = std::fs::read(model()).unwrap();

@@ -11,7 +11,7 @@ use super::size::bytes;
 use super::streaming::StreamingArgs;
 
 /// A model, and how it is run.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// The model; without it, the demonstration inside this program.
@@ -25,7 +25,7 @@ pub struct ModelArgs {
 }
 
 /// How a model is loaded and computed.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ComputeArgs {
     /// Quantisation of float matrices while loading.
     ///

@@ -6,7 +6,7 @@ use refrain::streaming::{Pinned, StreamOptions};
 use super::size::bytes;
 
 /// The layers that stay in memory.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct StreamingArgs {
     /// Stream a packed model from flash within a budget, such as 1GiB.

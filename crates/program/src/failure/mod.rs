@@ -119,7 +119,10 @@ pub fn usage(error: &clap::Error) -> Failure {
             let rendered = error.to_string();
             let problem = rendered.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
             let name = program();
-            Failure::usage(problem, &format!("see `{name} --help` and `{name} COMMAND --help`"))
+            let mut tips = rendered.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+            let tip =
+                tips.find(|tip| tip.contains("similar")).map(|tip| format!("{tip}; ")).unwrap_or_default();
+            Failure::usage(problem, &format!("{tip}see `{name} --help` and `{name} COMMAND --help`"))
         }
     }
 }
