@@ -14,8 +14,7 @@ use crate::support::{Place, engine, options, plain, plain_answer};
 const QUESTION: &str = "Who comes along on the trip to Aniarda?";
 
 fn message(passages: &[Passage], question: &str) -> String {
-    let passages: Vec<_> =
-        passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let passages: Vec<_> = passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     Task::Answer.user_message(&passages, question)
 }
 

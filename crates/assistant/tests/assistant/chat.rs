@@ -16,8 +16,7 @@ fn every_turn_is_that_of_plain_decoding() {
     let conversation = assistant.conversation();
     let first = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
     let first = conversation.say(first, JobOptions::default()).unwrap().run().unwrap();
-    let shown: Vec<_> =
-        first.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let shown: Vec<_> = first.passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     let message = Task::Answer.user_message(&shown, "Who comes along on the trip to Aniarda?");
     assert_eq!(first.text, plain(&[(Role::User, &message)], AssistantOptions::default().sampling));
 
@@ -53,7 +52,7 @@ fn a_stopped_turn_leaves_the_conversation_as_before() {
     let conversation = assistant.conversation();
     // A long answer.
     let text = "The Thuntigrad trip includes a stay at Hotel Prisinet and has a stop in Usta. The Epville trip costs 820 euros.";
-    let trips = Task::Summarize.user_message(&[PromptPassage { title: "Trips", text }], "");
+    let trips = Task::Summarize.user_message(&[PromptPassage::new("Trips", text)], "");
     for n_events in 0..4 {
         let mut job = conversation.say(ChatRequest::new(&*trips), JobOptions::default()).unwrap();
         job.by_ref().take(n_events).for_each(|event| drop(event.unwrap()));

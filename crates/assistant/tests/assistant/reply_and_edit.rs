@@ -19,8 +19,7 @@ fn a_reply_is_that_of_plain_decoding() {
     let assistant = place.assistant();
     let request = ReplyRequest::new("Mail from Baidris", MAIL).with_n_passages(2_usize);
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
-    let shown: Vec<_> =
-        reply.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let shown: Vec<_> = reply.passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     assert_eq!((shown.len(), shown[0].title), (2, "Mail from Baidris"));
     assert_eq!(reply.text, plain_answer(&Task::Reply.user_message(&shown, "")));
     assert!(reply.text.contains("Qulittus Works"), "{}", reply.text);
@@ -37,7 +36,7 @@ fn tone_and_length_are_part_of_the_request() {
         .with_length(Length::Short);
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
     let shown = [("Mail", MAIL), ("Mail before", "Hi Baidris, the car is broken.")]
-        .map(|(title, text)| PromptPassage { title, text });
+        .map(|(title, text)| PromptPassage::new(title, text));
     let wish = "Say no. Tone: friendly. Length: one or two sentences.";
     assert_eq!(reply.text, plain_answer(&Task::Reply.user_message(&shown, wish)));
     let empty = assistant.reply(ReplyRequest::new("Mail", " "), JobOptions::default());

@@ -6,7 +6,7 @@ use refrain_assistant::{JobEvent, JobOptions, LeftOutReason, SummarizeRequest, T
 use crate::support::{Place, options, plain_answer};
 
 fn message(passages: &[(&str, &str)], request: &str) -> String {
-    let passages: Vec<_> = passages.iter().map(|&(title, text)| PromptPassage { title, text }).collect();
+    let passages: Vec<_> = passages.iter().map(|&(title, text)| PromptPassage::new(title, text)).collect();
     Task::Summarize.user_message(&passages, request)
 }
 

@@ -36,8 +36,8 @@ fn recorded_goals_give_the_commands_of_plain_decoding() {
     let (mut n_rows, mut n_legal, mut n_right) = (0, 0, 0);
     for (screen, goal, last, command) in rows() {
         let shown = screen.to_string();
-        let mut passages = vec![PromptPassage { title: screen.title(), text: &shown }];
-        passages.extend(last.as_deref().map(|text| PromptPassage { title: "Last action", text }));
+        let mut passages = vec![PromptPassage::new(screen.title(), &shown)];
+        passages.extend(last.as_deref().map(|text| PromptPassage::new("Last action", text)));
         let unconstrained = plain_answer(&Task::Ui.user_message(&passages, &goal));
         let request = UiRequest::new(screen.clone(), goal).with_last_command(last.clone());
         let chosen = assistant.ui_command(request, JobOptions::default()).unwrap().run().unwrap();
