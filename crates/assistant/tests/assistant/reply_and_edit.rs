@@ -17,7 +17,8 @@ fn a_reply_is_that_of_plain_decoding() {
     place.write("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car. The repair is planned for 18 August.\n");
     place.update();
     let assistant = place.assistant();
-    let request = ReplyRequest::new("Mail from Baidris", MAIL).with_n_passages(2_usize);
+    let mut request = ReplyRequest::new("Mail from Baidris", MAIL);
+    request.n_passages = 2;
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
     let shown: Vec<_> = reply.passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     assert_eq!((shown.len(), shown[0].title), (2, "Mail from Baidris"));
@@ -29,11 +30,11 @@ fn a_reply_is_that_of_plain_decoding() {
 #[test]
 fn tone_and_length_are_part_of_the_request() {
     let assistant = Assistant::builder(engine()).options(options()).build().unwrap();
-    let request = ReplyRequest::new("Mail", MAIL)
-        .with_earlier(vec![Passage::new("Mail before", "Hi Baidris, the car is broken.")])
-        .with_request("Say no.")
-        .with_tone("friendly".to_owned())
-        .with_length(Length::Short);
+    let mut request = ReplyRequest::new("Mail", MAIL);
+    request.earlier = vec![Passage::new("Mail before", "Hi Baidris, the car is broken.")];
+    request.request = "Say no.".to_owned();
+    request.tone = Some("friendly".to_owned());
+    request.length = Some(Length::Short);
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
     let shown = [("Mail", MAIL), ("Mail before", "Hi Baidris, the car is broken.")]
         .map(|(title, text)| PromptPassage::new(title, text));
