@@ -116,7 +116,7 @@ fn answer(
     drafting: Drafting,
 ) -> Result<(String, Stats), Box<dyn std::error::Error>> {
     let passages: Vec<PromptPassage<'_>> =
-        request.passages.iter().map(|note| PromptPassage { title: &note.title, text: &note.text }).collect();
+        request.passages.iter().map(|note| PromptPassage::new(&note.title, &note.text)).collect();
     let mut session =
         engine.session(SessionOptions { drafting, history: false, ..SessionOptions::default() })?;
     session.append_turn(Role::User, request.task.user_message(&passages, request.text))?;

@@ -21,8 +21,9 @@ fn main() -> Result<(), Error> {
     let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf");
     let path = std::env::var("REFRAIN_PRICES_MODEL").unwrap_or_else(|_| fixture.to_owned());
     let isa = std::env::var("REFRAIN_PRICES_ISA").ok();
-    let isa =
-        isa.map(|name| IsaKind::ALL.into_iter().find(|isa| isa.name() == name).ok_or(name)).transpose()?;
+    let isa = isa
+        .map(|name| IsaKind::ALL.iter().copied().find(|isa| isa.name() == name).ok_or(name))
+        .transpose()?;
     let checkpoint = Checkpoint::open(&path)?;
     let load = |measure_time: Option<Duration>| -> Result<(Engine, f64), Error> {
         let options = EngineOptions { isa, measure_time, ..EngineOptions::default() };

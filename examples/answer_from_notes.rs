@@ -13,14 +13,11 @@ use refrain::{
 };
 
 const NOTES: [PromptPassage<'_>; 2] = [
-    PromptPassage {
-        title: "Trip to Bergholm",
-        text: "The hotel for the trip to Bergholm is the Marlund and the booking code of the trip is KX-4471.",
-    },
-    PromptPassage {
-        title: "Nadia Verlinck",
-        text: "Nadia Verlinck works for Hestia Foods and lives in Tromvik.",
-    },
+    PromptPassage::new(
+        "Trip to Bergholm",
+        "The hotel for the trip to Bergholm is the Marlund and the booking code of the trip is KX-4471.",
+    ),
+    PromptPassage::new("Nadia Verlinck", "Nadia Verlinck works for Hestia Foods and lives in Tromvik."),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

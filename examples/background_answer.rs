@@ -52,10 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
     let engine = Engine::open(model, EngineOptions::default())?;
     let mut session = engine.session(SessionOptions::default())?;
-    let note = PromptPassage {
-        title: "Trip to Aniarda",
-        text: "Nadia and Tomas come along. The train leaves at 08:15.",
-    };
+    let note =
+        PromptPassage::new("Trip to Aniarda", "Nadia and Tomas come along. The train leaves at 08:15.");
     session.append_turn(Role::User, Task::Answer.user_message(&[note], "Who comes along?"))?;
 
     let answer = Answer::start(session, 40)?;

@@ -16,11 +16,11 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{Engine, EngineOptions, Event, GenerateOptions, PromptPassage, Role, SessionOptions, Task};
 
-const NOTE: PromptPassage<'_> = PromptPassage {
-    title: "Orvane project",
-    text: "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
+const NOTE: PromptPassage<'_> = PromptPassage::new(
+    "Orvane project",
+    "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
            48,000 euros. A late delivery is holding up project Orvane. Next we have to call the supplier.",
-};
+);
 
 /// Memory budget of the process, small enough that even this small target is streamed. An app asks the system for its
 /// limit.

@@ -210,7 +210,7 @@ fn text(
     let mut options = SessionOptions::default();
     (options.drafting, options.history) = (drafting, false);
     let mut session = engine.session(options)?;
-    session.append_turn(Role::User, task.user_message(&[PromptPassage { title, text: note }], question))?;
+    session.append_turn(Role::User, task.user_message(&[PromptPassage::new(title, note)], question))?;
     let mut text = String::new();
     let mut options = GenerateOptions::default();
     options.max_tokens = 80;
@@ -224,7 +224,8 @@ fn text(
 /// One product of 16 outputs, on this thread.
 fn product(ty: &str, n_rows: usize, n_cols: usize, isa: &str) -> Result<(), Box<dyn Error>> {
     let ty = BlockType::ALL.into_iter().find(|known| known.name() == ty).ok_or("no such type")?;
-    let isa = IsaKind::ALL.into_iter().find(|known| known.name() == isa).ok_or("no such instruction set")?;
+    let isa =
+        IsaKind::ALL.iter().copied().find(|known| known.name() == isa).ok_or("no such instruction set")?;
     let k = Kernels::with_isa(isa).ok_or("this machine lacks the instruction set")?;
     let pool = Pool::try_new(1)?;
     let w = random(ty, 16, n_cols)?;

@@ -11,11 +11,11 @@ use std::path::Path;
 
 use refrain::{Engine, EngineOptions, GenerateOptions, PromptPassage, Role, SessionOptions, Task};
 
-const NOTE: PromptPassage<'_> = PromptPassage {
-    title: "Orvane project",
-    text: "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
+const NOTE: PromptPassage<'_> = PromptPassage::new(
+    "Orvane project",
+    "The lead of the Orvane project is Petra Holvik. The project is due on 30 September and has a budget of \
            48,000 euros. A late delivery is holding up project Orvane. Next we have to call the supplier.",
-};
+);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let model = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/target.gguf"));

@@ -93,7 +93,7 @@ pub mod device {
     pub use crate::energy::{EnergyMeter, EnergyStats};
     pub use crate::engine::{Device, MemoryPressure, PowerState, ThermalState};
     pub use crate::kernels::{IsaKind, KernelsNotice};
-    pub use crate::profile::{MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
+    pub use crate::profile::{MachineProfile, ProfileOptions, ThreadEnergy};
 }
 
 /// Models larger than memory, and models computed in static graphs.
@@ -109,7 +109,6 @@ pub mod checkpoint {
     pub use crate::model::GenerationDefaults;
     pub use crate::model::checkpoint::Checkpoint;
     pub use crate::model::config::ModelConfig;
-    pub use crate::model::packed::ModelIdentity;
     pub use crate::model::weights::PackedAccess;
 }
 

@@ -22,6 +22,7 @@ pub enum Task {
 
 /// A piece of context in a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PromptPassage<'a> {
     /// Title of the note; may be empty.
     pub title: &'a str,
@@ -29,9 +30,16 @@ pub struct PromptPassage<'a> {
     pub text: &'a str,
 }
 
+impl<'a> PromptPassage<'a> {
+    /// A text with its title, which may be empty.
+    pub const fn new(title: &'a str, text: &'a str) -> Self {
+        Self { title, text }
+    }
+}
+
 impl Task {
     /// All tasks, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Summarize, Self::Answer, Self::Ui, Self::Reply];
+    pub const ALL: &[Self] = &[Self::Summarize, Self::Answer, Self::Ui, Self::Reply];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -94,10 +102,8 @@ mod tests {
 
     #[test]
     fn the_request_comes_last_and_empty_parts_leave_no_trace() {
-        let passages = [
-            PromptPassage { title: "Kitchen", text: "The tap drips.\n" },
-            PromptPassage { title: "", text: "No title here." },
-        ];
+        let passages =
+            [PromptPassage::new("Kitchen", "The tap drips.\n"), PromptPassage::new("", "No title here.")];
         assert_eq!(
             Task::Answer.user_message(&passages, " What drips? "),
             "Answer the question from the notes.\n\n# Kitchen\nThe tap drips.\n\nNo title here.\n\nQuestion: What drips?"

@@ -33,7 +33,11 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let (vocabulary, vocab_size) = vocabulary();
     let grammar = match kind % 4 {
-        0 => Grammar::json_schema(vocabulary, text, JsonOptions::default().with_whitespace(choice % 2 == 1)),
+        0 => {
+            let mut options = JsonOptions::default();
+            options.whitespace = choice % 2 == 1;
+            Grammar::json_schema(vocabulary, text, options)
+        }
         1 => Grammar::lark(vocabulary, &format!("start: \"<\" %json {text} \">\"\n")),
         2 => Grammar::lark(vocabulary, text),
         _ => Grammar::regex(vocabulary, text),

@@ -13,7 +13,7 @@ use crate::engine::shared::Shared;
 use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::{IsaKind, KernelsNotice, KvType};
-use crate::profile::{self, MachineProfile, ProfileMismatch, ProfileOptions, ThreadEnergy};
+use crate::profile::{self, MachineProfile, ProfileOptions, ThreadEnergy};
 
 /// The device of an [`Engine`](crate::Engine). The app reports heat, memory pressure and power; the engine measures step costs and energy. Nothing
 /// here changes the output.
@@ -113,10 +113,11 @@ impl<'a> Device<'a> {
         self.shared.profile.as_ref()
     }
 
-    /// Why sessions with this type of KV cache ignore the profile that the options gave; `None` if they use it or none was given.
-    pub fn profile_mismatch(&self, kv_type: KvType) -> Option<ProfileMismatch> {
+    /// Why sessions with this type of KV cache ignore the profile that the options gave; `None` if they use it or none was given. The
+    /// kind is [`Mismatch`](crate::ErrorKind::Mismatch), the field differs.
+    pub fn profile_mismatch(&self, kv_type: KvType) -> Option<LoadError> {
         let kv_mismatch = self.profile().and_then(|profile| profile.key().kv_mismatch(kv_type));
-        kv_mismatch.or_else(|| self.shared.profile_mismatch.clone())
+        kv_mismatch.or_else(|| self.shared.profile_mismatch.clone()).map(LoadError::from)
     }
 
     /// Measures step costs on this machine; `progress` is called with (entries done, entries to do). Takes

@@ -240,6 +240,9 @@ pub enum GenerateProblem {
     /// The generation has already yielded its last event.
     #[error("the generation has ended")]
     Ended,
+    /// The thread of a stream of events could not be started.
+    #[error("the thread of the stream could not be started: {0}")]
+    Worker(#[source] std::io::Error),
 }
 
 impl Fault for EngineProblem {
@@ -299,6 +302,7 @@ impl Fault for GenerateProblem {
             Self::StopLength { given, max } => invalid.field("stop").over(*given, *max),
             Self::Processor(_) => Facts::new(ErrorKind::Processor),
             Self::Ended => Facts::new(ErrorKind::WrongState),
+            Self::Worker(source) => Facts::io(source.kind()),
         }
     }
 }

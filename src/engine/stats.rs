@@ -71,10 +71,6 @@ pub struct StreamingStats {
     pub decode: Flow,
     /// Flash bytes read per output token.
     pub bytes_per_token: f64,
-    /// Bytes per second while a read was in progress, during decoding.
-    pub bandwidth: f64,
-    /// Share of the read time that overlapped computation during decoding, 0 to 1.
-    pub overlap: f64,
 }
 
 impl StreamingStats {
@@ -88,8 +84,6 @@ impl StreamingStats {
             prefill: prefilled.since(&start),
             decode,
             bytes_per_token: decode.read_bytes as f64 / n_tokens.max(1) as f64,
-            bandwidth: decode.bandwidth(),
-            overlap: decode.overlap(),
         }
     }
 }

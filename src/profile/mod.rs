@@ -40,7 +40,7 @@ pub(crate) mod kv_type_name {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<KvType, D::Error> {
         let name = String::deserialize(deserializer)?;
-        let found = KvType::ALL.into_iter().find(|kv_type| kv_type.name() == name);
+        let found = KvType::ALL.iter().copied().find(|kv_type| kv_type.name() == name);
         found.ok_or_else(|| D::Error::unknown_variant(&name, &["f16", "f32", "q8_0", "q4_0"]))
     }
 }
@@ -102,7 +102,6 @@ fn is_zero(n: &usize) -> bool {
 /// is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("it was measured with {field} {measured}, here it is {here}")]
-#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ProfileMismatch {
     /// Name of the differing field.
     pub field: &'static str,
@@ -218,6 +217,12 @@ impl Fault for ProfileError {
             Self::KvCache(error) => error.facts(),
             Self::Forward(error) => error.facts(),
         }
+    }
+}
+
+impl Fault for ProfileMismatch {
+    fn facts(&self) -> Facts<'_> {
+        Facts::new(ErrorKind::Mismatch).field(self.field)
     }
 }
 

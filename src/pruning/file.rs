@@ -20,8 +20,7 @@ use half::f16;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::error::PredictorError;
-use super::predictor::{Predictor, PredictorParts, SHADOW_POOL_MAX};
-use crate::error::LoadError;
+use super::parts::{PredictorParts, SHADOW_POOL_MAX};
 use crate::model::packed::ModelIdentity;
 use refrain_files::open_regular;
 use refrain_files::replace::{Manner, replace_file};
@@ -43,79 +42,64 @@ const VOCAB_SIZE_MAX: u64 = 1 << 22;
 /// Maximum rank; with a higher rank the predictor would not be small compared with the model.
 const RANK_MAX: u64 = 1024;
 
-impl Predictor {
-    /// Reads a predictor file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or is not a predictor.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, LoadError> {
-        let path = path.as_ref();
-        let name = path.display().to_string();
-        let io = |source| PredictorError::Io { file: path.display().to_string(), source };
-        let mut file = open_regular(path).map_err(io)?;
-        let len = file.metadata().map_err(io)?.len();
-        let mut bytes = Vec::new();
-        (&mut file).take(HEADER_LEN as u64).read_to_end(&mut bytes).map_err(io)?;
-        let header = Header::parse(&bytes, len, &name)?;
-        file.take(header.file_len() - HEADER_LEN as u64).read_to_end(&mut bytes).map_err(io)?;
-        Self::from_bytes(&bytes, &name)
-    }
+/// Reads the parts in a predictor file. They are not [checked](check).
+pub(super) fn read(path: &Path) -> Result<PredictorParts, PredictorError> {
+    let name = path.display().to_string();
+    let io = |source| PredictorError::Io { file: path.display().to_string(), source };
+    let mut file = open_regular(path).map_err(io)?;
+    let len = file.metadata().map_err(io)?.len();
+    let mut bytes = Vec::new();
+    (&mut file).take(HEADER_LEN as u64).read_to_end(&mut bytes).map_err(io)?;
+    let header = Header::parse(&bytes, len, &name)?;
+    file.take(header.file_len() - HEADER_LEN as u64).read_to_end(&mut bytes).map_err(io)?;
+    parse(&bytes, &name)
+}
 
-    /// Reads a predictor from memory; `name` is used in error messages.
-    ///
-    /// # Errors
-    /// The bytes are not a predictor.
-    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, LoadError> {
-        let header = Header::parse(bytes, bytes.len() as u64, name)?;
-        let (stated, computed) = (u64_at(bytes, CHECKSUM.start), checksum(bytes));
-        if stated != computed {
-            return Err(PredictorError::Checksum { file: name.to_owned(), stated, computed }.into());
-        }
-        let Header { model, layer_idx, hidden_dim, rank, vocab_size, n_pool } = header;
-        let (down, rest) = bytes[HEADER_LEN..].split_at(4 * rank * hidden_dim);
-        let (up, pool) = rest.split_at(2 * vocab_size * rank);
-        debug_assert_eq!(pool.len(), 4 * n_pool);
-        let parts = PredictorParts {
-            model,
-            layer_idx,
-            hidden_dim,
-            rank,
-            vocab_size,
-            down: down.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-            up: up.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect(),
-            shadow_pool: pool.as_chunks().0.iter().map(|bytes| TokenId(u32::from_le_bytes(*bytes))).collect(),
-        };
-        Ok(Self::named(parts, name)?)
+/// The parts in the bytes of a predictor file. They are not [checked](check).
+pub(super) fn parse(bytes: &[u8], name: &str) -> Result<PredictorParts, PredictorError> {
+    let header = Header::parse(bytes, bytes.len() as u64, name)?;
+    let (stated, computed) = (u64_at(bytes, CHECKSUM.start), checksum(bytes));
+    if stated != computed {
+        return Err(PredictorError::Checksum { file: name.to_owned(), stated, computed });
     }
+    let Header { model, layer_idx, hidden_dim, rank, vocab_size, n_pool } = header;
+    let (down, rest) = bytes[HEADER_LEN..].split_at(4 * rank * hidden_dim);
+    let (up, pool) = rest.split_at(2 * vocab_size * rank);
+    debug_assert_eq!(pool.len(), 4 * n_pool);
+    Ok(PredictorParts {
+        model,
+        layer_idx,
+        hidden_dim,
+        rank,
+        vocab_size,
+        down: down.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        up: up.as_chunks().0.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect(),
+        shadow_pool: pool.as_chunks().0.iter().map(|bytes| TokenId(u32::from_le_bytes(*bytes))).collect(),
+    })
+}
 
-    /// The file's bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let parts = self.parts();
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(FORMAT_VERSION.to_le_bytes());
-        bytes.extend((parts.layer_idx as u32).to_le_bytes());
-        bytes.extend(parts.model.to_bits().to_le_bytes());
-        for number in [parts.hidden_dim, parts.rank, parts.vocab_size, parts.shadow_pool.len()] {
-            bytes.extend((number as u32).to_le_bytes());
-        }
-        bytes.extend([0; CHECKSUM.end - CHECKSUM.start]);
-        bytes.extend(parts.down.iter().flat_map(|value| value.to_le_bytes()));
-        bytes.extend(parts.up.iter().flat_map(|value| value.to_le_bytes()));
-        bytes.extend(parts.shadow_pool.iter().flat_map(|token| token.0.to_le_bytes()));
-        let checksum = checksum(&bytes);
-        bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
-        bytes
+/// The file's bytes.
+pub(super) fn to_bytes(parts: &PredictorParts) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(FORMAT_VERSION.to_le_bytes());
+    bytes.extend((parts.layer_idx as u32).to_le_bytes());
+    bytes.extend(parts.model.to_bits().to_le_bytes());
+    for number in [parts.hidden_dim, parts.rank, parts.vocab_size, parts.shadow_pool.len()] {
+        bytes.extend((number as u32).to_le_bytes());
     }
+    bytes.extend([0; CHECKSUM.end - CHECKSUM.start]);
+    bytes.extend(parts.down.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(parts.up.iter().flat_map(|value| value.to_le_bytes()));
+    bytes.extend(parts.shadow_pool.iter().flat_map(|token| token.0.to_le_bytes()));
+    let checksum = checksum(&bytes);
+    bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
 
-    /// Writes the file atomically; an existing file is replaced.
-    ///
-    /// # Errors
-    /// The file cannot be written; an existing file is unchanged.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
-        let path = path.as_ref();
-        let io = |source| PredictorError::Io { file: path.display().to_string(), source };
-        Ok(replace_file(path, Manner::Shared, |file| file.write_all(&self.to_bytes()).map_err(io))?)
-    }
+/// Replaces the file.
+pub(super) fn write(parts: &PredictorParts, path: &Path) -> Result<(), PredictorError> {
+    let io = |source| PredictorError::Io { file: path.display().to_string(), source };
+    replace_file(path, Manner::Shared, |file| file.write_all(&to_bytes(parts)).map_err(io))
 }
 
 /// The checked numbers before the weights.

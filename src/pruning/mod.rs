@@ -22,6 +22,7 @@
 mod error;
 mod file;
 mod keep;
+mod parts;
 mod predictor;
 mod pruner;
 #[cfg(test)]
@@ -35,8 +36,9 @@ pub use half::f16;
 pub use error::{PredictorError, PredictorField};
 pub use file::{FORMAT_VERSION, MAGIC};
 pub use keep::{KeepRules, select};
+pub use parts::{PredictorParts, SHADOW_POOL_MAX};
 pub(crate) use predictor::ExitHead;
-pub use predictor::{Predictor, PredictorParts, PredictorScratch, SHADOW_POOL_MAX};
+pub use predictor::{Predictor, PredictorScratch};
 pub(crate) use pruner::{Pruned, Pruner};
 
 /// How drafts are pruned. No value changes the output.

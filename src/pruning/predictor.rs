@@ -9,44 +9,22 @@
 //! twenty-fourth of it at the shape of a 1.5 B model. Only the rows of the relevant tokens are read: the
 //! draft tokens, and a pool of frequent tokens for the shadow candidates.
 
+use std::path::Path;
+
 use half::f16;
 
 use super::error::{PredictorError, PredictorField};
+use super::file;
+use super::parts::PredictorParts;
 use crate::error::LoadError;
 use crate::face::internals;
 use crate::kernels::{self, ActivationForm, Activations, BlockType, MatMul, PackError, PackedMatrix};
 use crate::model::Model;
-use crate::model::packed::ModelIdentity;
 use crate::model::transformer::Compute;
 use refrain_trees::TokenId;
 
-/// Maximum tokens of the shadow pool: scoring them for a row then takes a hundredth of a row's time in the
-/// smallest models.
-pub const SHADOW_POOL_MAX: usize = 4096;
-
 /// Added to the mean square of a hidden state, as in the norms of the models.
 const NORM_EPS: f32 = 1e-6;
-
-/// The parts of a predictor: see [`Predictor`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct PredictorParts {
-    /// The model that the predictor was trained for.
-    pub model: ModelIdentity,
-    /// The layer before which rows are scored, 1 or more.
-    pub layer_idx: usize,
-    /// Width of the residual stream.
-    pub hidden_dim: usize,
-    /// Rank of the map, at most `hidden_dim`.
-    pub rank: usize,
-    /// Entries of the vocabulary.
-    pub vocab_size: usize,
-    /// `[rank, hidden_dim]`
-    pub down: Vec<f32>,
-    /// `[vocab_size, rank]`
-    pub up: Vec<f16>,
-    /// Tokens of the shadow candidates, rising: the most frequent tokens of the training text.
-    pub shadow_pool: Vec<TokenId>,
-}
 
 /// A linear map from a middle layer's hidden state to scores of tokens: immutable, shared by sessions.
 pub struct Predictor {
@@ -83,9 +61,39 @@ impl Predictor {
         }
     }
 
-    pub(super) fn named(parts: PredictorParts, file: &str) -> Result<Self, PredictorError> {
-        super::file::check(&parts, file)?;
-        let memory = |source: PackError| PredictorError::Memory { file: file.to_owned(), source };
+    /// Reads a predictor file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a predictor.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        Ok(Self::named(file::read(path)?, &path.display().to_string())?)
+    }
+
+    /// Reads a predictor from memory; `name` is used in error messages.
+    ///
+    /// # Errors
+    /// The bytes are not a predictor.
+    pub fn from_bytes(bytes: &[u8], name: &str) -> Result<Self, LoadError> {
+        Ok(Self::named(file::parse(bytes, name)?, name)?)
+    }
+
+    /// The file's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        file::to_bytes(&self.parts)
+    }
+
+    /// Writes the file atomically; an existing file is replaced.
+    ///
+    /// # Errors
+    /// The file cannot be written; an existing file is unchanged.
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), LoadError> {
+        Ok(file::write(&self.parts, path.as_ref())?)
+    }
+
+    fn named(parts: PredictorParts, name: &str) -> Result<Self, PredictorError> {
+        file::check(&parts, name)?;
+        let memory = |source: PackError| PredictorError::Memory { file: name.to_owned(), source };
         let PredictorParts { hidden_dim, rank, .. } = parts;
         let bytes: Vec<u8> = parts.down.iter().flat_map(|value| value.to_le_bytes()).collect();
         let down =

@@ -192,7 +192,7 @@ impl Tiny {
 /// The instruction set named by `REFRAIN_TEST_ISA`; without it, engines choose the fastest of this machine.
 pub fn isa() -> Option<IsaKind> {
     let name = std::env::var("REFRAIN_TEST_ISA").ok()?;
-    let named = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    let named = IsaKind::ALL.iter().copied().find(|isa| isa.name() == name);
     Some(named.unwrap_or_else(|| panic!("REFRAIN_TEST_ISA: no instruction set is called {name}")))
 }
 

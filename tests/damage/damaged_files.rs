@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::checkpoint::Checkpoint;
 use refrain::device::MachineProfile;
 use refrain::drafting::Predictor;
 use refrain::internals::kernels::BlockType;
@@ -14,6 +14,7 @@ use refrain::internals::model::Source;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::gguf::{GgufArray, GgufFile};
 use refrain::internals::model::hf::SafetensorsFile;
+use refrain::internals::model::packed::ModelIdentity;
 use refrain::internals::model::packed::{PackedFile, pack};
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::PredictorParts;

@@ -187,7 +187,7 @@ fn packed_streamed_and_every_instruction_set() {
         pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
         let packed = Checkpoint::open(&path).unwrap();
         assert_eq!(packed.config(), checkpoint.config(), "{family}");
-        for isa in IsaKind::ALL.into_iter().filter(|&isa| Kernels::with_isa(isa).is_some()) {
+        for isa in IsaKind::ALL.iter().copied().filter(|&isa| Kernels::with_isa(isa).is_some()) {
             let engine =
                 Engine::load(&packed, EngineOptions { isa: Some(isa), ..keep() }, |_, _| {}).unwrap();
             assert!(logits(&mut session(&engine, plain(), &text)) == expected, "{family}: packed, {isa:?}");

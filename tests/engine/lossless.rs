@@ -307,8 +307,8 @@ fn tiny_conversation(engine: &Engine, session: SessionOptions, sampling: &Sampli
 fn conversation(engine: &Engine, session: SessionOptions, notes: &[String], sampling: &Sampling) -> Vec<Run> {
     let mut session = engine.session(session).unwrap();
     let messages = [
-        Task::Summarize.user_message(&[PromptPassage { title: "", text: &notes[0] }], ""),
-        Task::Summarize.user_message(&[PromptPassage { title: "", text: &notes[1] }], "Keep it short."),
+        Task::Summarize.user_message(&[PromptPassage::new("", &notes[0])], ""),
+        Task::Summarize.user_message(&[PromptPassage::new("", &notes[1])], "Keep it short."),
     ];
     let answer = |message: String| {
         session.append_turn(Role::User, message).unwrap();
@@ -347,7 +347,7 @@ fn instruction_sets() {
 fn kv_types() {
     let prompt = prompt(6, 90);
     let engine = Tiny { head_dim: 32, ..Tiny::default() }.engine(2);
-    let by_type = KvType::ALL.map(|kv_type| {
+    let by_type = KvType::ALL.iter().map(|&kv_type| {
         let sampling = &samplings()[1];
         let reference =
             run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options(sampling));
@@ -356,6 +356,7 @@ fn kv_types() {
         run(&engine, session, known, &prompt, options(sampling)).assert_equal(&reference, "kv type");
         reference.logits
     });
+    let by_type: Vec<_> = by_type.collect();
     for (i, logits) in by_type.iter().enumerate() {
         assert!(!by_type[..i].contains(logits), "{}", KvType::ALL[i]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::{MachineProfile, ProfileOptions};
 use refrain::internals::error::ProfileError;
-use refrain::{Engine, EngineOptions, GenerateOptions, KvType, SessionOptions, TokenId};
+use refrain::{Engine, EngineOptions, ErrorKind, GenerateOptions, KvType, SessionOptions, TokenId};
 
 use crate::common::{self, Tiny, prompt};
 use crate::model_files::Gguf;
@@ -53,7 +53,10 @@ fn a_profile_is_used_for_what_it_was_measured_with_only() {
     let profile = first.device().measure_profile(&quick(), |_, _| {}).unwrap();
     let mismatch = |profile: MachineProfile, n_threads: usize, kv_type: KvType| {
         let engine = engine(n_threads, Some(profile));
-        engine.device().profile_mismatch(kv_type).map(|mismatch| mismatch.to_string())
+        let mismatch = engine.device().profile_mismatch(kv_type)?;
+        assert_eq!(mismatch.kind(), ErrorKind::Mismatch);
+        assert!(mismatch.field().is_some_and(|field| mismatch.to_string().contains(field)), "{mismatch}");
+        Some(mismatch.to_string())
     };
     assert_eq!(mismatch(profile.clone(), 1, KvType::F16), None);
     let threads = mismatch(profile.clone(), 2, KvType::F16).unwrap();
@@ -64,7 +67,7 @@ fn a_profile_is_used_for_what_it_was_measured_with_only() {
     let cpu = mismatch(elsewhere, 1, KvType::F16).unwrap();
     assert!(cpu.contains("CPU Another CPU"), "{cpu}");
     // Without a profile there is no mismatch.
-    assert_eq!(first.device().profile_mismatch(KvType::F16), None);
+    assert!(first.device().profile_mismatch(KvType::F16).is_none());
 }
 
 #[test]

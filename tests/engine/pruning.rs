@@ -3,13 +3,14 @@
 
 use std::path::Path;
 
-use refrain::checkpoint::{Checkpoint, ModelIdentity};
+use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{Calibration, DraftSource, Predictor, PruningConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::error::{ForwardError, PredictorError, SessionProblem};
 use refrain::internals::model::graphs::write_graphs;
+use refrain::internals::model::packed::ModelIdentity;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::pruning::{PredictorField, PredictorParts, Safeguards, f16};
@@ -165,7 +166,7 @@ fn every_type_of_kv_cache() {
     let tiny = Tiny { head_dim: 32, n_layers: 3, ..Tiny::default() };
     let (engine, prompt) = (tiny.engine(2), prompt(6, 90));
     set_random(&engine, 1, 1.0);
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         let sampling = &samplings()[1];
         let reference =
             run(&engine, SessionOptions { kv_type, ..plain() }, Vec::new(), &prompt, options(sampling));
@@ -192,7 +193,7 @@ fn pair() -> Engine {
 fn conversation(engine: &Engine, session: SessionOptions, sampling: &Sampling) -> Vec<Run> {
     let mut session = engine.session(session).unwrap();
     let answer = |note: String| {
-        let passage = PromptPassage { title: "", text: &note };
+        let passage = PromptPassage::new("", &note);
         session.append_turn(Role::User, Task::Summarize.user_message(&[passage], "")).unwrap();
         run_in(&mut session, options(sampling), usize::MAX)
     };

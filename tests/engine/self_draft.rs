@@ -105,7 +105,7 @@ fn drafts_of_own_layers_change_no_bit() {
         let pruned = streamed(&path, pinned(n_pinned, 3));
         pruned.set_self_draft(informed()).unwrap();
         pruned.set_predictor(informed()).unwrap();
-        for (i, kv_type) in KvType::ALL.into_iter().enumerate() {
+        for (i, kv_type) in KvType::ALL.iter().copied().enumerate() {
             for sampling in samplings() {
                 let options = || GenerateOptions { sampling: sampling.clone(), ..options(40) };
                 let prompt = question(&engine);
@@ -139,7 +139,7 @@ fn texts_longer_than_a_block_of_attention_change_no_bit() {
     let engine = streamed(&path, pinned(3, 3));
     engine.set_self_draft(informed()).unwrap();
     let text = engine.tokenizer().encode(&notes().join("\n"), SpecialTokens::Parse).unwrap();
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         for n in [240, 250, 254, 255, 256, 257, 505, 700] {
             let prompt = text.get(..n).expect("the notes are longer");
             let reference =

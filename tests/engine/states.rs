@@ -45,7 +45,7 @@ fn tiny() -> Tiny {
 fn a_restored_session_continues_bit_for_bit() {
     let engine = tiny().engine(2);
     let prompt = prompt(1, 150);
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         let computed = prefilled(&engine, kv_type, &prompt);
         for sampling in samplings() {
             let options = || GenerateOptions { sampling: sampling.clone(), ..options(40) };
@@ -81,10 +81,10 @@ fn states_are_equal_on_every_instruction_set_and_from_any_way_of_computing() {
     let prompt = prompt(3, 90);
     for ty in [BlockType::F32, BlockType::Q8_0, BlockType::Q4_0] {
         let tiny = Tiny { ty, ..tiny() };
-        for kv_type in KvType::ALL {
+        for &kv_type in KvType::ALL {
             let first = prefilled(&tiny.engine(1), kv_type, &prompt);
             let (key, bytes) = (first.state().key(), state(&first, 0..89));
-            for isa in IsaKind::ALL {
+            for &isa in IsaKind::ALL {
                 let options = EngineOptions { isa: Some(isa), n_threads: Some(3), ..tiny.options() };
                 let checkpoint = Checkpoint::from_gguf_bytes(tiny.gguf().into(), "tiny").unwrap();
                 // Not every machine has every instruction set.
@@ -135,7 +135,7 @@ fn the_key_tells_apart_what_changes_the_bits() {
     ];
     let mut keys: Vec<_> = engines
         .iter()
-        .flat_map(|engine| KvType::ALL.map(|kv_type| with(engine, kv_type, &[]).state().key()))
+        .flat_map(|engine| KvType::ALL.iter().map(|&kv_type| with(engine, kv_type, &[]).state().key()))
         .map(|key| key.to_string())
         .collect();
     assert!(keys.iter().all(|key| key.len() == 32), "{keys:?}");
@@ -225,7 +225,7 @@ fn the_bits_of_a_state_have_a_version() {
     };
     let mut found = Vec::new();
     let fixture = Engine::open(common::fixtures().join("target.gguf"), options()).unwrap();
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         found.push((kv_type.name().to_owned(), hash(&fixture, kv_type)));
     }
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");

@@ -163,7 +163,7 @@ proptest! {
             (0..model.config().n_layers())
                 .all(|layer_idx| model.config().attention(layer_idx).is_none_or(|a| kv_type.holds(a.head_dim)))
         };
-        let kv_types: Vec<KvType> = KvType::ALL.into_iter().filter(holds).collect();
+        let kv_types: Vec<KvType> = KvType::ALL.iter().copied().filter(holds).collect();
         let isas = Kernels::available();
         let pool = Pool::new(n_threads);
         let compute = Compute { kernels: isas[isa % isas.len()], pool: &pool };
@@ -447,7 +447,7 @@ fn packed_streamed_static_graphs_and_every_instruction_set() {
         let [path, graphs] = ["packed", "graphs"].map(|kind| dir.path().join(format!("{family}.{kind}")));
         pack(&checkpoint, &path, keep()).unwrap();
         let packed = Checkpoint::open(&path).unwrap();
-        for isa in IsaKind::ALL {
+        for &isa in IsaKind::ALL {
             for n_threads in [1, 3] {
                 let options =
                     EngineOptions { isa: Some(isa), n_threads: Some(n_threads), ..engine_options() };
@@ -479,7 +479,7 @@ fn memory_is_bounded_by_the_window() {
     let config = tiny_model(TINY).config().clone();
     let engine = TINY.engine(1);
     let (window, chunk) = (300, 256);
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         let bytes = |window_cache, context_len| {
             let options = SessionOptions { window_cache, kv_type, context_len: Some(context_len), ..plain() };
             let stated = options.memory_bytes(&config);

@@ -204,17 +204,17 @@ impl Assistant {
             drafting: options::drafting(drafting)?,
             ..SessionOptions::default()
         };
-        let options = AssistantOptions::default()
-            .with_session(session)
-            .with_sampling(sampling)
-            .with_answer_tokens(max_tokens)
-            .with_n_passages(n_passages)
-            .with_n_draft_passages(n_draft_passages)
-            .with_n_parts_max(n_parts_max)
-            .with_system(system)
-            .with_history(history)
-            .with_keeps_prompts(keeps_prompts)
-            .with_prefix_bytes_max(prefix_bytes_max);
+        let mut options = AssistantOptions::default();
+        options.session = session;
+        options.sampling = sampling;
+        options.answer_tokens = max_tokens;
+        options.n_passages = n_passages;
+        options.n_draft_passages = n_draft_passages;
+        options.n_parts_max = n_parts_max;
+        options.system = system;
+        options.history = history;
+        options.keeps_prompts = keeps_prompts;
+        options.prefix_bytes_max = prefix_bytes_max;
         let mut builder = refrain_assistant::Assistant::builder(engine.engine()?.clone())
             .namespace(namespace)
             .options(options)
@@ -389,7 +389,8 @@ impl Assistant {
     ) -> PyResult<Job> {
         let job = self.start(py, options.as_ref(), move |assistant, options| {
             let screen = Screen::read(&screen).map_err(|error| failed(error.into()))?;
-            let request = UiRequest::new(screen, goal).with_last_command(last_command);
+            let mut request = UiRequest::new(screen, goal);
+            request.last_command = last_command;
             assistant.ui_command(request, options).map_err(failed)
         })?;
         Ok(Job::new(job, "UiCommand", results::ui_command, None))
@@ -455,7 +456,9 @@ impl Assistant {
         let turns = turns.into_iter().map(|turn| -> Result<Turn, Failure> {
             let GivenTurn { role, content, notes, keep } = turn;
             let message = Message::new(options::role(&role)?, content);
-            Ok(Turn::new(message).with_notes(notes).with_keep(keep))
+            let mut turn = Turn::new(message);
+            (turn.notes, turn.keep) = (notes, keep);
+            Ok(turn)
         });
         let turns = turns.collect::<Result<Vec<_>, _>>()?;
         let id = id.map_or_else(|| assistant.conversation().id(), ConversationId);
@@ -569,7 +572,9 @@ fn answer_request(
     given: Option<Vec<Passage>>,
 ) -> Result<AnswerRequest, Failure> {
     let given = given.map(passages).transpose()?;
-    Ok(AnswerRequest::new(question).with_folders(folders).with_n_passages(n_passages).with_passages(given))
+    let mut request = AnswerRequest::new(question);
+    (request.folders, request.n_passages, request.passages) = (folders, n_passages, given);
+    Ok(request)
 }
 
 fn summary_request(
@@ -579,17 +584,17 @@ fn summary_request(
     request: &str,
     id: Option<String>,
 ) -> PyResult<SummarizeRequest> {
-    let subject = match (texts, notes, query) {
+    let mut subject = match (texts, notes, query) {
         (Some(texts), None, None) => SummarizeRequest::texts(passages(texts)?),
         (None, Some(notes), None) => SummarizeRequest::notes(notes),
         (None, None, Some(query)) => SummarizeRequest::query(query),
         _ => return Err(PyTypeError::new_err("give one of texts, notes and query")),
     };
-    let subject = match id {
-        Some(id) => subject.with_id(id),
-        None => subject,
-    };
-    Ok(subject.with_request(request))
+    if let Some(id) = id {
+        subject = subject.with_id(id);
+    }
+    subject.request = request.to_owned();
+    Ok(subject)
 }
 
 #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
@@ -644,7 +649,8 @@ impl Conversation {
     ) -> PyResult<Job> {
         let conversation = self.conversation.get()?;
         let options = job_options(options.as_ref(), self.vocab_size)?;
-        let request = ChatRequest::new(text).with_n_passages(n_passages);
+        let mut request = ChatRequest::new(text);
+        request.n_passages = n_passages;
         let job = compute(py, || conversation.say(request, options).map_err(failed))?;
         Ok(Job::new(job, "ChatAnswer", results::chat_answer, None))
     }

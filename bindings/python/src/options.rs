@@ -58,7 +58,8 @@ pub(crate) fn drafting(given: &str) -> Result<Drafting, Failure> {
 }
 
 pub(crate) fn kv_type(given: &str) -> Result<KvType, Failure> {
-    by_name("kv_type", given, &KvType::ALL.map(|kv_type| (kv_type.name(), kv_type)))
+    let known: Vec<_> = KvType::ALL.iter().map(|&kv_type| (kv_type.name(), kv_type)).collect();
+    by_name("kv_type", given, &known)
 }
 
 pub(crate) fn role(given: &str) -> Result<Role, Failure> {

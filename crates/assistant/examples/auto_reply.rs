@@ -23,13 +23,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
 
     // The mail has arrived: its reply is prepared before anybody asks.
-    let request = ReplyRequest::new("Mail from Baidris", MAIL).with_passages(vec![note.clone()]);
-    let background = JobOptions::default().with_priority(Priority::Background);
+    let mut request = ReplyRequest::new("Mail from Baidris", MAIL);
+    request.passages = vec![note.clone()];
+    let mut background = JobOptions::default();
+    background.priority = Priority::Background;
     let reply = assistant.reply(request, background)?;
     let reply = thread::spawn(move || reply.run());
 
     // Meanwhile a question of the user goes first, pass by pass.
-    let question = AnswerRequest::new("When is the repair of the car?").with_passages(vec![note]);
+    let mut question = AnswerRequest::new("When is the repair of the car?");
+    question.passages = Some(vec![note]);
     println!("answer: {}", assistant.answer(question, JobOptions::default())?.run()?.text);
 
     let reply = reply.join().expect("the job does not panic")?;

@@ -18,7 +18,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         Assistant::builder(Engine::open(model, EngineOptions::default())?).store(&folder).build()?;
     let trips = (1..20).map(|n| format!("Trip {n} begins on {n} May and includes a stay at Hotel Byzo."));
     let note = Passage::new("Trips", trips.collect::<Vec<_>>().join("\n"));
-    let request = |question: &str| AnswerRequest::new(question).with_passages(vec![note.clone()]);
+    let request = |question: &str| {
+        let mut request = AnswerRequest::new(question);
+        request.passages = Some(vec![note.clone()]);
+        request
+    };
 
     // The user has opened the note. An empty question prepares every question about it.
     let prefetching = assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default())?;

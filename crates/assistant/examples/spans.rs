@@ -183,7 +183,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("| answers | number | precision | recall | spans per answer | µs per answer |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: |");
     for words_min in [3, 4, 5, 6, 8] {
-        let options = SpanOptions::default().with_words_min(words_min);
+        let mut options = SpanOptions::default();
+        options.words_min = words_min;
         for is_exact in [false, true] {
             let (mut inserted, mut chance, mut random) = (Count::default(), Count::default(), Random(7));
             for ((row, other), foreign) in rows.iter().zip(&others).zip(&foreign) {

@@ -147,7 +147,8 @@ impl Case {
                 timed(started, assistant.summarize(SummarizeRequest::text("Notes", text), options)?)
             }
             "answer" => {
-                let request = AnswerRequest::new("Who repairs the pump?").with_passages(Some(notes));
+                let mut request = AnswerRequest::new("Who repairs the pump?");
+                request.passages = Some(notes);
                 timed(started, assistant.answer(request, options)?)
             }
             "ui" => {
@@ -158,11 +159,12 @@ impl Case {
                 )
             }
             "reply" => {
-                let request = ReplyRequest::new(
+                let mut request = ReplyRequest::new(
                     "Mail from Ada",
                     "Can we meet to look at the pump? Please tell me when.",
                 );
-                timed(started, assistant.reply(request.with_passages(notes), options)?)
+                request.passages = notes;
+                timed(started, assistant.reply(request, options)?)
             }
             _ => timed(
                 started,
@@ -222,7 +224,9 @@ fn main() -> Result<(), Box<dyn Error>> {
                         context_len: Some(n_tokens + 1536),
                         ..SessionOptions::default()
                     };
-                    let options = AssistantOptions::default().with_session(session).with_history(false);
+                    let mut options = AssistantOptions::default();
+                    options.session = session;
+                    options.history = false;
                     let assistant =
                         Assistant::builder(engine.clone()).store(store.path()).options(options).build()?;
                     cells[way].push(case.times(&assistant)?);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn passage(text: &str) -> PromptPassage<'_> {
-        PromptPassage { title: "T", text }
+        PromptPassage::new("T", text)
     }
 
     fn fit_all(texts: &[&str], room: usize) -> Vec<(usize, usize)> {

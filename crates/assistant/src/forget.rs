@@ -415,7 +415,8 @@ mod tests {
             writer.update(&mut |_, _| ControlFlow::Continue(())).unwrap();
             drop(writer);
             let build = |has_notes: bool| {
-                let options = AssistantOptions::default().with_answer_tokens(40_usize);
+                let mut options = AssistantOptions::default();
+                options.answer_tokens = Some(40);
                 let builder = Assistant::builder(engine.clone()).store(&store).options(options);
                 let builder = if has_notes { builder.notes(&index) } else { builder };
                 builder.build().unwrap()

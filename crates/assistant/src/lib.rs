@@ -14,7 +14,8 @@
 //!
 //! // An app with an index of notes searches in it instead: `Assistant::builder(engine).notes("index")`.
 //! let note = Passage::new("Car repair", "Qulittus Works takes care of the repair of the car.");
-//! let request = AnswerRequest::new("Who takes care of the repair of the car?").with_passages(vec![note]);
+//! let mut request = AnswerRequest::new("Who takes care of the repair of the car?");
+//! request.passages = Some(vec![note]);
 //! for event in assistant.answer(request, JobOptions::default())? {
 //!     match event? {
 //!         JobEvent::Text(text) => print!("{}", text.text),

@@ -5,24 +5,6 @@ use std::fmt;
 use refrain::drafting::DraftSource;
 use refrain::{CancelToken, DryOptions, LogitsProcessor, Sampling, SessionOptions};
 
-/// Writes one chainable setter per field.
-macro_rules! setters {
-    ($type:ty { $($setter:ident: $field:ident: $kind:ty),* $(,)? }) => {
-        impl $type {
-            $(
-                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
-                #[must_use]
-                pub fn $setter(mut self, $field: impl Into<$kind>) -> Self {
-                    self.$field = $field.into();
-                    self
-                }
-            )*
-        }
-    };
-}
-
-pub(crate) use setters;
-
 /// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`,
 /// `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system`. The others change time, and
 /// which data is kept.
@@ -72,19 +54,6 @@ impl Default for AssistantOptions {
         }
     }
 }
-
-setters!(AssistantOptions {
-    with_session: session: SessionOptions,
-    with_sampling: sampling: Sampling,
-    with_answer_tokens: answer_tokens: Option<usize>,
-    with_n_passages: n_passages: usize,
-    with_n_draft_passages: n_draft_passages: usize,
-    with_n_parts_max: n_parts_max: usize,
-    with_system: system: Option<String>,
-    with_history: history: bool,
-    with_keeps_prompts: keeps_prompts: bool,
-    with_prefix_bytes_max: prefix_bytes_max: u64,
-});
 
 /// Who waits for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,18 +107,6 @@ impl Default for JobOptions {
         }
     }
 }
-
-setters!(JobOptions {
-    with_priority: priority: Priority,
-    with_sampling: sampling: Option<Sampling>,
-    with_answer_tokens: answer_tokens: Option<usize>,
-    with_stop: stop: Vec<String>,
-    with_ignore_eos: ignore_eos: bool,
-    with_cancel: cancel: CancelToken,
-    with_keep: keep: bool,
-    with_sources: sources: Vec<Box<dyn DraftSource>>,
-    with_processors: processors: Vec<Box<dyn LogitsProcessor>>,
-});
 
 impl fmt::Debug for JobOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -69,7 +69,7 @@ impl Passage {
     }
 
     pub(crate) fn for_prompt(&self) -> PromptPassage<'_> {
-        PromptPassage { title: &self.title, text: &self.text }
+        PromptPassage::new(&self.title, &self.text)
     }
 
     /// The passage as left-out text.

@@ -100,7 +100,7 @@ impl Template {
 
     /// The template that gives the prompts of [`Task::user_message`].
     pub fn of_task(task: Task) -> Self {
-        let passages = [PromptPassage { title: "", text: "{passages}" }];
+        let passages = [PromptPassage::new("", "{passages}")];
         Self::new(&task.user_message(&passages, "{request}")).expect("the layout of a task has both places")
     }
 
@@ -265,8 +265,8 @@ mod tests {
             request in "[ c{}\n]{0,8}",
         ) {
             let passages: Vec<_> =
-                passages.iter().map(|(title, text)| PromptPassage { title, text }).collect();
-            for task in Task::ALL {
+                passages.iter().map(|(title, text)| PromptPassage::new(title, text)).collect();
+            for &task in Task::ALL {
                 let template = Template::of_task(task);
                 prop_assert_eq!(template.render(&passages, &request), task.user_message(&passages, &request));
             }
@@ -297,8 +297,7 @@ mod tests {
     #[test]
     fn numbers_and_braces_are_shown() {
         let template = Template::new("Use {{n}}.\n\n{cited_passages}\n\nQ: {request}").unwrap();
-        let passages =
-            [PromptPassage { title: "A", text: "{request}" }, PromptPassage { title: "", text: "two" }];
+        let passages = [PromptPassage::new("A", "{request}"), PromptPassage::new("", "two")];
         assert_eq!(
             template.render(&passages, "why?"),
             "Use {n}.\n\n# [1] A\n{request}\n\n[2]\ntwo\n\nQ: why?"

@@ -43,8 +43,8 @@ fn child() {
     let mut out = std::io::stdout();
     for i in first..first + NOTES_PER_CHILD {
         let path = note(&folder, i);
-        let question = AnswerRequest::new(format!("Who takes care of the repair {}?", code(i)))
-            .with_folders(vec![path.clone()]);
+        let mut question = AnswerRequest::new(format!("Who takes care of the repair {}?", code(i)));
+        question.folders = vec![path.clone()];
         assistant.answer(question, JobOptions::default()).expect("starts").run().expect("answers");
         if i % 2 == 0 {
             let request = SummarizeRequest::notes([path.clone()]);

@@ -76,7 +76,8 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if !args.no_citations && args.task.assist.model.model.is_some() {
         prompts.answer = Template::new(CITING).expect("it has its places");
     }
-    let options = AssistantOptions::default().with_n_passages(args.passages);
+    let mut options = AssistantOptions::default();
+    options.n_passages = args.passages;
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, prompts)?;
     let given = match (given, piped) {
         // A log or a letter has its meaning as a whole.
@@ -98,7 +99,9 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     };
     // Only one of them is given.
     let within = args.within.iter().chain(&args.context).map(|path| absolute(path)).collect::<Vec<_>>();
-    let request = AnswerRequest::new(args.question.as_str()).with_folders(within).with_passages(given);
+    let mut request = AnswerRequest::new(args.question.as_str());
+    request.folders = within;
+    request.passages = given;
     let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
@@ -117,7 +120,7 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
     let named = args.notes.iter().flatten().next();
     let notes =
         of_index.then(|| open_named(named.map(PathBuf::as_path))).transpose()?.map(|(folder, _)| folder);
-    let request = match (&args.query, of_index) {
+    let mut request = match (&args.query, of_index) {
         (Some(query), _) => SummarizeRequest::query(query.as_str()),
         (None, true) if args.paths.is_empty() => {
             return Err(Failure::usage("nothing to summarize", "name a PATH of the notes, or give --query"));
@@ -125,7 +128,7 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         (None, true) => SummarizeRequest::notes(args.paths.iter().map(|path| absolute(path))),
         (None, false) => SummarizeRequest::texts(read_texts(&args.paths)?),
     };
-    let request = request.with_request(args.request.clone().unwrap_or_default());
+    request.request = args.request.clone().unwrap_or_default();
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.summarize(request, JobOptions::default())?;
@@ -163,10 +166,10 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let earlier: Vec<Passage> = args.earlier.iter().map(|path| read_text(path)).collect::<Result<_, _>>()?;
     let notes =
         args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?.map(|(folder, _)| folder);
-    let request = ReplyRequest::of(message)
-        .with_earlier(earlier)
-        .with_request(args.request.clone().unwrap_or_default())
-        .with_n_passages(if notes.is_some() { args.passages } else { 0 });
+    let mut request = ReplyRequest::of(message);
+    request.earlier = earlier;
+    request.request = args.request.clone().unwrap_or_default();
+    request.n_passages = if notes.is_some() { args.passages } else { 0 };
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.reply(request, JobOptions::default())?;
@@ -351,7 +354,8 @@ pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> 
     })?;
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
-    let request = UiRequest::new(screen, args.goal.as_str()).with_last_command(args.last.clone());
+    let mut request = UiRequest::new(screen, args.goal.as_str());
+    request.last_command = args.last.clone();
     let job = assisted.assistant.ui_command(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish(&done.report, || {
@@ -385,7 +389,9 @@ pub(crate) enum Shows<'a> {
 impl WordsArgs {
     /// The options of an answer.
     pub(crate) fn job(&self, assisted: &Assisted, grammar: Option<&Grammar>) -> JobOptions {
-        let options = JobOptions::default().with_stop(self.stop.clone()).with_ignore_eos(self.ignore_eos);
+        let mut options = JobOptions::default();
+        options.stop = self.stop.clone();
+        options.ignore_eos = self.ignore_eos;
         match grammar {
             Some(grammar) => constrained(options, grammar, &assisted.sampling, &self.assist.sampling),
             None => options,
@@ -409,7 +415,7 @@ impl Assisted {
     pub(crate) fn open(
         args: &AssistArgs,
         notes: Option<&Path>,
-        options: AssistantOptions,
+        mut options: AssistantOptions,
         prompts: Prompts,
         defaults: impl FnOnce(&Engine) -> Sampling,
     ) -> Result<Self, Failure> {
@@ -420,11 +426,10 @@ impl Assisted {
         engine.session(of_session.clone())?;
         profile::note_mismatch(engine, of_session.kv_type);
         let sampling = args.sampling.sampling(defaults(engine));
-        let options = options
-            .with_session(of_session)
-            .with_sampling(sampling.clone())
-            .with_answer_tokens(args.sampling.max_tokens)
-            .with_system(args.system.clone());
+        options.session = of_session;
+        options.sampling = sampling.clone();
+        options.answer_tokens = args.sampling.max_tokens;
+        options.system = args.system.clone();
         let store = store_of(args);
         let is_new = args.store.is_none() && store.as_deref().is_some_and(|folder| !folder.exists());
         let notes = match notes {

@@ -230,7 +230,9 @@ impl Chat<'_> {
         let Open { assisted, grammar, conversation } = self.open();
         let n_passages = if self.index.is_some() { args.passages } else { 0 };
         let found = self.context.as_ref().map(|notes| notes.search(text, args.passages)).transpose()?;
-        let request = ChatRequest::new(text).with_n_passages(n_passages).with_passages(found);
+        let mut request = ChatRequest::new(text);
+        request.n_passages = n_passages;
+        request.passages = found;
         let options = args.answer.job(assisted, grammar.as_ref());
         let job = conversation.say(request, options)?;
         let done = assisted.run(job, self.interrupt, Shows::Text)?;

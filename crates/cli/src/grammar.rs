@@ -63,7 +63,7 @@ impl Given {
 
 /// The options with the grammar. Its form repeats text, so loops are broken only if the command line asks for it.
 pub(crate) fn constrained(
-    options: JobOptions,
+    mut options: JobOptions,
     grammar: &Grammar,
     sampling: &Sampling,
     args: &SamplingArgs,
@@ -71,7 +71,8 @@ pub(crate) fn constrained(
     let dry = if args.names_dry() { sampling.dry.clone() } else { DryOptions::default() };
     let GenerateOptions { processors, sources, .. } = grammar.constrain(GenerateOptions::default());
     let sampling = Sampling { dry, ..sampling.clone() };
-    options.with_sampling(sampling).with_processors(processors).with_sources(sources)
+    (options.sampling, options.processors, options.sources) = (Some(sampling), processors, sources);
+    options
 }
 
 /// Reads a file of at most one byte more than a grammar may have, so that a longer one is refused by its length.

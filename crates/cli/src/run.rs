@@ -39,7 +39,9 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         if !assisted.setup.has_chat_template()? {
             note("the model has no chat template: it continues the prompt as plain text");
         }
-        assistant.write(WriteRequest::new(request).with_passages(passages), options)?
+        let mut request = WriteRequest::new(request);
+        request.passages = passages;
+        assistant.write(request, options)?
     };
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.note_end(&done.report);

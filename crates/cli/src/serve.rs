@@ -35,17 +35,17 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     // Other users and programs of this device reach an address, and not a socket.
     let needs_token = args.notes.notes.is_some() && args.token.is_none() && !is_socket;
     let new_token = needs_token.then(new_token).transpose()?;
-    let options = match &args.listen {
-        Listen::Address(address) => ServeOptions::default().with_host(address.ip()).with_port(address.port()),
-        Listen::Socket(path) => ServeOptions::default().with_unix_socket(path.clone()),
-    };
-    let options = options
-        .with_token(given.or_else(|| new_token.clone()))
-        .with_origins(args.origin.clone())
-        .with_hosts(args.allow_host.clone())
-        .with_mcp_forget(args.notes.mcp_forget)
-        .with_stops_on_sigterm(true)
-        .with_limits(limits);
+    let mut options = ServeOptions::default();
+    match &args.listen {
+        Listen::Address(address) => (options.host, options.port) = (address.ip(), address.port()),
+        Listen::Socket(path) => options.unix_socket = Some(path.clone()),
+    }
+    options.token = given.or_else(|| new_token.clone());
+    options.origins = args.origin.clone();
+    options.hosts = args.allow_host.clone();
+    options.mcp_forget = args.notes.mcp_forget;
+    options.stops_on_sigterm = true;
+    options.limits = limits;
     // A refused option should not wait for the model.
     options.check()?;
     let notes =
@@ -159,9 +159,9 @@ pub(crate) struct First<'a> {
 impl First<'_> {
     /// The assistant, with a store if it can have one.
     pub(crate) fn assistant(&self, setup: &Setup, gate: &Arc<Gate>) -> Result<Assistant, Failure> {
-        let options = AssistantOptions::default()
-            .with_session(self.session_options(setup))
-            .with_sampling(self.sampling(setup));
+        let mut options = AssistantOptions::default();
+        options.session = self.session_options(setup);
+        options.sampling = self.sampling(setup);
         let args = self.notes;
         let store = match &args.store {
             Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
@@ -204,9 +204,11 @@ impl First<'_> {
             if let Some(ready) = &ready {
                 ready.wait();
             }
-            let loaded =
-                Loaded::new(engine.clone()).with_sampling(sampling.clone()).with_session(session.clone());
-            Ok(loaded.with_assistant(assistant.clone()))
+            let mut loaded = Loaded::new(engine.clone());
+            loaded.sampling = sampling.clone();
+            loaded.session = session.clone();
+            loaded.assistant = Some(assistant.clone());
+            Ok(loaded)
         })
         // This function's caller has the engine too.
         .with_pinned(true)
@@ -217,8 +219,11 @@ impl First<'_> {
         let (session, sampling) = (self.session_options(&setup), self.sampling(&setup));
         let Setup { engine, learned, .. } = setup;
         let kept = Kept { engine: engine.clone(), learned };
-        let loaded = Loaded::new(engine).with_sampling(sampling).with_session(session);
-        loaded.with_assistant(assistant).with_kept(kept)
+        let mut loaded = Loaded::new(engine);
+        loaded.sampling = sampling;
+        loaded.session = session;
+        loaded.assistant = Some(assistant);
+        loaded.with_kept(kept)
     }
 
     /// The name in the API.
@@ -320,7 +325,9 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
             span::context_len(engine.config(), &args.session, span::room(), args.limits().running);
         let session =
             SessionOptions { context_len: Some(context_len), ..args.session.session_options("serve") };
-        Ok(Loaded::new(engine).with_sampling(sampling).with_session(session))
+        let mut loaded = Loaded::new(engine);
+        (loaded.sampling, loaded.session) = (sampling, session);
+        Ok(loaded)
     })
     .with_memory(move || memory(Some(&measured), args))
 }

@@ -180,11 +180,10 @@ fn write_policy(out: &mut String, policy: &PolicyStats) -> std::fmt::Result {
 
 /// The reads from flash.
 fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Result {
-    let StreamingStats { read_mode, memory, prefill, decode, bytes_per_token, bandwidth, overlap } =
-        streaming;
+    let StreamingStats { read_mode, memory, prefill, decode, bytes_per_token } = streaming;
     let buffers = memory.rows_bytes + memory.ring_bytes + memory.experts_bytes;
     let [pinned, ring, per_token, bandwidth] =
-        [memory.pinned_bytes as f64, buffers as f64, *bytes_per_token, *bandwidth].map(|b| b / 1e6);
+        [memory.pinned_bytes as f64, buffers as f64, *bytes_per_token, decode.bandwidth()].map(|b| b / 1e6);
     writeln!(
         out,
         "memory    {pinned:.1} MB of pinned weights ({} layers{}{}), {ring:.1} MB of buffers for the others",
@@ -196,7 +195,7 @@ fn write_streaming(out: &mut String, streaming: &StreamingStats) -> std::fmt::Re
         out,
         "flash     {per_token:.1} MB per token at {bandwidth:.0} MB/s by {read_mode}; waited {:.1} ms, {:.0} % of the reads overlapped",
         decode.stall_us / 1e3,
-        100.0 * overlap,
+        100.0 * decode.overlap(),
     )?;
     let [in_prefill, dropped] =
         [prefill.read_bytes, prefill.dropped_bytes + decode.dropped_bytes].map(|bytes| bytes as f64 / 1e6);

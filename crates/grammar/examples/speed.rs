@@ -66,7 +66,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vocabulary = vocabulary?;
     println!("vocabulary of {} tokens: {opened:.1?}", vocabulary.tokenizer().vocab_size());
     for (name, whitespace) in [("compact", false), ("white space", true)] {
-        let options = JsonOptions::default().with_whitespace(whitespace);
+        let mut options = JsonOptions::default();
+        options.whitespace = whitespace;
         let (grammar, compiled) = timed(|| Grammar::json_schema(&vocabulary, SCHEMA, options));
         let grammar = grammar?;
         println!("\n{name}: compiled in {compiled:.1?}, mask made in {:.1?}", timed(|| grammar.mask()).1);

@@ -202,7 +202,7 @@ mod tests {
             let vocabulary = Vocabulary::of_engine(&engine).expect("a vocabulary");
             let grammar = |options| Grammar::json_schema(&vocabulary, SCHEMA, options).expect("a schema");
             let compact = grammar(JsonOptions::default());
-            let spaced = grammar(JsonOptions::default().with_whitespace(true));
+            let spaced = grammar(JsonOptions { whitespace: true });
             let after = Grammar::regex(&vocabulary, "(a|b c)*!").unwrap().after("the").unwrap();
             let counted = Grammar::lark(&vocabulary, "start: a \"!\"\na[max_tokens=4]: /[a-z ]+/\n").unwrap();
             vec![compact, spaced, after, counted]

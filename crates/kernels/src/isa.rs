@@ -31,7 +31,7 @@ pub enum IsaKind {
 
 impl IsaKind {
     /// All kinds, slowest first within each architecture, whether or not this machine supports them.
-    pub const ALL: [IsaKind; 7] = [
+    pub const ALL: &[IsaKind] = &[
         IsaKind::Scalar,
         IsaKind::Avx2,
         IsaKind::AvxVnni,
@@ -131,7 +131,7 @@ enum Choice {
 impl Kernels {
     /// The fastest instruction set of this CPU.
     pub fn detect() -> Self {
-        let fastest = IsaKind::ALL.into_iter().rev().find_map(Self::with_isa);
+        let fastest = IsaKind::ALL.iter().copied().rev().find_map(Self::with_isa);
         fastest.unwrap_or(Kernels(Choice::Scalar(scalar::Scalar)))
     }
 
@@ -189,7 +189,7 @@ impl Kernels {
 
     /// Every instruction set of this CPU, slowest first.
     pub fn available() -> Vec<Self> {
-        IsaKind::ALL.into_iter().filter_map(Self::with_isa).collect()
+        IsaKind::ALL.iter().copied().filter_map(Self::with_isa).collect()
     }
 
     /// Runs `work` compiled for this instruction set. Instruction sets that differ in products of codes alone share its code.

@@ -31,6 +31,7 @@ pub(super) const BLOCK_LEN: usize = 256;
 
 /// Element type of a KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
 pub enum KvType {
     /// Half precision, rounded to nearest: half the memory and bandwidth of F32.
     F16,
@@ -46,7 +47,7 @@ pub enum KvType {
 
 impl KvType {
     /// All types.
-    pub const ALL: [KvType; 4] = [KvType::F16, KvType::F32, KvType::Q8_0, KvType::Q4_0];
+    pub const ALL: &[KvType] = &[KvType::F16, KvType::F32, KvType::Q8_0, KvType::Q4_0];
 
     /// The name used in options and reports.
     pub fn name(self) -> &'static str {

@@ -9,12 +9,13 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use refrain::checkpoint::Checkpoint;
 use refrain::checkpoint::ModelConfig;
-use refrain::checkpoint::{Checkpoint, ModelIdentity};
 use refrain::drafting::Predictor;
 use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::{Kernels, Pool};
 use refrain::internals::model::kv_cache::KvCacheError;
+use refrain::internals::model::packed::ModelIdentity;
 use refrain::internals::model::transformer::{Compute, Part, PassEnd};
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
 use refrain::internals::model::{Batch, Hooks, Interlude, KvCache, Model, Workspace};

@@ -60,27 +60,6 @@ impl Loaded {
         Self { engine, sampling, session, assistant: None, kept: None }
     }
 
-    /// Sets [`sampling`](field@Self::sampling).
-    #[must_use]
-    pub fn with_sampling(mut self, sampling: Sampling) -> Self {
-        self.sampling = sampling;
-        self
-    }
-
-    /// Sets [`session`](field@Self::session).
-    #[must_use]
-    pub fn with_session(mut self, session: SessionOptions) -> Self {
-        self.session = session;
-        self
-    }
-
-    /// Sets [`assistant`](field@Self::assistant).
-    #[must_use]
-    pub fn with_assistant(mut self, assistant: Assistant) -> Self {
-        self.assistant = Some(assistant);
-        self
-    }
-
     /// A value that is dropped when the model has been unloaded: for example, its destructor writes learnt values.
     #[must_use]
     pub fn with_kept(mut self, kept: impl Any + Send + Sync) -> Self {

@@ -71,69 +71,6 @@ impl std::fmt::Debug for ServeOptions {
 }
 
 impl ServeOptions {
-    /// Sets [`host`](field@Self::host).
-    #[must_use]
-    pub fn with_host(mut self, host: impl Into<IpAddr>) -> Self {
-        self.host = host.into();
-        self
-    }
-
-    /// Sets [`port`](field@Self::port).
-    #[must_use]
-    pub fn with_port(mut self, port: u16) -> Self {
-        self.port = port;
-        self
-    }
-
-    /// Sets [`unix_socket`](field@Self::unix_socket).
-    #[must_use]
-    pub fn with_unix_socket(mut self, path: impl Into<Option<PathBuf>>) -> Self {
-        self.unix_socket = path.into();
-        self
-    }
-
-    /// Sets [`token`](field@Self::token).
-    #[must_use]
-    pub fn with_token(mut self, token: impl Into<Option<String>>) -> Self {
-        self.token = token.into();
-        self
-    }
-
-    /// Sets [`origins`](field@Self::origins).
-    #[must_use]
-    pub fn with_origins(mut self, origins: Vec<String>) -> Self {
-        self.origins = origins;
-        self
-    }
-
-    /// Sets [`hosts`](field@Self::hosts).
-    #[must_use]
-    pub fn with_hosts(mut self, hosts: Vec<String>) -> Self {
-        self.hosts = hosts;
-        self
-    }
-
-    /// Sets [`mcp_forget`](field@Self::mcp_forget).
-    #[must_use]
-    pub fn with_mcp_forget(mut self, forgets: bool) -> Self {
-        self.mcp_forget = forgets;
-        self
-    }
-
-    /// Sets [`stops_on_sigterm`](field@Self::stops_on_sigterm).
-    #[must_use]
-    pub fn with_stops_on_sigterm(mut self, stops: bool) -> Self {
-        self.stops_on_sigterm = stops;
-        self
-    }
-
-    /// Sets [`limits`](field@Self::limits).
-    #[must_use]
-    pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.host, self.port)
     }

@@ -9,6 +9,7 @@ use super::slowed::Slowed;
 
 /// The part of a model that stays in memory. Every pass reads the rest from the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pinned {
     /// A budget for the whole process, in bytes. Memory that the process already holds
     /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the

@@ -90,6 +90,7 @@ const ANSWER_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
 /// Whether the text of a control token is encoded as that token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SpecialTokens {
     /// Text such as `<|im_end|>` becomes the control token. For text that the program itself has composed.
     Parse,

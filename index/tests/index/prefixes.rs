@@ -88,7 +88,7 @@ fn answer(session: &mut Session, sampling: &Sampling) -> (Answer, Stats) {
 fn a_conversation_continues_bit_for_bit_in_another_process() {
     // The second engine stands for another process, with another number of threads.
     let (first, second) = (engine(1), engine(3));
-    for kv_type in KvType::ALL {
+    for &kv_type in KvType::ALL {
         for drafting in [Drafting::Off, Drafting::Auto] {
             let options = SessionOptions {
                 kv_type,

@@ -71,6 +71,7 @@ enum Progress {
 /// A generation could not start; contains the session and the error.
 #[derive(Debug, Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct RefusedGeneration {
     /// The session, in the same state as after a failed [`Session::generate`].
     pub session: Box<Session>,

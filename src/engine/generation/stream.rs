@@ -13,6 +13,7 @@ use futures_core::Stream;
 
 use super::OwnedGeneration;
 use crate::cancel::CancelToken;
+use crate::engine::error::GenerateProblem;
 use crate::engine::event::Event;
 use crate::engine::session::Session;
 use crate::error::GenerateError;
@@ -76,7 +77,7 @@ impl OwnedGeneration {
     ///
     /// # Errors
     /// The system cannot start a thread; the generation is lost.
-    pub fn into_stream(mut self) -> std::io::Result<EventStream> {
+    pub fn into_stream(mut self) -> Result<EventStream, GenerateError> {
         let (exchange, cancel) = (Arc::new(Exchange::default()), self.cancel_token());
         let shared = Arc::clone(&exchange);
         let worker = thread::Builder::new().name("refrain-stream".to_owned()).spawn(move || {
@@ -93,7 +94,8 @@ impl OwnedGeneration {
                 }
             }
             self.into_session()
-        })?;
+        });
+        let worker = worker.map_err(GenerateProblem::Worker)?;
         Ok(EventStream { exchange, cancel, worker: Some(worker) })
     }
 }

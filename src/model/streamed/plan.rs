@@ -92,6 +92,7 @@ impl Plan {
         match pinned {
             Pinned::Layers(n_pinned) => Ok(Self::of_layers(sizes, n_pinned, first)),
             Pinned::Memory(limit) => Self::within(sizes, limit, first, taken),
+            _ => unreachable!("the ring's crate has no other kind"),
         }
     }
 

@@ -34,7 +34,8 @@ impl RefrainModel {
         let kernels = match isa {
             None => Kernels::detect(),
             Some(name) => IsaKind::ALL
-                .into_iter()
+                .iter()
+                .copied()
                 .find(|isa| isa.name() == name)
                 .and_then(Kernels::with_isa)
                 .ok_or_else(|| format!("this CPU has no instruction set {name}"))?,

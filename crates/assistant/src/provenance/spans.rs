@@ -27,20 +27,13 @@ pub(super) const WORDS_MIN: usize = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SpanOptions {
-    /// Minimum number of words in a span, separated by white space. Two ideographs or kana count as one word. Default 5 (`benches/RESULTS.md` has the measurement).
+    /// Minimum number of words in a span, separated by white space. Two ideographs or kana count as one word, and 0 as 1. Default 5 (`benches/RESULTS.md` has the measurement).
     pub words_min: usize,
 }
 
 impl Default for SpanOptions {
     fn default() -> Self {
         SpanOptions { words_min: WORDS_MIN }
-    }
-}
-
-impl SpanOptions {
-    /// The options with another minimum number of words; 0 counts as 1.
-    pub fn with_words_min(self, words_min: usize) -> Self {
-        SpanOptions { words_min, ..self }
     }
 }
 
@@ -240,7 +233,7 @@ mod tests {
     }
 
     fn find<'a>(output: &'a str, texts: &[&str], words_min: usize) -> Vec<(&'a str, usize, bool)> {
-        let spans = copied_spans(output, &shown(texts), SpanOptions::default().with_words_min(words_min));
+        let spans = copied_spans(output, &shown(texts), SpanOptions { words_min });
         spans.into_iter().map(|span| (&output[span.output], span.passage, span.is_exact)).collect()
     }
 
@@ -356,7 +349,7 @@ mod tests {
             words_min in 1..4usize,
         ) {
             let texts: Vec<&str> = passages.iter().map(String::as_str).collect();
-            let spans = copied_spans(&output, &shown(&texts), SpanOptions::default().with_words_min(words_min));
+            let spans = copied_spans(&output, &shown(&texts), SpanOptions { words_min });
             let of = |text| pieces(text);
             let own = of(&output);
             let strings: Vec<&str> = own.iter().map(|piece| &output[piece.clone()]).collect();

@@ -34,12 +34,6 @@ impl AnswerRequest {
     }
 }
 
-crate::options::setters!(AnswerRequest {
-    with_folders: folders: Vec<PathBuf>,
-    with_n_passages: n_passages: Option<usize>,
-    with_passages: passages: Option<Vec<Passage>>,
-});
-
 /// An answer, from notes or in the user's own words.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

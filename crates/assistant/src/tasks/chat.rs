@@ -60,8 +60,6 @@ impl From<Message> for Turn {
     }
 }
 
-crate::options::setters!(Turn { with_notes: notes: Vec<PathBuf>, with_keep: keep: bool });
-
 #[derive(Default)]
 struct State {
     /// System turn included.
@@ -98,11 +96,6 @@ impl ChatRequest {
         Self { text: text.into(), n_passages: 0, passages: None }
     }
 }
-
-crate::options::setters!(ChatRequest {
-    with_n_passages: n_passages: usize,
-    with_passages: passages: Option<Vec<Passage>>,
-});
 
 /// An answer in a conversation.
 #[derive(Debug, Clone)]

@@ -59,15 +59,6 @@ impl ReplyRequest {
     }
 }
 
-crate::options::setters!(ReplyRequest {
-    with_earlier: earlier: Vec<Passage>,
-    with_request: request: String,
-    with_tone: tone: Option<String>,
-    with_length: length: Option<Length>,
-    with_passages: passages: Vec<Passage>,
-    with_n_passages: n_passages: usize,
-});
-
 /// The length of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {

@@ -113,8 +113,6 @@ impl SummarizeRequest {
     }
 }
 
-crate::options::setters!(SummarizeRequest { with_request: request: String });
-
 /// A summary.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

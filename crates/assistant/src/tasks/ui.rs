@@ -313,8 +313,6 @@ impl UiRequest {
     }
 }
 
-crate::options::setters!(UiRequest { with_last_command: last_command: Option<String> });
-
 /// The next command.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

@@ -30,8 +30,6 @@ impl WriteRequest {
     }
 }
 
-crate::options::setters!(WriteRequest { with_passages: passages: Vec<Passage> });
-
 impl Assistant {
     /// Answers a request in the user's own words. The prompt shows the texts that fit, then the request, and no instruction.
     ///

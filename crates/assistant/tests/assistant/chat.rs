@@ -3,7 +3,7 @@
 use refrain::{PromptPassage, Role, Task};
 use refrain_assistant::{Assistant, AssistantOptions, ChatRequest, Forget, JobOptions, TaskError};
 
-use crate::support::{Place, engine, options, plain};
+use crate::support::{Place, changed, engine, options, plain};
 
 fn say(conversation: &refrain_assistant::Conversation, text: &str) -> refrain_assistant::ChatAnswer {
     conversation.say(ChatRequest::new(text), JobOptions::default()).unwrap().run().unwrap()
@@ -14,15 +14,16 @@ fn every_turn_is_that_of_plain_decoding() {
     let place = Place::with_samples();
     let assistant = place.with_store();
     let conversation = assistant.conversation();
-    let first = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
+    let mut first = ChatRequest::new("Who comes along on the trip to Aniarda?");
+    first.n_passages = 2;
     let first = conversation.say(first, JobOptions::default()).unwrap().run().unwrap();
-    let shown: Vec<_> =
-        first.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let shown: Vec<_> = first.passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     let message = Task::Answer.user_message(&shown, "Who comes along on the trip to Aniarda?");
     assert_eq!(first.text, plain(&[(Role::User, &message)], AssistantOptions::default().sampling));
 
     // The passages are in the conversation already.
-    let second = ChatRequest::new("Who comes along on the trip to Aniarda?").with_n_passages(2_usize);
+    let mut second = ChatRequest::new("Who comes along on the trip to Aniarda?");
+    second.n_passages = 2;
     let second = conversation.say(second, JobOptions::default()).unwrap().run().unwrap();
     assert_eq!(second.passages, []);
     let turns = [
@@ -53,7 +54,7 @@ fn a_stopped_turn_leaves_the_conversation_as_before() {
     let conversation = assistant.conversation();
     // A long answer.
     let text = "The Thuntigrad trip includes a stay at Hotel Prisinet and has a stop in Usta. The Epville trip costs 820 euros.";
-    let trips = Task::Summarize.user_message(&[PromptPassage { title: "Trips", text }], "");
+    let trips = Task::Summarize.user_message(&[PromptPassage::new("Trips", text)], "");
     for n_events in 0..4 {
         let mut job = conversation.say(ChatRequest::new(&*trips), JobOptions::default()).unwrap();
         job.by_ref().take(n_events).for_each(|event| drop(event.unwrap()));
@@ -78,7 +79,10 @@ fn a_stopped_turn_leaves_the_conversation_as_before() {
 #[test]
 fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     let assistant = Assistant::builder(engine())
-        .options(options().with_system("Be brief.".to_owned()).with_answer_tokens(20_usize))
+        .options(changed(options(), |it| {
+            it.system = Some("Be brief.".to_owned());
+            it.answer_tokens = Some(20);
+        }))
         .build()
         .unwrap();
     let conversation = assistant.conversation();
@@ -106,7 +110,7 @@ fn after_a_private_turn_nothing_of_the_conversation_is_kept() {
     let conversation = assistant.conversation();
     say(&conversation, "Hello.");
     let private = ChatRequest::new("My word is Zanzibar.");
-    conversation.say(private, JobOptions::default().with_keep(false)).unwrap().run().unwrap();
+    conversation.say(private, changed(JobOptions::default(), |it| it.keep = false)).unwrap().run().unwrap();
     say(&conversation, "What is my word?");
     // Also when it is continued later, and when the private turn is left out.
     let again = assistant.open_conversation(conversation.id(), conversation.turns());

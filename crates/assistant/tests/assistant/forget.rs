@@ -8,7 +8,7 @@ use refrain_assistant::{
 };
 use refrain_index::notes::{NotesError, NotesIndex, NotesOptions, NotesWriter, Request, hand_in};
 
-use crate::support::{self, Place, engine, sample_notes};
+use crate::support::{self, Place, changed, engine, sample_notes};
 
 /// A word of the note that is forgotten: answers, summaries and prompts repeat it.
 const SECRET: &str = "Qulittus";
@@ -32,7 +32,8 @@ fn use_notes(place: &Place, assistant: &Assistant) -> String {
     assert!(ask(assistant, "Who takes care of the repair of the car?").contains(SECRET));
     let request = SummarizeRequest::notes([place.notes().join("car.md")]);
     let summary = assistant.summarize(request, JobOptions::default()).unwrap().run().unwrap();
-    let chat = ChatRequest::new("Who repairs the car?").with_n_passages(1_usize);
+    let mut chat = ChatRequest::new("Who repairs the car?");
+    chat.n_passages = 1;
     assistant.conversation().say(chat, JobOptions::default()).unwrap().run().unwrap();
     let prefetch = Prefetch::Answer(AnswerRequest::new("When is the repair of the car?"));
     assert!(assistant.prefetch(prefetch, JobOptions::default()).unwrap().run().unwrap().n_kept > 0);
@@ -92,7 +93,7 @@ fn a_job_that_was_started_before_a_deletion_keeps_nothing() {
         .unwrap();
     job.next();
     let conversation = assistant.conversation();
-    let chat = || ChatRequest::new("Who repairs the car?").with_n_passages(1_usize);
+    let chat = || changed(ChatRequest::new("Who repairs the car?"), |it| it.n_passages = 1);
     conversation.say(chat(), JobOptions::default()).unwrap().run().unwrap();
     assistant.forget(Forget::Note(place.notes().join("car.md"))).unwrap();
     assert!(job.run().unwrap().text.contains(SECRET));
@@ -160,7 +161,8 @@ fn passages_of_the_app_are_forgotten_with_the_note_that_they_name() {
     let note = place.notes().join("elsewhere.md");
     let passage =
         Passage::new("Car", "Qulittus Works takes care of the repair of the car.").of_note(&note).unwrap();
-    let request = AnswerRequest::new("Who takes care of the repair of the car?").with_passages(vec![passage]);
+    let mut request = AnswerRequest::new("Who takes care of the repair of the car?");
+    request.passages = Some(vec![passage]);
     assert!(assistant.answer(request, JobOptions::default()).unwrap().run().unwrap().text.contains(SECRET));
     assert_eq!(assistant.forget(Forget::Note(note)).unwrap().n_answers, 1);
     let found = files_with(&place, SECRET);
@@ -176,7 +178,8 @@ fn passage_of(note: &std::path::Path) -> Passage {
 
 fn ask_about(assistant: &Assistant, note: &std::path::Path) {
     let request = AnswerRequest::new("Who takes care of the repair of the car?");
-    let job = assistant.answer(request.with_passages(vec![passage_of(note)]), JobOptions::default());
+    let job = assistant
+        .answer(changed(request, |it| it.passages = Some(vec![passage_of(note)])), JobOptions::default());
     assert!(job.unwrap().run().unwrap().text.contains(SECRET));
 }
 
@@ -187,9 +190,9 @@ fn a_folder_is_forgotten_without_an_index() {
     let assistant = builder.build().unwrap();
     ask_about(&assistant, &place.path("mine/deep/car.md"));
     ask_about(&assistant, &place.path("mine2/car.md"));
-    let prefetch = Prefetch::Answer(
-        AnswerRequest::new("").with_passages(vec![passage_of(&place.path("mine/deep/other.md"))]),
-    );
+    let prefetch = Prefetch::Answer(changed(AnswerRequest::new(""), |it| {
+        it.passages = Some(vec![passage_of(&place.path("mine/deep/other.md"))])
+    }));
     assistant.prefetch(prefetch, JobOptions::default()).unwrap().run().unwrap();
     let in_store = || files_with(&place, SECRET).iter().any(|path| path.starts_with(place.path("store")));
     assert_eq!(assistant.forget(Forget::Note(place.path("min"))).unwrap(), Forgotten::default());
@@ -255,7 +258,8 @@ fn a_conversation_that_is_continued_knows_the_notes_of_its_turns() {
     let place = place();
     let assistant = place.with_store();
     let conversation = assistant.conversation();
-    let chat = ChatRequest::new("Who repairs the car?").with_n_passages(1_usize);
+    let mut chat = ChatRequest::new("Who repairs the car?");
+    chat.n_passages = 1;
     conversation.say(chat, JobOptions::default()).unwrap().run().unwrap();
     let turns = conversation.turns();
     assert!(turns[0].notes == [place.notes().join("car.md")] && turns[1].notes == turns[0].notes);
@@ -265,7 +269,7 @@ fn a_conversation_that_is_continued_knows_the_notes_of_its_turns() {
     assistant.forget(Forget::Before(SystemTime::now())).unwrap();
     drop((conversation, assistant));
     let assistant = place.with_store();
-    let turns = stored.into_iter().map(|(message, notes)| Turn::new(message).with_notes(notes));
+    let turns = stored.into_iter().map(|(message, notes)| changed(Turn::new(message), |it| it.notes = notes));
     let again = assistant.open_conversation(id, turns);
     again.say(ChatRequest::new("Who?"), JobOptions::default()).unwrap().run().unwrap();
     assert!(!forms(SECRET).iter().flat_map(|form| place.files_with(form)).collect::<Vec<_>>().is_empty());
@@ -277,7 +281,8 @@ fn a_conversation_that_is_continued_knows_the_notes_of_its_turns() {
 #[test]
 fn a_cancelled_summary_keeps_no_answer_of_its_parts() {
     let place = place();
-    let options = support::options().with_n_parts_max(3_usize);
+    let mut options = support::options();
+    options.n_parts_max = 3;
     let assistant = place.builder().options(options).store(place.path("store")).build().unwrap();
     let text: String =
         (0..120).map(|n| format!("The trip {n} starts at {n} and ends on Monday.\n\n")).collect();

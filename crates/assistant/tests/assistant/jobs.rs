@@ -23,7 +23,8 @@ const QUESTIONS: [&str; 8] = [
 ];
 
 fn ask(assistant: &Assistant, question: &str, priority: Priority) -> Job<Answer> {
-    let options = JobOptions::default().with_priority(priority);
+    let mut options = JobOptions::default();
+    options.priority = priority;
     assistant.answer(AnswerRequest::new(question), options).expect("starts")
 }
 
@@ -126,7 +127,8 @@ fn a_job_that_waits_for_its_turn_can_be_cancelled() {
 fn a_panic_of_the_app_unwinds_and_ends_its_job_alone() {
     let place = Place::with_samples();
     let assistant = place.with_store();
-    let options = JobOptions::default().with_processors(vec![Box::new(Panics) as Box<dyn LogitsProcessor>]);
+    let mut options = JobOptions::default();
+    options.processors = vec![Box::new(Panics) as Box<dyn LogitsProcessor>];
     let mut job = assistant.answer(AnswerRequest::new(QUESTIONS[0]), options).unwrap();
     let mut other = ask(&assistant, QUESTIONS[1], Priority::Background);
     other.next();
@@ -143,7 +145,8 @@ fn background_work_of_many_prompts_gives_way() {
     let place = Place::with_samples();
     let assistant = place.assistant();
     let text = "The trip starts at nine o'clock and costs ten euros.\n\n".repeat(300);
-    let background = JobOptions::default().with_priority(Priority::Background);
+    let mut background = JobOptions::default();
+    background.priority = Priority::Background;
     let mut long = assistant.summarize(SummarizeRequest::text("Trips", text.as_str()), background).unwrap();
     long.next();
     let answer = thread::scope(|scope| {

@@ -38,7 +38,8 @@ fn use_notes(place: &Place, assistant: &Assistant) {
     assert!(assistant.answer(question, JobOptions::default()).unwrap().run().unwrap().text.contains(SECRET));
     let request = SummarizeRequest::notes([place.notes().join("car.md")]);
     assistant.summarize(request, JobOptions::default()).unwrap().run().unwrap();
-    let chat = ChatRequest::new("Who repairs the car?").with_n_passages(1_usize);
+    let mut chat = ChatRequest::new("Who repairs the car?");
+    chat.n_passages = 1;
     assistant.conversation().say(chat, JobOptions::default()).unwrap().run().unwrap();
 }
 

@@ -32,10 +32,12 @@ fn longest_run(text: &str) -> usize {
 fn a_loop_is_broken_in_every_task_of_free_text() {
     let passage = || Passage::new("Trip", "The train leaves at nine. The hotel is at the harbour.");
     let texts = |sampling: Sampling| {
-        let options = options().with_sampling(sampling);
+        let mut options = options();
+        options.sampling = sampling;
         let assistant = Assistant::builder(engine()).options(options).build().unwrap();
         let job = JobOptions::default;
-        let ask = AnswerRequest::new("When does the train leave?").with_passages(vec![passage()]);
+        let mut ask = AnswerRequest::new("When does the train leave?");
+        ask.passages = Some(vec![passage()]);
         [
             assistant.answer(ask, job()).unwrap().run().unwrap().text,
             assistant.summarize(SummarizeRequest::texts([passage()]), job()).unwrap().run().unwrap().text,
@@ -56,7 +58,10 @@ fn a_copy_of_similar_lines_is_the_same_with_and_without() {
         .concat();
     let edited = |sampling: Sampling, drafting: Drafting| {
         let session = SessionOptions { drafting, ..SessionOptions::default() };
-        let options = options().with_answer_tokens(200_usize).with_sampling(sampling).with_session(session);
+        let mut options = options();
+        options.answer_tokens = Some(200);
+        options.sampling = sampling;
+        options.session = session;
         let assistant = Assistant::builder(engine()).options(options).build().unwrap();
         let job = assistant
             .edit(EditRequest::new(table.as_str(), "Write Sunday for Monday."), JobOptions::default());

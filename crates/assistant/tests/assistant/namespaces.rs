@@ -51,7 +51,8 @@ fn what_is_not_kept_is_not_there_later() {
     let place = Place::with_samples();
     let assistant = place.with_store();
     for _ in 0..2 {
-        let private = JobOptions::default().with_keep(false);
+        let mut private = JobOptions::default();
+        private.keep = false;
         let answer = assistant.answer(AnswerRequest::new(QUESTION), private).unwrap().run().unwrap();
         assert_eq!(answer.report.stats[0].cached_tokens, 0);
     }

@@ -8,7 +8,7 @@ use refrain_assistant::{
     TaskError, store_status,
 };
 
-use crate::support::{self, Place};
+use crate::support::{self, Place, changed};
 
 #[test]
 fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
@@ -16,7 +16,8 @@ fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
     let assistant = place.with_store();
     let passages =
         vec![Passage::new("Trip", "The trip to Aniarda begins on Saturday. Ada comes along. ".repeat(12))];
-    let request = |question: &str| AnswerRequest::new(question).with_passages(passages.clone());
+    let request =
+        |question: &str| changed(AnswerRequest::new(question), |it| it.passages = Some(passages.clone()));
     let mut progress = Vec::new();
     let job = assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default()).unwrap();
     let fetched = job.run_with(|event| {
@@ -78,7 +79,8 @@ fn a_prompt_of_a_recurrent_model_is_prefetched_up_to_the_question() {
     let assistant = builder().store(place.path("store")).build().expect("builds");
     let plain = builder().build().expect("builds");
     let passages = vec![Passage::new("Trip", "The trip begins on Saturday. ".repeat(12))];
-    let request = |question: &str| AnswerRequest::new(question).with_passages(passages.clone());
+    let request =
+        |question: &str| changed(AnswerRequest::new(question), |it| it.passages = Some(passages.clone()));
     assistant.prefetch(Prefetch::Answer(request("")), JobOptions::default()).unwrap().run().unwrap();
     for (question, again) in
         [("When does it begin?", false), ("Who comes along?", false), ("Who comes along?", true)]
@@ -106,7 +108,11 @@ fn a_cancelled_prefetch_keeps_nothing_and_a_summary_can_be_prefetched() {
     job.cancel_token().cancel();
     assert!(matches!(job.last(), Some(Err(TaskError::Cancelled))));
     let first = |assistant: &refrain_assistant::Assistant| {
-        assistant.summarize(request(), JobOptions::default().with_keep(false)).unwrap().run().unwrap()
+        assistant
+            .summarize(request(), changed(JobOptions::default(), |it| it.keep = false))
+            .unwrap()
+            .run()
+            .unwrap()
     };
     let before = first(&assistant);
     assert_eq!(before.report.stats[0].cached_tokens, 0);

@@ -17,10 +17,10 @@ fn a_reply_is_that_of_plain_decoding() {
     place.write("car.md", "# Car repair\n\nQulittus Works takes care of the repair of the car. The repair is planned for 18 August.\n");
     place.update();
     let assistant = place.assistant();
-    let request = ReplyRequest::new("Mail from Baidris", MAIL).with_n_passages(2_usize);
+    let mut request = ReplyRequest::new("Mail from Baidris", MAIL);
+    request.n_passages = 2;
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
-    let shown: Vec<_> =
-        reply.passages.iter().map(|p| PromptPassage { title: &p.title, text: &p.text }).collect();
+    let shown: Vec<_> = reply.passages.iter().map(|p| PromptPassage::new(&p.title, &p.text)).collect();
     assert_eq!((shown.len(), shown[0].title), (2, "Mail from Baidris"));
     assert_eq!(reply.text, plain_answer(&Task::Reply.user_message(&shown, "")));
     assert!(reply.text.contains("Qulittus Works"), "{}", reply.text);
@@ -30,14 +30,14 @@ fn a_reply_is_that_of_plain_decoding() {
 #[test]
 fn tone_and_length_are_part_of_the_request() {
     let assistant = Assistant::builder(engine()).options(options()).build().unwrap();
-    let request = ReplyRequest::new("Mail", MAIL)
-        .with_earlier(vec![Passage::new("Mail before", "Hi Baidris, the car is broken.")])
-        .with_request("Say no.")
-        .with_tone("friendly".to_owned())
-        .with_length(Length::Short);
+    let mut request = ReplyRequest::new("Mail", MAIL);
+    request.earlier = vec![Passage::new("Mail before", "Hi Baidris, the car is broken.")];
+    request.request = "Say no.".to_owned();
+    request.tone = Some("friendly".to_owned());
+    request.length = Some(Length::Short);
     let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
     let shown = [("Mail", MAIL), ("Mail before", "Hi Baidris, the car is broken.")]
-        .map(|(title, text)| PromptPassage { title, text });
+        .map(|(title, text)| PromptPassage::new(title, text));
     let wish = "Say no. Tone: friendly. Length: one or two sentences.";
     assert_eq!(reply.text, plain_answer(&Task::Reply.user_message(&shown, wish)));
     let empty = assistant.reply(ReplyRequest::new("Mail", " "), JobOptions::default());

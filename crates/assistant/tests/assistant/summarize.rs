@@ -3,10 +3,10 @@
 use refrain::{PromptPassage, Task};
 use refrain_assistant::{JobEvent, JobOptions, LeftOutReason, SummarizeRequest, TaskError};
 
-use crate::support::{Place, options, plain_answer};
+use crate::support::{Place, changed, options, plain_answer};
 
 fn message(passages: &[(&str, &str)], request: &str) -> String {
-    let passages: Vec<_> = passages.iter().map(|&(title, text)| PromptPassage { title, text }).collect();
+    let passages: Vec<_> = passages.iter().map(|&(title, text)| PromptPassage::new(title, text)).collect();
     Task::Summarize.user_message(&passages, request)
 }
 
@@ -15,7 +15,8 @@ fn a_text_that_fits_is_summarised_in_one_prompt() {
     let place = Place::with_samples();
     let assistant = place.assistant();
     let text = "The Epville trip starts with the train at 7 pm.\n\nThe Epville trip ends on Saturday.";
-    let request = SummarizeRequest::text("Epville trip", text).with_request("What matters most?");
+    let mut request = SummarizeRequest::text("Epville trip", text);
+    request.request = "What matters most?".to_owned();
     let summary = assistant.summarize(request, JobOptions::default()).unwrap().run().unwrap();
     assert_eq!(summary.text, plain_answer(&message(&[("Epville trip", text)], "What matters most?")));
     assert_eq!((summary.parts.len(), summary.report.left_out.len()), (0, 0));
@@ -37,7 +38,7 @@ fn notes_are_summarised_whole_and_in_order() {
 #[test]
 fn a_long_text_is_summarised_in_parts() {
     let place = Place::with_samples();
-    let assistant = place.builder().options(options().with_n_parts_max(3_usize)).build().unwrap();
+    let assistant = place.builder().options(changed(options(), |it| it.n_parts_max = 3)).build().unwrap();
     let paragraph =
         |n: usize| format!("The trip {n} starts at {n} o'clock and costs {n} euros. It ends on Monday.\n\n");
     let text: String = (0..200).map(paragraph).collect();
@@ -65,7 +66,9 @@ fn a_long_text_is_summarised_in_parts() {
 fn a_part_that_is_cut_is_counted() {
     let place = Place::with_samples();
     let cut = |n_tokens: usize| {
-        let options = options().with_n_parts_max(2_usize).with_answer_tokens(n_tokens);
+        let mut options = options();
+        options.n_parts_max = 2;
+        options.answer_tokens = Some(n_tokens);
         let assistant = place.builder().options(options).build().unwrap();
         let text = "The train to the harbour leaves at nine. Bring the map.\n\n".repeat(200);
         let job = assistant.summarize(SummarizeRequest::text("Trip", text), JobOptions::default()).unwrap();

@@ -36,10 +36,11 @@ fn recorded_goals_give_the_commands_of_plain_decoding() {
     let (mut n_rows, mut n_legal, mut n_right) = (0, 0, 0);
     for (screen, goal, last, command) in rows() {
         let shown = screen.to_string();
-        let mut passages = vec![PromptPassage { title: screen.title(), text: &shown }];
-        passages.extend(last.as_deref().map(|text| PromptPassage { title: "Last action", text }));
+        let mut passages = vec![PromptPassage::new(screen.title(), &shown)];
+        passages.extend(last.as_deref().map(|text| PromptPassage::new("Last action", text)));
         let unconstrained = plain_answer(&Task::Ui.user_message(&passages, &goal));
-        let request = UiRequest::new(screen.clone(), goal).with_last_command(last.clone());
+        let mut request = UiRequest::new(screen.clone(), goal);
+        request.last_command = last.clone();
         let chosen = assistant.ui_command(request, JobOptions::default()).unwrap().run().unwrap();
         // Where plain decoding writes a command for the screen, the grammar changes nothing.
         let line = unconstrained.lines().next().unwrap_or_default();
@@ -71,12 +72,10 @@ fn no_output_names_an_element_that_is_not_there() {
     let assistant = assistant();
     for goal in ["Open the fridge", "tap 9", "", "Type \"a\" into 3"] {
         let screen = Screen::new("", [("button", "Save \"all\" (1+1)"), ("list", "日本語")]).unwrap();
-        let request = UiRequest::new(screen, goal).with_last_command("back".to_owned());
-        let options = JobOptions::default().with_sampling(refrain::Sampling {
-            temperature: 1.5,
-            seed: Some(7),
-            ..Default::default()
-        });
+        let mut request = UiRequest::new(screen, goal);
+        request.last_command = Some("back".to_owned());
+        let mut options = JobOptions::default();
+        options.sampling = Some(refrain::Sampling { temperature: 1.5, seed: Some(7), ..Default::default() });
         let chosen = assistant.ui_command(request, options).unwrap().run().unwrap();
         match chosen.command {
             Command::Tap { element } => assert!([1, 2].contains(&element)),
@@ -93,7 +92,8 @@ fn a_screen_that_does_not_fit_and_an_output_that_ends_early_are_errors() {
     let refused = assistant.ui_command(UiRequest::new(many, "Save"), JobOptions::default()).err();
     assert!(matches!(refused, Some(TaskError::TextTooLong { .. })), "{refused:?}");
     let request = UiRequest::new(Screen::read(SCREEN).unwrap(), "Turn on Notifications");
-    let short = JobOptions::default().with_answer_tokens(2_usize);
+    let mut short = JobOptions::default();
+    short.answer_tokens = Some(2);
     let ended = assistant.ui_command(request, short).unwrap().run().err();
     assert!(matches!(ended, Some(TaskError::Incomplete { .. })), "{ended:?}");
 }
@@ -103,7 +103,8 @@ fn an_incomplete_command_is_not_kept() {
     let place = support::Place::with_samples();
     let assistant = place.with_store();
     let request = || UiRequest::new(Screen::read(SCREEN).unwrap(), "Turn on Notifications");
-    let short = JobOptions::default().with_answer_tokens(2_usize);
+    let mut short = JobOptions::default();
+    short.answer_tokens = Some(2);
     assert!(assistant.ui_command(request(), short).unwrap().run().is_err());
     let all = || assistant.forget(refrain_assistant::Forget::Before(std::time::SystemTime::now())).unwrap();
     assert_eq!((all().n_answers, all().n_prefix_blocks), (0, 0));

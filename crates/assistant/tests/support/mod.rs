@@ -98,8 +98,14 @@ impl Place {
     }
 }
 
+/// The value with a change.
+pub(crate) fn changed<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
+}
+
 pub(crate) fn options() -> AssistantOptions {
-    AssistantOptions::default().with_answer_tokens(80)
+    changed(AssistantOptions::default(), |it| it.answer_tokens = Some(80))
 }
 
 fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {

@@ -51,7 +51,7 @@ pub fn notes(words: &mut Lexicon, span: Span) -> Vec<Note> {
 
 /// The passages of a prompt.
 pub fn passages(notes: &[Note]) -> Vec<PromptPassage<'_>> {
-    notes.iter().map(|note| PromptPassage { title: &note.title, text: &note.text }).collect()
+    notes.iter().map(|note| PromptPassage::new(&note.title, &note.text)).collect()
 }
 
 /// The subject in other words of the same kind: "project Velmora" for "the Velmora project".

@@ -116,7 +116,7 @@ fn finish(
     body: &str,
 ) -> Chat {
     let title = fill(&mut words.rng, "[Message from {n}|Mail from {n}]", &[('n', sender)]);
-    let mut shown = vec![PromptPassage { title: &title, text }];
+    let mut shown = vec![PromptPassage::new(&title, text)];
     shown.extend(passages(notes));
     let message = Task::Reply.user_message(&shown, request);
     let answer = fill(

@@ -25,7 +25,7 @@ pub struct Row {
 
 /// The rows of these numbers, for each task.
 pub fn rows(seed: u64, numbers: Range<u64>) -> Vec<Row> {
-    let tasks = Task::ALL.into_iter().zip(0..);
+    let tasks = Task::ALL.iter().copied().zip(0..);
     tasks.flat_map(|(task, stream)| numbers.clone().map(move |n| row(seed, task, stream, n))).collect()
 }
 
@@ -49,7 +49,7 @@ mod tests {
     fn every_task_has_its_rows_and_they_are_always_the_same() {
         let first = rows(3, 0..5);
         assert_eq!(first, rows(3, 0..5));
-        for task in Task::ALL {
+        for &task in Task::ALL {
             let of_task: Vec<_> = first.iter().filter(|row| row.task == task.name()).collect();
             assert_eq!(of_task.len(), 5);
             assert!(of_task.iter().all(|row| !row.prompt.is_empty() && !row.response.is_empty()));

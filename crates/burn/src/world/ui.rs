@@ -149,10 +149,10 @@ pub fn chat(words: &mut Lexicon) -> Chat {
     ]);
     let title = format!("{app} screen");
     let screen = lines.join("\n");
-    let mut shown = vec![PromptPassage { title: &title, text: &screen }];
+    let mut shown = vec![PromptPassage::new(&title, &screen)];
     let last = fill(&mut words.rng, "[scroll down|tap 1|tap 2|tap 3|back]", &[]);
     if words.rng.percent(25) {
-        shown.push(PromptPassage { title: "Last action", text: &last });
+        shown.push(PromptPassage::new("Last action", &last));
     }
     let message = Task::Ui.user_message(&shown, &super::template::capitalised(&step.goal));
     let command = match (&wanted, typed) {

@@ -78,7 +78,7 @@ impl Memory {
                 .map(weights)
                 .into(),
             context_len_default,
-            kv_cache: KvType::ALL.into_iter().filter(holds).map(kv).collect(),
+            kv_cache: KvType::ALL.iter().copied().filter(holds).map(kv).collect(),
             state_bytes: KvCache::recurrent_bytes(config, session.verify_rows_max),
             session_bytes: session.memory_bytes(config),
         }

@@ -35,15 +35,6 @@ pub struct JsonOptions {
     pub whitespace: bool,
 }
 
-impl JsonOptions {
-    /// Sets [`whitespace`](field@Self::whitespace).
-    #[must_use]
-    pub fn with_whitespace(mut self, whitespace: bool) -> Self {
-        self.whitespace = whitespace;
-        self
-    }
-}
-
 /// Maximum characters of white space at one place: a line break and 31 levels of indentation by two.
 const WHITESPACE_MAX: u32 = 64;
 

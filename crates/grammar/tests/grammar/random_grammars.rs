@@ -123,7 +123,8 @@ proptest! {
     fn schemas(shape in shape(), seed in 0u64..1000, whitespace: bool) {
         let schema = shape.schema().to_string();
         for (engine, vocabulary) in &*ENGINES {
-            let options = JsonOptions::default().with_whitespace(whitespace);
+            let mut options = JsonOptions::default();
+options.whitespace = whitespace;
             let grammar = Grammar::json_schema(vocabulary, &schema, options).expect("a schema");
             let found = checked(engine, &grammar, seed);
             if found.finish == FinishReason::EndToken {

@@ -49,9 +49,11 @@ pub fn vocabulary(engine: &Engine) -> Vocabulary {
 pub fn all(vocabulary: &Vocabulary) -> Vec<Case> {
     let json = |schema, options| Grammar::json_schema(vocabulary, schema, options).expect("a schema");
     let compact = JsonOptions::default();
+    let mut spaced = compact;
+    spaced.whitespace = true;
     vec![
         ("command", json(COMMAND, compact), is_command),
-        ("command with white space", json(COMMAND, compact.with_whitespace(true)), is_command),
+        ("command with white space", json(COMMAND, spaced), is_command),
         ("nested", json(NESTED, compact), is_nested),
         (
             "regex",

@@ -257,7 +257,7 @@ fn equals_the_plain_loops() {
         shape(7, 1, 64),
         shape(12, 2, 96),
     ] {
-        for ty in KvType::ALL.into_iter().filter(|ty| ty.holds(shape.head_dim)) {
+        for ty in KvType::ALL.iter().copied().filter(|ty| ty.holds(shape.head_dim)) {
             check(shape, ty, 48, &rows, &pools);
             check(shape, ty, 48, &rows[10..], &pools);
         }
@@ -277,7 +277,7 @@ fn equals_the_plain_loops_over_long_prefixes() {
                 .map(|&(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] })
                 .collect();
         for shape in [shape(1, 1, 128), shape(2, 1, 64), shape(7, 1, 32)] {
-            for ty in KvType::ALL {
+            for &ty in KvType::ALL {
                 check(shape, ty, 400, &rows, &pools);
             }
         }
@@ -434,7 +434,7 @@ fn each_part_of_a_rule_equals_the_plain_loops() {
         AttentionRule { softcap: Some(50.0), ..plain },
         AttentionRule { sinks: Some(&[0.5, -100.0, 100.0, f32::NEG_INFINITY]), ..plain },
     ];
-    for ty in KvType::ALL {
+    for &ty in KvType::ALL {
         check_rules(shape(4, 2, 32), &rules, ty, 320, &rows, &pools);
         check_rules(shape(4, 2, 32), &rules, ty, 320, &rows[2..3], &pools);
     }
@@ -543,7 +543,7 @@ fn masked_slots_enter_no_result() {
 #[test]
 fn committed_or_extra_is_the_same() {
     let shape = shape(6, 2, 64);
-    for ty in KvType::ALL {
+    for &ty in KvType::ALL {
         for k in Kernels::available() {
             let mut cache = Cache::new(2, ty, shape, 100);
             let q = Random::new(3).floats(6 * 64);
@@ -587,7 +587,7 @@ fn windows_do_not_depend_on_the_batch_or_on_commits() {
     let width = 4 * 32;
     let path: Vec<u32> = (0..25).map(|i| 420 + (i * 7) % 25).collect();
     let sinks = [0.5, -2.0, 3.0, 0.0];
-    for ty in KvType::ALL {
+    for &ty in KvType::ALL {
         for k in Kernels::available() {
             let mut cache = Cache::new(2, ty, shape, 450);
             let q = Random::new(3).floats(33 * width);
@@ -678,7 +678,7 @@ fn rules_without_effect_are_the_plain_rule() {
     let rows =
         [(0, 0), (1, 0), (300, 3), (17, 2)].map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] });
     let q = Random::new(3).floats(rows.len() * 128);
-    for ty in KvType::ALL {
+    for &ty in KvType::ALL {
         let cache = Cache::new(5, ty, shape, 320);
         for k in Kernels::available() {
             let plain = run(k, &Pool::new(2), shape, &q, &cache.layer, &rows);

@@ -93,7 +93,7 @@ struct Talk {
 
 impl Talk {
     fn new(world: &World, rng: &mut Rng) -> Self {
-        let wanted = pick(rng, &KvType::ALL);
+        let wanted = pick(rng, KvType::ALL);
         let fits = |kv_type| world.reference.session(SessionOptions { kv_type, ..plain() }).is_ok();
         // A head may not divide into the blocks of a type.
         let kv_type = if fits(wanted) { wanted } else { KvType::F16 };

@@ -48,7 +48,7 @@ fn conversation(engine: &Engine, session: SessionOptions, sampling: &Sampling) -
 fn converse(mut session: Session, sampling: &Sampling) -> Vec<Run> {
     let notes = common::notes();
     let mut answer = |note: &str, request: &str| {
-        let message = Task::Summarize.user_message(&[PromptPassage { title: "", text: note }], request);
+        let message = Task::Summarize.user_message(&[PromptPassage::new("", note)], request);
         session.append_turn(Role::User, message).unwrap();
         run_in(&mut session, options(sampling), usize::MAX)
     };

@@ -86,7 +86,7 @@ pub enum QuantizeArg {
 /// An instruction set by its name.
 pub fn isa(name: &str) -> Result<IsaKind, String> {
     let names: Vec<&str> = IsaKind::ALL.iter().map(|isa| isa.name()).collect();
-    let found = IsaKind::ALL.into_iter().find(|isa| isa.name() == name);
+    let found = IsaKind::ALL.iter().copied().find(|isa| isa.name() == name);
     found.ok_or_else(|| format!("possible values: {}", names.join(", ")))
 }
 

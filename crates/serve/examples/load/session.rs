@@ -92,8 +92,11 @@ pub(crate) fn measure(arguments: &[String]) -> Outcome {
         Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(theirs.clone()))).with_pinned(true)])?;
     let gate = Arc::clone(models.gate());
     // All slow connections are open at once, and requests beside them.
-    let limits = Limits::default().with_connections(options.connections + 500);
-    let server = Server::bind(ServeOptions::default().with_port(0).with_limits(limits), models)?;
+    let mut limits = Limits::default();
+    limits.connections = options.connections + 500;
+    let mut serve = ServeOptions::default();
+    (serve.port, serve.limits) = (0, limits);
+    let server = Server::bind(serve, models)?;
     let address = server.local_addr();
     let stop = CancelToken::new();
     let their_stop = stop.clone();

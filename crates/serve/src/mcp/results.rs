@@ -59,8 +59,11 @@ impl Mcp {
             assistant.notes().map(|notes| notes.refresh().ok());
             let names = Names::of(&assistant);
             let folders = names.all_paths(&call.folders)?;
-            let request = AnswerRequest::new(call.question).with_folders(folders).with_n_passages(call.limit);
-            let options = options(&call.output, reporter).with_sampling(Some(model.sampling.clone()));
+            let mut request = AnswerRequest::new(call.question);
+            request.folders = folders;
+            request.n_passages = call.limit;
+            let mut options = options(&call.output, reporter);
+            options.sampling = Some(model.sampling.clone());
             let job = assistant.answer(request, options).map_err(of_task)?;
             let (answer, first_token) = reporter.drive(job)?;
             count_outputs(&app, &answer.report, first_token);
@@ -79,14 +82,15 @@ impl Mcp {
         let job = move |reporter: &Reporter| {
             assistant.notes().map(|notes| notes.refresh().ok());
             let names = Names::of(&assistant);
-            let request = match call.subject {
+            let mut request = match call.subject {
                 Subject::Note(id) => SummarizeRequest::notes([found(&assistant, &id)?]),
                 Subject::Text { title, text } => SummarizeRequest::text(title, text),
                 Subject::Query(query) => SummarizeRequest::query(query),
             };
-            let options = options(&call.output, reporter).with_sampling(Some(model.sampling.clone()));
-            let job =
-                assistant.summarize(request.with_request(call.instruction), options).map_err(of_task)?;
+            request.request = call.instruction;
+            let mut options = options(&call.output, reporter);
+            options.sampling = Some(model.sampling.clone());
+            let job = assistant.summarize(request, options).map_err(of_task)?;
             let (summary, first_token) = reporter.drive(job)?;
             count_outputs(&app, &summary.report, first_token);
             Ok(of_summary(&summary, &names))
@@ -119,10 +123,11 @@ fn no_notes() -> ApiError {
 }
 
 fn options(output: &Output, reporter: &Reporter) -> JobOptions {
-    JobOptions::default()
-        .with_answer_tokens(output.max_tokens)
-        .with_keep(output.keep)
-        .with_cancel(reporter.cancel.clone())
+    let mut options = JobOptions::default();
+    options.answer_tokens = output.max_tokens;
+    options.keep = output.keep;
+    options.cancel = reporter.cancel.clone();
+    options
 }
 
 /// What a call wants to be deleted. A folder's name must be that of notes in the index: a wrong name should not look like a deletion.

@@ -39,7 +39,8 @@ impl StdioServer {
     /// # Errors
     /// A limit is too small.
     pub fn new(limits: Limits, models: Models) -> Result<Self, ServeError> {
-        let options = ServeOptions::default().with_limits(limits);
+        let mut options = ServeOptions::default();
+        options.limits = limits;
         options.check()?;
         let app = App::new(&options, models);
         Ok(Self { mcp: Mcp::new(Page::new(app.clone()), false), app })

@@ -60,11 +60,12 @@ impl Options {
     fn job(&self, sink: &Sink, sampling: &Sampling) -> JobOptions {
         let sampling =
             self.temperature.map(|temperature| Sampling { temperature, seed: self.seed, ..sampling.clone() });
-        JobOptions::default()
-            .with_answer_tokens(self.max_tokens)
-            .with_sampling(sampling)
-            .with_keep(self.keep)
-            .with_cancel(sink.cancel.clone())
+        let mut options = JobOptions::default();
+        options.answer_tokens = self.max_tokens;
+        options.sampling = sampling;
+        options.keep = self.keep;
+        options.cancel = sink.cancel.clone();
+        options
     }
 }
 

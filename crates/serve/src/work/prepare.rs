@@ -270,7 +270,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     let passages: Vec<_> = request
         .documents
         .iter()
-        .map(|document| PromptPassage { title: &document.title, text: &document.text })
+        .map(|document| PromptPassage::new(&document.title, &document.text))
         .collect();
     let Some(asked) = messages.iter_mut().rev().find(|message| message.role == Role::User) else {
         return Err(ApiError::field("documents", "there is no message of a user about them"));

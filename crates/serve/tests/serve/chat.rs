@@ -5,7 +5,7 @@ use refrain::{Engine, EngineOptions, Event, GenerateOptions, Role, Sampling, Ses
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 
-use crate::support::{MODEL, QUESTION, Running, chat, engine, with};
+use crate::support::{MODEL, QUESTION, Running, changed, chat, engine, with};
 
 /// The library's own answer.
 fn library(content: &str, max_tokens: usize, sampling: Sampling) -> (String, usize) {
@@ -136,7 +136,8 @@ fn the_next_turn_computes_its_new_part_only() {
     assert!(cached >= first["usage"]["prompt_tokens"].as_u64().unwrap() - 1, "{usage}");
     assert!(cached < usage["prompt_tokens"].as_u64().unwrap());
     // Without kept prompts, the answer is the same.
-    let limits = Limits::default().with_warm_bytes(0);
+    let mut limits = Limits::default();
+    limits.warm_bytes = 0;
     let cold = Running::with(ServeOptions::default(), limits);
     let again = cold.answer("/v1/chat/completions", &request);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
@@ -151,7 +152,11 @@ fn conversations_with_a_recurrent_model_go_on_where_they_ended_or_parted() {
     let start = |warm_bytes: usize| {
         let engine = engine.clone();
         let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(engine.clone())))]).unwrap();
-        Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(warm_bytes), models)
+        Running::with_models(
+            ServeOptions::default(),
+            changed(Limits::default(), |it| it.warm_bytes = warm_bytes),
+            models,
+        )
     };
     let [server, cold] = [512 << 20, 0].map(start);
     // Without kept prompts, every answer is the same.
@@ -241,7 +246,8 @@ fn a_prediction_drafts_and_changes_no_output() {
     // Without the history, which has earlier answers too. Drafts at any cost: on a busy machine none may pay.
     let policy = DraftPolicy { rows: DraftRows::Fixed(8), ..DraftPolicy::default() };
     let session = SessionOptions { history: false, policy, ..SessionOptions::default() };
-    let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
+    let spec =
+        ModelSpec::new(MODEL, move || Ok(changed(Loaded::new(engine()), |it| it.session = session.clone())));
     let models = Models::new([spec]).unwrap();
     let server = Running::with_models(ServeOptions::default(), Limits::default(), models);
     let request = with(&chat("Write about the boats in the harbour."), json!({ "temperature": 0 }));

@@ -18,7 +18,7 @@ use refrain_index::notes::{NotesOptions, NotesWriter};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions, Server};
 use serde_json::{Value, json};
 
-use crate::support::{MODEL, Place, Reply, Running, engine, with};
+use crate::support::{MODEL, Place, Reply, Running, changed, engine, with};
 
 const QUESTION: &str = "Which company takes care of the roof repair?";
 const TOKEN: &str = "a-token-of-at-least-16-bytes";
@@ -129,7 +129,9 @@ fn messages(reply: &Reply) -> Vec<Value> {
 }
 
 fn spec(assistant: Assistant) -> ModelSpec {
-    ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_assistant(assistant.clone())))
+    ModelSpec::new(MODEL, move || {
+        Ok(changed(Loaded::new(engine()), |it| it.assistant = Some(assistant.clone())))
+    })
 }
 
 /// A server over the sample notes, its assistant, and the gate of both.
@@ -288,7 +290,8 @@ fn an_answer_is_that_of_the_assistant_with_places_in_the_files() {
     let place = Place::new();
     let (server, assistant) = place.server(ServeOptions::default());
     let client = Client::new(&server);
-    let own = assistant.answer(AnswerRequest::new(QUESTION), JobOptions::default().with_keep(false));
+    let own =
+        assistant.answer(AnswerRequest::new(QUESTION), changed(JobOptions::default(), |it| it.keep = false));
     let own = own.unwrap().run().unwrap();
     let answer = client.call("answer_from_notes", json!({ "question": QUESTION }));
     assert_eq!(answer["answer"], own.text);
@@ -333,7 +336,7 @@ fn summaries_are_those_of_the_assistant() {
     let (server, assistant) = place.server(ServeOptions::default());
     let client = Client::new(&server);
     let own = |request: SummarizeRequest| {
-        let job = assistant.summarize(request, JobOptions::default().with_keep(false));
+        let job = assistant.summarize(request, changed(JobOptions::default(), |it| it.keep = false));
         job.unwrap().run().unwrap().text
     };
     let path = place.0.path().join("notes/repair-roof.md");
@@ -346,7 +349,7 @@ fn summaries_are_those_of_the_assistant() {
         (json!({ "query": QUESTION }), own(SummarizeRequest::query(QUESTION))),
         (
             json!({ "text": text, "instruction": "In one sentence." }),
-            own(SummarizeRequest::text("", text).with_request("In one sentence.")),
+            own(changed(SummarizeRequest::text("", text), |it| it.request = "In one sentence.".to_owned())),
         ),
     ] {
         let summary = client.call("summarize", with(&arguments, json!({ "keep": false })));
@@ -392,7 +395,7 @@ fn progress_grows_until_the_response() {
 #[test]
 fn a_cancelled_request_ends_its_job() {
     let place = Place::new();
-    let (server, _, gate) = gated(&place, Limits::default().with_running(1));
+    let (server, _, gate) = gated(&place, changed(Limits::default(), |it| it.running = 1));
     let n_cancelled = || server.metric("refrain_requests_cancelled_total") as usize;
     let turn = gate.enter(Priority::Interactive, &CancelToken::new()).expect("not cancelled");
     let answer = json!({ "name": "answer_from_notes", "arguments": { "question": QUESTION } });
@@ -422,7 +425,7 @@ fn a_cancelled_request_ends_its_job() {
 #[test]
 fn refused_arguments_are_errors_of_the_protocol() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default().with_mcp_forget(true));
+    let (server, _) = place.server(changed(ServeOptions::default(), |it| it.mcp_forget = true));
     let client = Client::new(&server);
     for (name, arguments, param) in [
         ("search_notes", json!({}), "query"),
@@ -452,7 +455,7 @@ fn refused_arguments_are_errors_of_the_protocol() {
 #[test]
 fn other_names_origins_and_tokens_are_refused() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default().with_token(TOKEN.to_owned()));
+    let (server, _) = place.server(changed(ServeOptions::default(), |it| it.token = Some(TOKEN.to_owned())));
     let authorization = format!("Bearer {TOKEN}");
     let token = ("Authorization", authorization.as_str());
     let begin = initialize(VERSION).to_string();
@@ -477,7 +480,9 @@ fn other_names_origins_and_tokens_are_refused() {
 #[test]
 fn what_a_client_sends_has_limits() {
     let place = Place::new();
-    let limits = Limits::default().with_json_values(1000).with_body_bytes(100_000);
+    let mut limits = Limits::default();
+    limits.json_values = 1000;
+    limits.body_bytes = 100_000;
     let (server, _, _) = gated(&place, limits);
     let client = Client::new(&server);
     let post = |body: &str| server.request("POST", "/mcp", &client.headers(), body);
@@ -513,7 +518,7 @@ fn nothing_is_deleted_unless_the_user_allows_it() {
     let first = messages(&server.request("POST", "/mcp", &[ACCEPT, JSON], &initialize(VERSION).to_string()));
     assert!(!first[0]["result"]["instructions"].as_str().unwrap().contains("forget"), "{first:?}");
     assert_eq!(assistant.note_files().unwrap().len(), n_files);
-    let (server, _) = Place::new().server(ServeOptions::default().with_mcp_forget(true));
+    let (server, _) = Place::new().server(changed(ServeOptions::default(), |it| it.mcp_forget = true));
     let tools = Client::new(&server).result("tools/list", json!({}));
     let destructive: Vec<_> = tools["tools"]
         .as_array()
@@ -530,7 +535,7 @@ fn nothing_is_deleted_unless_the_user_allows_it() {
 #[test]
 fn what_is_forgotten_is_found_no_more() {
     let place = Place::new();
-    let (server, assistant) = place.server(ServeOptions::default().with_mcp_forget(true));
+    let (server, assistant) = place.server(changed(ServeOptions::default(), |it| it.mcp_forget = true));
     let client = Client::new(&server);
     let answer = client.call("answer_from_notes", json!({ "question": QUESTION }));
     let note = answer["sources"][0]["uri"].clone();
@@ -589,9 +594,17 @@ fn an_open_stream_ends_with_the_server() {
     let place = Place::new();
     let assistant = place.assistant(Arc::default(), AssistantOptions::default());
     // A stream that stayed open would keep the server for this time.
-    let limits = Limits::default().with_grace_time(Duration::from_secs(100_000));
+    let mut limits = Limits::default();
+    limits.grace_time = Duration::from_secs(100_000);
     let models = Models::new([spec(assistant)]).unwrap();
-    let server = Server::bind(ServeOptions::default().with_port(0).with_limits(limits), models).unwrap();
+    let server = Server::bind(
+        changed(ServeOptions::default(), |it| {
+            it.port = 0;
+            it.limits = limits;
+        }),
+        models,
+    )
+    .unwrap();
     let (address, stop) = (server.local_addr(), CancelToken::new());
     let theirs = stop.clone();
     let thread = std::thread::spawn(move || server.run(&theirs));
@@ -609,7 +622,7 @@ fn an_open_stream_ends_with_the_server() {
 #[test]
 fn no_answer_shows_where_the_notes_are() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default().with_mcp_forget(true));
+    let (server, _) = place.server(changed(ServeOptions::default(), |it| it.mcp_forget = true));
     let client = Client::new(&server);
     let folder = place.0.path();
     let shows = |value: &Value| value.to_string().contains(Path::new(folder).to_str().unwrap());

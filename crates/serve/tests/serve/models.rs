@@ -9,7 +9,7 @@ use refrain_assistant::{Gate, Priority};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ModelsError, ServeOptions};
 use serde_json::{Value, json};
 
-use crate::support::{Running, engine};
+use crate::support::{Running, changed, engine};
 
 /// How often a model was loaded, and how often unloaded.
 #[derive(Debug, Default)]
@@ -60,7 +60,8 @@ fn fleet<const N: usize>(names: [&str; N]) -> (Vec<ModelSpec>, [Arc<Counts>; N])
 
 fn start(specs: Vec<ModelSpec>, budget: usize) -> Running {
     // Kept prompts count too, and would blur the numbers.
-    let limits = Limits::default().with_warm_bytes(0);
+    let mut limits = Limits::default();
+    limits.warm_bytes = 0;
     Running::with_models(ServeOptions::default(), limits, Models::new(specs).unwrap().with_budget(budget))
 }
 
@@ -91,7 +92,11 @@ fn a_model_that_answers_is_not_unloaded() {
     let (specs, [a, b]) = fleet(["a", "b"]);
     let gate = Arc::<Gate>::default();
     let models = Models::new(specs).unwrap().with_gate(Arc::clone(&gate)).with_budget(bytes() + bytes() / 2);
-    let server = Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(0), models);
+    let server = Running::with_models(
+        ServeOptions::default(),
+        changed(Limits::default(), |it| it.warm_bytes = 0),
+        models,
+    );
     // While the test has the turn, the request computes nothing and does not end.
     let turn = gate.enter(Priority::Interactive, &CancelToken::new()).expect("nobody cancels");
     let body = json!({ "model": "a", "prompt": "Hello", "max_tokens": 4, "stream": true });

@@ -4,7 +4,7 @@ use refrain_assistant::{AnswerRequest, JobOptions};
 use refrain_serve::ServeOptions;
 use serde_json::{Value, json};
 
-use crate::support::{self, Place, Reply};
+use crate::support::{self, Place, Reply, changed};
 
 const QUESTION: &str = "Which company takes care of the roof repair?";
 const TOKEN: &str = "a-token-of-at-least-16-bytes";
@@ -44,7 +44,8 @@ fn units(text: &str, range: &Value) -> String {
 fn an_answer_is_that_of_the_assistant_with_drafts_and_without() {
     let place = Place::new();
     let (server, assistant) = place.server(ServeOptions::default());
-    let own = assistant.answer(AnswerRequest::new(QUESTION), JobOptions::default().with_keep(false));
+    let own =
+        assistant.answer(AnswerRequest::new(QUESTION), changed(JobOptions::default(), |it| it.keep = false));
     let own = own.unwrap().run().unwrap();
     let ask =
         |more: Value| done(&server.post("/page/ask", &support::with(&json!({ "question": QUESTION }), more)));
@@ -195,7 +196,7 @@ fn errors_and_metrics_quote_nothing() {
 #[test]
 fn files_need_no_token_and_endpoints_do() {
     let place = Place::new();
-    let (server, _) = place.server(ServeOptions::default().with_token(TOKEN.to_owned()));
+    let (server, _) = place.server(changed(ServeOptions::default(), |it| it.token = Some(TOKEN.to_owned())));
     for path in ["/", "/page/page.js", "/page/page.css", "/page/icon.svg"] {
         let reply = server.get(path);
         assert_eq!(reply.status, 200, "{path}");
@@ -229,7 +230,8 @@ fn files_need_no_token_and_endpoints_do() {
 #[test]
 fn pages_of_other_origins_use_the_api_alone() {
     let place = Place::new();
-    let options = ServeOptions::default().with_origins(vec!["https://chat.example".to_owned()]);
+    let mut options = ServeOptions::default();
+    options.origins = vec!["https://chat.example".to_owned()];
     let (server, _) = place.server(options);
     let own = format!("http://localhost:{}", server.address.port());
     for (origin, api, page) in [

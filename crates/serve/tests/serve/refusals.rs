@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use refrain_serve::{Limits, ServeOptions};
 use serde_json::{Value, json};
 
-use crate::support::{self, Running, chat, endless, with};
+use crate::support::{self, Running, changed, chat, endless, with};
 
 #[test]
 fn fields_are_refused_by_name() {
@@ -177,7 +177,9 @@ fn harmless_fields_are_ignored() {
 
 #[test]
 fn bodies_methods_and_addresses_are_checked() {
-    let limits = Limits::default().with_body_bytes(2000).with_body_time(Duration::from_millis(300));
+    let mut limits = Limits::default();
+    limits.body_bytes = 2000;
+    limits.body_time = Duration::from_millis(300);
     let server = Running::with(ServeOptions::default(), limits);
     let json_type = [("Content-Type", "application/json")];
     let status = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
@@ -198,14 +200,15 @@ fn bodies_methods_and_addresses_are_checked() {
     assert_eq!(status("GET", "/v1/models/none", &[], ""), 404);
     assert_eq!(status("GET", "/v1/models/../../etc/passwd", &[], ""), 404);
     let many = format!("{{\"a\": [{}0]}}", "0,".repeat(600));
-    let few = Running::with(ServeOptions::default(), Limits::default().with_json_values(500));
+    let few = Running::with(ServeOptions::default(), changed(Limits::default(), |it| it.json_values = 500));
     let reply = few.request("POST", "/v1/responses", &json_type, &many);
     assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("too_many_values")));
-    let tight = Running::with(ServeOptions::default(), Limits::default().with_bodies_bytes(10));
+    let tight = Running::with(ServeOptions::default(), changed(Limits::default(), |it| it.bodies_bytes = 10));
     assert_eq!(tight.post("/v1/chat/completions", &chat("Hello.")).status, 429);
     // The bytes of a body count until its request ends.
     let long = endless("A story.");
-    let room = Limits::default().with_bodies_bytes(long.to_string().len() + 20);
+    let mut room = Limits::default();
+    room.bodies_bytes = long.to_string().len() + 20;
     let counting = Running::with(ServeOptions::default(), room);
     let running = counting.begin("/v1/chat/completions", &long);
     counting.wait(|server| server.metric("refrain_requests_running") == 1.0);
@@ -236,7 +239,9 @@ fn models_and_contexts_are_checked() {
 
 #[test]
 fn slow_bodies_take_no_place_of_others() {
-    let limits = Limits::default().with_running(1).with_waiting(1);
+    let mut limits = Limits::default();
+    limits.running = 1;
+    limits.waiting = 1;
     let server = Running::with(ServeOptions::default(), limits);
     let host = format!("localhost:{}", server.address.port());
     let slow: Vec<_> = (0..8)
@@ -255,7 +260,7 @@ fn slow_bodies_take_no_place_of_others() {
 
 #[test]
 fn monitors_are_answered_when_all_connections_are_taken() {
-    let server = Running::with(ServeOptions::default(), Limits::default().with_connections(1));
+    let server = Running::with(ServeOptions::default(), changed(Limits::default(), |it| it.connections = 1));
     let taken = server.connect();
     server.wait(|server| server.metric("refrain_connections") == 2.0);
     let reply = server.post("/v1/chat/completions", &chat("Hello."));
@@ -269,7 +274,9 @@ fn monitors_are_answered_when_all_connections_are_taken() {
 
 #[test]
 fn a_full_queue_refuses_with_a_time() {
-    let limits = Limits::default().with_running(1).with_waiting(1);
+    let mut limits = Limits::default();
+    limits.running = 1;
+    limits.waiting = 1;
     let server = Running::with(ServeOptions::default(), limits);
     let long = endless("Tell a story.");
     let first = server.begin("/v1/chat/completions", &long);

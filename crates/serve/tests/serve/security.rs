@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use refrain_serve::{Limits, ServeError, ServeOptions, Server};
 
-use crate::support::{Running, models};
+use crate::support::{Running, changed, models};
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
@@ -91,8 +91,11 @@ fn hosts_origins_tokens_and_addresses() {
             (Some("evil.example:PORT"), Some("http://evil.example:PORT"), None, 403),
         ],
     );
-    let options = ServeOptions::default().with_token(TOKEN.to_owned()).with_origins(origins.clone());
-    let guarded = Running::with(options.with_hosts(vec!["Desk.home".to_owned()]), Limits::default());
+    let mut options = ServeOptions::default();
+    options.token = Some(TOKEN.to_owned());
+    options.origins = origins.clone();
+    let guarded =
+        Running::with(changed(options, |it| it.hosts = vec!["Desk.home".to_owned()]), Limits::default());
     check(
         "loopback, token, origins, a host",
         &guarded,
@@ -125,7 +128,9 @@ fn hosts_origins_tokens_and_addresses() {
         ],
     );
     let any: IpAddr = "0.0.0.0".parse().unwrap();
-    let options = ServeOptions::default().with_host(any).with_token(TOKEN.to_owned());
+    let mut options = ServeOptions::default();
+    options.host = any;
+    options.token = Some(TOKEN.to_owned());
     let wide = Running::with(options, Limits::default());
     check(
         "every address, token",
@@ -184,9 +189,12 @@ fn browsers_without_an_origin_are_told_apart() {
 
 #[test]
 fn browsers_ask_before_they_send() {
-    let options = ServeOptions::default().with_token(TOKEN.to_owned());
-    let server =
-        Running::with(options.with_origins(vec!["https://chat.example".to_owned()]), Limits::default());
+    let mut options = ServeOptions::default();
+    options.token = Some(TOKEN.to_owned());
+    let server = Running::with(
+        changed(options, |it| it.origins = vec!["https://chat.example".to_owned()]),
+        Limits::default(),
+    );
     let ask = |origin: &str| {
         let headers = [
             ("Origin", origin),
@@ -209,26 +217,38 @@ fn browsers_ask_before_they_send() {
 
 #[test]
 fn unsafe_options_are_refused() {
-    let refused = |options: ServeOptions| Server::bind(options.with_port(0), models()).expect_err("refused");
+    let refused = |options: ServeOptions| {
+        Server::bind(changed(options, |it| it.port = 0), models()).expect_err("refused")
+    };
     let any: IpAddr = "0.0.0.0".parse().unwrap();
-    assert!(matches!(refused(ServeOptions::default().with_host(any)), ServeError::TokenRequired { .. }));
-    let short = ServeOptions::default().with_token("short".to_owned());
+    assert!(matches!(
+        refused(changed(ServeOptions::default(), |it| it.host = any)),
+        ServeError::TokenRequired { .. }
+    ));
+    let mut short = ServeOptions::default();
+    short.token = Some("short".to_owned());
     assert!(matches!(refused(short), ServeError::TokenLength { given: 5, .. }));
-    let odd = ServeOptions::default().with_token("a token with spaces".to_owned());
+    let mut odd = ServeOptions::default();
+    odd.token = Some("a token with spaces".to_owned());
     assert!(matches!(refused(odd), ServeError::TokenBytes));
     for origin in ["null", "*", "chat.example", "https://*", "https://a/b"] {
-        let options = ServeOptions::default().with_origins(vec![origin.to_owned()]);
+        let mut options = ServeOptions::default();
+        options.origins = vec![origin.to_owned()];
         assert!(matches!(refused(options), ServeError::Origin { .. }), "{origin}");
     }
-    let options = ServeOptions::default().with_hosts(vec!["a b".to_owned()]);
+    let mut options = ServeOptions::default();
+    options.hosts = vec!["a b".to_owned()];
     assert!(matches!(refused(options), ServeError::HostName { .. }));
-    let options = ServeOptions::default().with_token(TOKEN.to_owned());
+    let mut options = ServeOptions::default();
+    options.token = Some(TOKEN.to_owned());
     assert!(!format!("{options:?}").contains(TOKEN));
 }
 
 #[test]
 fn slow_and_oversized_heads_end_their_connections() {
-    let limits = Limits::default().with_header_time(Duration::from_millis(300)).with_headers(8);
+    let mut limits = Limits::default();
+    limits.header_time = Duration::from_millis(300);
+    limits.headers = 8;
     let server = Running::with(ServeOptions::default(), limits);
     // A head that never ends: the connection is closed by the server, not by this client.
     let mut slow = server.connect();

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use refrain::CancelToken;
 use refrain_serve::{ServeError, ServeOptions, Server};
 
-use crate::support::models;
+use crate::support::{changed, models};
 
 struct Running(CancelToken, Option<JoinHandle<Result<(), ServeError>>>);
 
@@ -33,7 +33,7 @@ impl Drop for Running {
 }
 
 fn bind(path: &Path) -> Result<Server, ServeError> {
-    Server::bind(ServeOptions::default().with_unix_socket(path.to_owned()), models())
+    Server::bind(changed(ServeOptions::default(), |it| it.unix_socket = Some(path.to_owned())), models())
 }
 
 fn request(path: &Path, head: &str, body: &str) -> String {

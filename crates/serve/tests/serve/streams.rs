@@ -8,7 +8,7 @@ use refrain::{Drafting, SessionOptions};
 use refrain_serve::{Limits, Loaded, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 
-use crate::support::{MODEL, QUESTION, Reply, Running, chat, endless, engine, with};
+use crate::support::{MODEL, QUESTION, Reply, Running, changed, chat, endless, engine, with};
 
 fn content(answer: &Value) -> String {
     answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
@@ -28,9 +28,14 @@ fn clients_at_once_get_what_each_gets_alone_without_drafts() {
         .collect();
     // Alone, one after the other, without drafts and kept prompts.
     let session = SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() };
-    let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_session(session.clone())));
+    let spec =
+        ModelSpec::new(MODEL, move || Ok(changed(Loaded::new(engine()), |it| it.session = session.clone())));
     let plain = Models::new([spec]).expect("a name");
-    let plain = Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(0), plain);
+    let plain = Running::with_models(
+        ServeOptions::default(),
+        changed(Limits::default(), |it| it.warm_bytes = 0),
+        plain,
+    );
     let alone: Vec<String> =
         requests.iter().map(|request| content(&plain.answer("/v1/chat/completions", request))).collect();
     let n_done = AtomicUsize::new(0);
@@ -67,7 +72,8 @@ fn clients_at_once_get_what_each_gets_alone_without_drafts() {
 
 #[test]
 fn a_client_that_goes_away_cancels() {
-    let limits = Limits::default().with_running(1);
+    let mut limits = Limits::default();
+    limits.running = 1;
     let server = Running::with(ServeOptions::default(), limits);
     for (index, streams) in [true, false].into_iter().enumerate() {
         let n_before = 2.0 * index as f64;
@@ -109,7 +115,9 @@ fn a_stop_finishes_short_streams_and_ends_long_ones() {
 
 #[test]
 fn an_idle_stream_has_comments() {
-    let limits = Limits::default().with_running(1).with_ping_time(Duration::from_millis(20));
+    let mut limits = Limits::default();
+    limits.running = 1;
+    limits.ping_time = Duration::from_millis(20);
     let server = Running::with(ServeOptions::default(), limits);
     let long = server.begin("/v1/chat/completions", &endless("A story."));
     server.wait(|server| server.metric("refrain_requests_running") == 1.0);
@@ -126,7 +134,8 @@ fn an_idle_stream_has_comments() {
 
 #[test]
 fn a_client_that_reads_nothing_is_dropped() {
-    let limits = Limits::default().with_stall_time(Duration::from_millis(300));
+    let mut limits = Limits::default();
+    limits.stall_time = Duration::from_millis(300);
     let server = Running::with(ServeOptions::default(), limits);
     // Many megabytes, so that the system's buffers are full.
     let probabilities = json!({ "stream": true, "logprobs": true, "top_logprobs": 20 });

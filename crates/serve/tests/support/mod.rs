@@ -69,7 +69,9 @@ impl Place {
         let gate = Arc::<Gate>::default();
         let assistant = self.assistant(Arc::clone(&gate), AssistantOptions::default());
         let theirs = assistant.clone();
-        let spec = ModelSpec::new(MODEL, move || Ok(Loaded::new(engine()).with_assistant(theirs.clone())));
+        let spec = ModelSpec::new(MODEL, move || {
+            Ok(changed(Loaded::new(engine()), |it| it.assistant = Some(theirs.clone())))
+        });
         let models = Models::new([spec]).expect("one name").with_gate(gate);
         (Running::with_models(options, Limits::default(), models), assistant)
     }
@@ -91,9 +93,10 @@ impl Running {
         Self::with_models(options, limits, models())
     }
 
-    pub(crate) fn with_models(options: ServeOptions, limits: Limits, models: Models) -> Self {
-        let limits = limits.with_grace_time(Duration::from_secs(2));
-        let server = Server::bind(options.with_port(0).with_limits(limits), models).expect("it binds");
+    pub(crate) fn with_models(mut options: ServeOptions, mut limits: Limits, models: Models) -> Self {
+        limits.grace_time = Duration::from_secs(2);
+        (options.port, options.limits) = (0, limits);
+        let server = Server::bind(options, models).expect("it binds");
         let address = server.local_addr();
         let stop = CancelToken::new();
         let theirs = stop.clone();
@@ -286,6 +289,12 @@ pub(crate) fn endless(content: &str) -> Value {
     let more =
         json!({ "n": 8, "temperature": 1, "max_tokens": 1_000_000, "logit_bias": Value::Object(ends) });
     with(&chat(content), more)
+}
+
+/// The value with a change.
+pub(crate) fn changed<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
 }
 
 /// `base` with the fields of `more`.

@@ -11,7 +11,7 @@ use refrain_serve::{Limits, Loaded, ModelKind, ModelSpec, Models, ServeOptions};
 use serde_json::{Value, json};
 
 use super::served::LOADED_IN_TURN;
-use crate::support::{EMBEDDER, MODEL, QUESTION, Running, chat, engine, with};
+use crate::support::{EMBEDDER, MODEL, QUESTION, Running, changed, chat, engine, with};
 
 /// A request.
 #[derive(Debug, Clone)]
@@ -133,12 +133,16 @@ pub(crate) fn known_answers() -> &'static [(Call, String)] {
 fn plain_answers() -> Vec<(Call, String)> {
     let model = |name: &str| {
         let session = SessionOptions { drafting: Drafting::Off, ..SessionOptions::default() };
-        ModelSpec::new(name, move || Ok(Loaded::new(engine()).with_session(session.clone())))
+        ModelSpec::new(name, move || Ok(changed(Loaded::new(engine()), |it| it.session = session.clone())))
     };
     let [second, third] = LOADED_IN_TURN.map(model);
     let embedder = model(EMBEDDER).with_kind(ModelKind::Embedding);
     let models = Models::new([model(MODEL), embedder, second, third]).expect("four names");
-    let plain = Running::with_models(ServeOptions::default(), Limits::default().with_warm_bytes(0), models);
+    let plain = Running::with_models(
+        ServeOptions::default(),
+        changed(Limits::default(), |it| it.warm_bytes = 0),
+        models,
+    );
     let mut client = Client::new(plain.address);
     calls()
         .into_iter()

@@ -27,8 +27,11 @@ pub(crate) fn is_server() -> bool {
 
 /// Serves the fixture model at a free port, which it prints, until the standard input ends.
 pub(crate) fn serve_until_the_parent_ends() {
-    let limits = Limits::default().with_warm_bytes(WARM_BYTES);
-    let options = ServeOptions::default().with_port(0).with_limits(limits);
+    let mut limits = Limits::default();
+    limits.warm_bytes = WARM_BYTES;
+    let mut options = ServeOptions::default();
+    options.port = 0;
+    options.limits = limits;
     let server = Server::bind(options, models()).expect("it binds");
     println!("http://{}", server.local_addr());
     let stop = CancelToken::new();
