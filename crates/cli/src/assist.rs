@@ -437,10 +437,9 @@ impl Assisted {
             None => None,
         };
         let key = key()?;
-        let options = match &store {
-            Some(store) => options.with_prefix_bytes_max(budget(store)),
-            None => options,
-        };
+        if let Some(store) = &store {
+            options.prefix_bytes_max = budget(store);
+        }
         let build = |store: Option<&Path>| {
             let mut builder =
                 Assistant::builder(engine.clone()).options(options.clone()).prompts(prompts.clone());

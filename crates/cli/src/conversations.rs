@@ -97,7 +97,9 @@ pub(crate) fn load(file: &Path) -> Result<(ConversationId, Vec<Turn>), Failure> 
         };
         let mut message = Message::new(role, turn.text);
         message.reasoning_content = turn.reasoning;
-        Ok(Turn::new(message).with_notes(turn.notes).with_keep(turn.keep))
+        let mut shown = Turn::new(message);
+        (shown.notes, shown.keep) = (turn.notes, turn.keep);
+        Ok(shown)
     };
     let turns = saved.turns.into_iter().enumerate().map(turn).collect::<Result<_, _>>()?;
     Ok((ConversationId(saved.id), turns))
@@ -111,11 +113,12 @@ mod tests {
     fn a_conversation_comes_back_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("talk.json");
-        let turns = [
-            Turn::new(Message::new(Role::User, "Where?\n\u{1b}[2J"))
-                .with_notes(vec![PathBuf::from("/n/a.md")]),
-            Turn::new(Message::new(Role::Assistant, "Here.")).with_keep(false),
+        let mut turns = [
+            Turn::new(Message::new(Role::User, "Where?\n\u{1b}[2J")),
+            Turn::new(Message::new(Role::Assistant, "Here.")),
         ];
+        turns[0].notes = vec![PathBuf::from("/n/a.md")];
+        turns[1].keep = false;
         for _ in 0..2 {
             save(&file, ConversationId(u64::MAX), &turns).unwrap();
             let (id, loaded) = load(&file).unwrap();

@@ -167,10 +167,9 @@ impl First<'_> {
             Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
             None => self.index.and_then(|_| data_folder("assistant")),
         };
-        let options = match &store {
-            Some(store) => options.with_prefix_bytes_max(budget(store)),
-            None => options,
-        };
+        if let Some(store) = &store {
+            options.prefix_bytes_max = budget(store);
+        }
         let key = key()?;
         let build = |store: Option<PathBuf>| {
             let mut builder =

@@ -46,7 +46,11 @@ fn a_store_above_its_budget_evicts_prompts_and_says_how_much() {
     let place = Place::with_samples();
     let assistant = place.with_store();
     let passages = vec![Passage::new("Trip", "The trip to Aniarda begins on Saturday. ".repeat(12))];
-    let request = || AnswerRequest::new("When does the trip begin?").with_passages(passages.clone());
+    let request = || {
+        let mut request = AnswerRequest::new("When does the trip begin?");
+        request.passages = Some(passages.clone());
+        request
+    };
     let answer = assistant.answer(request(), JobOptions::default()).unwrap().run().unwrap();
     assert_eq!(assistant.evicted_bytes(), 0);
     drop(assistant);
@@ -58,7 +62,8 @@ fn a_store_above_its_budget_evicts_prompts_and_says_how_much() {
     let (before, answers) = bytes();
     assert!(before > 100_000 && answers > 0, "{before}");
     // Less than one prompt takes.
-    let options = support::options().with_prefix_bytes_max(before / 2);
+    let mut options = support::options();
+    options.prefix_bytes_max = before / 2;
     let smaller =
         Assistant::builder(support::engine()).options(options).store(place.path("store")).build().unwrap();
     assert!(smaller.evicted_bytes() >= before / 2, "{} of {before}", smaller.evicted_bytes());
