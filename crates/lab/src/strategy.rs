@@ -8,7 +8,7 @@ use refrain::internals::error::SessionProblem;
 use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
 use thiserror::Error;
 
-use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
+use crate::rules::{Baseline, LogitRule, ModelRule, Oracle, Recorded};
 
 /// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -23,6 +23,9 @@ pub enum Strategy {
     Retrieval,
     /// As `Refrain`, with rejected rows and the rows of earlier requests (echo), in replays of traces.
     Echo,
+    /// As `Refrain`, with a recorded draft head as one more source, in replays of rows with [accepted
+    /// lengths](crate::rows::Accepted).
+    Eagle,
     /// As `Refrain`, with as many rows as a [PID controller](crate::rules::PidConfig) says at any cost, in replays without a model.
     Pid,
     /// As `Refrain`, with the draft model alone.
@@ -35,6 +38,8 @@ pub enum Strategy {
     LogitRule(LogitRule),
     /// Control: drafts the response as far as the sources could, in replays without a model.
     Oracle(Oracle),
+    /// Control: a recorded drafter, in replays of rows with [accepted lengths](crate::rows::Accepted).
+    Recorded(Recorded),
     /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
     /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
@@ -80,7 +85,10 @@ impl Strategy {
 
     /// Whether the strategy is a bound, not a drafter.
     pub fn is_control(self) -> bool {
-        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_))
+        matches!(
+            self,
+            Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_) | Strategy::Recorded(_)
+        )
     }
 
     /// Whether the strategy requires a trace.
@@ -88,9 +96,14 @@ impl Strategy {
         matches!(self, Strategy::LogitRule(_) | Strategy::Echo)
     }
 
+    /// Whether the strategy requires rows with [accepted lengths](crate::rows::Accepted).
+    pub fn needs_accepted(self) -> bool {
+        matches!(self, Strategy::Eagle | Strategy::Recorded(_))
+    }
+
     /// Whether the strategy has replays without a model only.
     pub fn is_replayed(self) -> bool {
-        self.needs_trace() || matches!(self, Strategy::Oracle(_) | Strategy::Pid)
+        self.needs_trace() || self.needs_accepted() || matches!(self, Strategy::Oracle(_) | Strategy::Pid)
     }
 
     /// Whether Refrain's own tree builder drafts from texts.
@@ -101,15 +114,19 @@ impl Strategy {
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
-            Strategy::Refrain | Strategy::Lever | Strategy::Echo | Strategy::Pid | Strategy::Retrieval => {
-                Drafting::Auto
-            }
+            Strategy::Refrain
+            | Strategy::Lever
+            | Strategy::Echo
+            | Strategy::Eagle
+            | Strategy::Pid
+            | Strategy::Retrieval => Drafting::Auto,
             Strategy::DraftModel => Drafting::DraftModel,
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
             | Strategy::ModelRule(_)
             | Strategy::LogitRule(_)
             | Strategy::Oracle(_)
+            | Strategy::Recorded(_)
             | Strategy::AlwaysRight
             | Strategy::AlwaysWrong => Drafting::AsClaimed,
         }
@@ -160,6 +177,7 @@ impl fmt::Display for Strategy {
             Strategy::Lever => "lever",
             Strategy::Plain => "plain",
             Strategy::Echo => "refrain-echo",
+            Strategy::Eagle => "refrain-eagle",
             Strategy::Pid => "refrain-pid",
             Strategy::Retrieval => "retrieval",
             Strategy::DraftModel => "draft-model",
@@ -167,6 +185,7 @@ impl fmt::Display for Strategy {
             Strategy::ModelRule(rule) => return rule.fmt(f),
             Strategy::LogitRule(rule) => return rule.fmt(f),
             Strategy::Oracle(oracle) => return oracle.fmt(f),
+            Strategy::Recorded(drafter) => return drafter.fmt(f),
             Strategy::AlwaysRight => "always-right",
             Strategy::AlwaysWrong => "always-wrong",
         })
@@ -231,8 +250,9 @@ impl FromStr for Strategy {
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
-        all.extend([Strategy::Lever, Strategy::Pid]);
+        all.extend([Strategy::Lever, Strategy::Pid, Strategy::Eagle]);
         all.extend(Oracle::ALL.map(Strategy::Oracle));
+        all.extend(Recorded::ALL.map(Strategy::Recorded));
         find(&all, name)
     }
 }
@@ -252,9 +272,10 @@ mod tests {
     #[test]
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
-        let all = all.chain(Oracle::ALL.map(Strategy::Oracle));
-        for strategy in all.chain([Strategy::Lever, Strategy::Pid, Strategy::ModelRule(ModelRule::Chain(3))])
-        {
+        let all = all.chain(Oracle::ALL.map(Strategy::Oracle)).chain(Recorded::ALL.map(Strategy::Recorded));
+        let more =
+            [Strategy::Lever, Strategy::Pid, Strategy::Eagle, Strategy::ModelRule(ModelRule::Chain(3))];
+        for strategy in all.chain(more) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }
         for sources in Sources::ALL {
