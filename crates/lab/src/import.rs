@@ -410,7 +410,7 @@ mod tests {
         let Content::Tokens { tokens } = &rows[0].content else { panic!("{rows:?}") };
         assert_eq!((rows[0].task.as_str(), tokens.prompt.len()), ("combined_notes", 2));
         assert_eq!(tokens.accepted, Accepted { eagle: vec![1, 2, 1], ngram: vec![1, 1] });
-        let alone = line.split_once(r#","acc_eagle"#).unwrap().0.replace(r#""a""#, "7") + ", \"new\": [[]]}";
+        let alone = line.split_once(r#""acc_eagle""#).unwrap().0.replace(r#""a""#, "7") + r#""new":[[]]}"#;
         assert_eq!(imported(Format::SpecdecodeBench, &[("a", &alone)]).unwrap()[0].id, "7");
     }
 
