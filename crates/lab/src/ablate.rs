@@ -16,7 +16,7 @@ use refrain::{
 };
 use thiserror::Error;
 
-use crate::rows::Row;
+use crate::rows::{Row, RowsError};
 use crate::rules::{Baseline, ModelRule};
 use crate::strategy::Strategy;
 
@@ -183,6 +183,9 @@ impl Arm {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AblateError {
+    /// A row has no text.
+    #[error(transparent)]
+    Row(#[from] RowsError),
     /// The model failed, or a request does not fit its context.
     #[error("row {id}: {source}")]
     Generate {
@@ -405,10 +408,11 @@ fn answer_row(
     tables: &mut [ReliabilityTable],
     ablation: &mut Ablation,
 ) -> Result<(), AblateError> {
+    let prompt = row.texts()?.prompt.as_str();
     let mut plain = Vec::new();
     for (arm, table) in ablation.arms.clone().into_iter().zip(tables) {
         engine.set_reliability(table.clone());
-        let answered = answer(engine, row, (arm, arm.session(options, &row.task)), max_tokens)
+        let answered = answer(engine, prompt, (arm, arm.session(options, &row.task)), max_tokens)
             .map_err(|source| AblateError::Generate { id: row.id.clone(), source: Box::new(source) })?;
         let Some(Answer { tokens, stats, memory_bytes }) = answered else {
             ablation.n_too_long += 1;
@@ -434,7 +438,7 @@ struct Answer {
 /// `None` if the row does not fit the session's context.
 fn answer(
     engine: &Engine,
-    row: &Row,
+    prompt: &str,
     (arm, options): (Arm, SessionOptions),
     max_tokens: usize,
 ) -> Result<Option<Answer>, GenerateError> {
@@ -443,8 +447,8 @@ fn answer(
         rule.add_rule(engine, &mut session, &options)?;
     }
     let appended = match engine.tokenizer().chat_template() {
-        Some(_) => session.append_turn(Role::User, row.prompt.as_str()),
-        None => session.append_text(&row.prompt, SpecialTokens::AsText),
+        Some(_) => session.append_turn(Role::User, prompt),
+        None => session.append_text(prompt, SpecialTokens::AsText),
     };
     let options = GenerateOptions { max_tokens, ..GenerateOptions::default() };
     let generation = match appended.map_err(GenerateError::from).and_then(|()| session.generate(options)) {

@@ -291,6 +291,7 @@ mod tests {
             passages: Vec::new(),
             response: response.iter().map(|&token| TokenId(token)).collect(),
             target: None,
+            accepted: crate::rows::Accepted::default(),
         }
     }
 

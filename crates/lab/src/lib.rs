@@ -11,7 +11,7 @@
 //! tokens are counted. So drafters are compared on real text without running a model, and every [`Strategy`] uses the
 //! same tree builder, the same walk and the same statistics as the engine.
 //!
-//! - [`rows`] reads the files and documents their format.
+//! - [`rows`] reads the files and documents their format; [`import`] writes them from traces that others published.
 //! - [`trace`](mod@trace) records a model's answers with the likeliest tokens after every row, for rules that use them.
 //! - [`rules`] contains the published drafting rules, with and without a draft model.
 //! - [`strategy`] lists the strategies: Refrain, the published rules, and controls as lower and upper bounds.
@@ -37,6 +37,7 @@ mod error;
 pub mod fleet;
 pub mod floor;
 pub mod graphs;
+pub mod import;
 pub mod model;
 pub mod pressure;
 #[cfg(feature = "program")]

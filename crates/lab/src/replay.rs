@@ -21,7 +21,7 @@ use refrain::{HistoryStore, TokenId};
 use crate::costs::Costs;
 use crate::rows::TokenRow;
 use crate::rules::logits::SharedRows;
-use crate::rules::{Pid, PidConfig, Seen};
+use crate::rules::{Pid, PidConfig, Seen, draft_head};
 use crate::strategy::{Sources, Strategy};
 use crate::tally::{StepEnd, Tally};
 use crate::trace::answer::Top;
@@ -409,7 +409,13 @@ impl<'a> Lane<'a> {
             Strategy::Oracle(oracle) => {
                 vec![oracle.source(*max_rows, &self.texts_before(row), prompt_len, &row.response)]
             }
-            Strategy::Refrain | Strategy::Lever | Strategy::Echo | Strategy::Pid | Strategy::Retrieval => {
+            Strategy::Recorded(drafter) => vec![drafter.source(*max_rows, row)],
+            Strategy::Refrain
+            | Strategy::Lever
+            | Strategy::Echo
+            | Strategy::Eagle
+            | Strategy::Pid
+            | Strategy::Retrieval => {
                 let context = ContextSource::with_config(constants.orders, ContextSource::MAX_TOKENS);
                 let mut all: Vec<Box<dyn DraftSource>> =
                     vec![Box::new(context), Box::new(ResumeSource::new())];
@@ -428,6 +434,9 @@ impl<'a> Lane<'a> {
                 if *sources == Sources::Passages && !row.passages.is_empty() {
                     let passages = row.passages.iter().map(Vec::as_slice);
                     all.push(Box::new(PassagesSource::with_config(constants.orders, passages)));
+                }
+                if *strategy == Strategy::Eagle {
+                    all.push(draft_head(*max_rows, row));
                 }
                 all
             }

@@ -11,6 +11,7 @@
 //! | `context` | string or list of strings, optional | the retrieved part of the prompt: the passages |
 //! | `response` | string | the text to replay |
 //! | `session` | string, optional | rows of the same session follow one another in order, and earlier answers may draft later ones |
+//! | `tokens` | object, optional | instead of `prompt` and `response`: [token ids](TokenIds), for a row whose text is unknown |
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +19,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::threads;
@@ -30,26 +31,120 @@ pub const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of rows in all files.
 pub const ROWS_MAX: usize = 1 << 20;
 
+/// Token ids of rows are below this: sixteen times the largest vocabulary in use.
+pub const IDS_MAX: u32 = 1 << 22;
+
 /// One recorded row.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RowFields")]
 pub struct Row {
     /// The row's name.
     pub id: String,
     /// The kind of request.
     pub task: String,
     /// The row's origin within the task.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub subtask: String,
     /// The conversation or run of the row.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Prompt and response.
+    #[serde(flatten)]
+    pub content: Content,
+}
+
+/// Prompt and response of a row, as they were published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Content {
+    /// Texts.
+    Text(Texts),
+    /// Token ids of the model that answered.
+    Tokens {
+        /// The ids.
+        tokens: TokenIds,
+    },
+}
+
+/// Prompt and response as texts.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize)]
+pub struct Texts {
     /// The whole input.
     pub prompt: String,
     /// The passages.
-    #[serde(default, deserialize_with = "one_or_many")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub context: Vec<String>,
     /// The text to replay.
     pub response: String,
+}
+
+/// Prompt and response as token ids.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TokenIds {
+    /// The whole input.
+    pub prompt: Vec<TokenId>,
+    /// The tokens to replay.
+    pub response: Vec<TokenId>,
+    /// What the drafters of the recording predicted.
+    #[serde(default)]
+    pub accepted: Accepted,
+}
+
+/// How many tokens a step of the recorded drafters commits, by the number of response tokens before it. 1 is the bonus token
+/// alone; positions behind the end of a list are unknown.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Accepted {
+    /// A draft head (EAGLE-3).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub eagle: Vec<u32>,
+    /// An n-gram rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ngram: Vec<u32>,
+}
+
+impl Row {
+    /// The texts.
+    ///
+    /// # Errors
+    /// [`RowsError::NoText`] if only token ids are known.
+    pub fn texts(&self) -> Result<&Texts, RowsError> {
+        match &self.content {
+            Content::Text(texts) => Ok(texts),
+            Content::Tokens { .. } => Err(RowsError::NoText { id: self.id.clone() }),
+        }
+    }
+}
+
+/// The fields of a line.
+#[derive(Deserialize)]
+struct RowFields {
+    id: String,
+    task: String,
+    #[serde(default)]
+    subtask: String,
+    #[serde(default)]
+    session: Option<String>,
+    prompt: Option<String>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    context: Vec<String>,
+    response: Option<String>,
+    tokens: Option<TokenIds>,
+}
+
+impl TryFrom<RowFields> for Row {
+    type Error = &'static str;
+
+    fn try_from(fields: RowFields) -> Result<Self, Self::Error> {
+        let RowFields { id, task, subtask, session, prompt, context, response, tokens } = fields;
+        let content = match (prompt, response, tokens) {
+            (Some(prompt), Some(response), None) => Content::Text(Texts { prompt, context, response }),
+            (None, None, Some(tokens)) if context.is_empty() => Content::Tokens { tokens },
+            (_, _, Some(_)) => return Err("`tokens` stands beside `prompt`, `context` or `response`"),
+            (None, _, None) => return Err("missing field `prompt`"),
+            (Some(_), None, None) => return Err("missing field `response`"),
+        };
+        Ok(Row { id, task, subtask, session, content })
+    }
 }
 
 /// One row in tokens.
@@ -73,6 +168,8 @@ pub struct TokenRow {
     pub response: Vec<TokenId>,
     /// The target's rows, if the response was recorded with them.
     pub target: Option<Box<Rows>>,
+    /// What the drafters of the recording predicted.
+    pub accepted: Accepted,
 }
 
 /// Rows could not be read.
@@ -131,6 +228,28 @@ pub enum RowsError {
         /// The row.
         id: String,
     },
+    /// A token id is outside the vocabulary.
+    #[error("row {id}: token {token} in a vocabulary of {vocab_size}")]
+    Token {
+        /// The row.
+        id: String,
+        /// The token.
+        token: u32,
+        /// The limit.
+        vocab_size: usize,
+    },
+    /// The row has token ids where a text is needed.
+    #[error("row {id} has no text, only token ids")]
+    NoText {
+        /// The row.
+        id: String,
+    },
+    /// The row has a text where token ids are needed.
+    #[error("row {id} has no token ids, only a text")]
+    NoTokens {
+        /// The row.
+        id: String,
+    },
 }
 
 /// Reads the rows of all files, in order.
@@ -140,12 +259,23 @@ pub enum RowsError {
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Row>, RowsError> {
     let mut rows = Vec::new();
     for path in paths {
-        read_file(path, &mut rows)?;
+        each_line(path, |line, text| {
+            if rows.len() >= ROWS_MAX {
+                return Err(RowsError::TooMany { path: path.clone(), line, max: ROWS_MAX });
+            }
+            let row = serde_json::from_slice(text);
+            rows.push(row.map_err(|source| RowsError::Line { path: path.clone(), line, source })?);
+            Ok(())
+        })?;
     }
     Ok(rows)
 }
 
-fn read_file(path: &Path, rows: &mut Vec<Row>) -> Result<(), RowsError> {
+/// Calls `read` with the number, from 1, and the bytes of each line that is not empty.
+pub(crate) fn each_line<E: From<RowsError>>(
+    path: &Path,
+    mut read: impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
     let path = || path.to_owned();
     let io = |source| RowsError::Io { path: path(), source };
     let mut file = BufReader::new(File::open(path()).map_err(io)?);
@@ -157,21 +287,17 @@ fn read_file(path: &Path, rows: &mut Vec<Row>) -> Result<(), RowsError> {
             break;
         }
         if n_read as u64 > LINE_BYTES_MAX {
-            return Err(RowsError::LineTooLong { path: path(), line, max: LINE_BYTES_MAX });
+            return Err(RowsError::LineTooLong { path: path(), line, max: LINE_BYTES_MAX }.into());
         }
-        if text.trim_ascii().is_empty() {
-            continue;
+        if !text.trim_ascii().is_empty() {
+            read(line, &text)?;
         }
-        if rows.len() >= ROWS_MAX {
-            return Err(RowsError::TooMany { path: path(), line, max: ROWS_MAX });
-        }
-        let row = serde_json::from_slice(&text);
-        rows.push(row.map_err(|source| RowsError::Line { path: path(), line, source })?);
     }
     Ok(())
 }
 
-/// Encodes rows on `n_threads` threads. Prompt and response are encoded separately, as in the engine.
+/// Encodes rows on `n_threads` threads. Prompt and response are encoded separately, as in the engine. Token ids stay as they are,
+/// and are those of `tokenizer`.
 ///
 /// # Errors
 /// The error of the first row that cannot be encoded or has no prompt.
@@ -179,6 +305,26 @@ pub fn encode(rows: &[Row], tokenizer: &Tokenizer, n_threads: usize) -> Result<V
     let placed: Vec<_> = places(rows).into_iter().zip(rows).collect();
     let encoded = threads::map(n_threads, &placed, |&(place, row)| encode_row(place, row, tokenizer));
     encoded.into_iter().collect()
+}
+
+/// The rows of token ids, without their tokenizer, and the smallest vocabulary with all ids.
+///
+/// # Errors
+/// The error of the first row that has a text, a token at [`IDS_MAX`] or above, or no prompt.
+pub fn of_tokens(rows: &[Row]) -> Result<(Vec<TokenRow>, usize), RowsError> {
+    let of_row = |(&index, row): (&usize, &Row)| match &row.content {
+        Content::Tokens { tokens } => token_row(index, row, tokens.clone(), Vec::new(), IDS_MAX as usize),
+        Content::Text(_) => Err(RowsError::NoTokens { id: row.id.clone() }),
+    };
+    let rows: Vec<_> = places(rows).iter().zip(rows).map(of_row).collect::<Result<_, _>>()?;
+    let vocab_size = rows.iter().flat_map(TokenRow::tokens).max().map_or(0, |token| token.0 as usize + 1);
+    Ok((rows, vocab_size))
+}
+
+impl TokenRow {
+    fn tokens(&self) -> impl Iterator<Item = TokenId> + '_ {
+        self.prompt.iter().chain(&self.response).chain(self.passages.iter().flatten()).copied()
+    }
 }
 
 /// Gives every prompt exactly `len` tokens, to measure at that context: the prompts of other rows stand before a shorter
@@ -210,21 +356,45 @@ fn encode_row(index: usize, row: &Row, tokenizer: &Tokenizer) -> Result<TokenRow
         let tokens = tokenizer.encode(text, SpecialTokens::AsText);
         tokens.map_err(|source| RowsError::Tokenizer { id: row.id.clone(), source: Box::new(source) })
     };
-    let prompt = encode(&row.prompt)?;
-    if prompt.is_empty() {
-        return Err(RowsError::EmptyPrompt { id: row.id.clone() });
-    }
-    Ok(TokenRow {
+    let (tokens, passages) = match &row.content {
+        Content::Text(Texts { prompt, context, response }) => {
+            let passages = context.iter().map(|passage| encode(passage)).collect::<Result<_, _>>()?;
+            let (prompt, response) = (encode(prompt)?, encode(response)?);
+            (TokenIds { prompt, response, accepted: Accepted::default() }, passages)
+        }
+        Content::Tokens { tokens } => (tokens.clone(), Vec::new()),
+    };
+    token_row(index, row, tokens, passages, tokenizer.vocab_size())
+}
+
+fn token_row(
+    index: usize,
+    row: &Row,
+    tokens: TokenIds,
+    passages: Vec<Vec<TokenId>>,
+    vocab_size: usize,
+) -> Result<TokenRow, RowsError> {
+    let TokenIds { prompt, response, accepted } = tokens;
+    let row = TokenRow {
         index,
         id: row.id.clone(),
         task: row.task.clone(),
         subtask: row.subtask.clone(),
         session: row.session.clone(),
-        passages: row.context.iter().map(|passage| encode(passage)).collect::<Result<_, _>>()?,
-        response: encode(&row.response)?,
-        target: None,
         prompt,
-    })
+        passages,
+        response,
+        target: None,
+        accepted,
+    };
+    if row.prompt.is_empty() {
+        return Err(RowsError::EmptyPrompt { id: row.id });
+    }
+    let outside = row.tokens().find(|token| token.0 as usize >= vocab_size);
+    match outside {
+        Some(TokenId(token)) => Err(RowsError::Token { id: row.id, token, vocab_size }),
+        None => Ok(row),
+    }
 }
 
 fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
@@ -259,7 +429,37 @@ mod tests {
         let text =
             [row(""), row(r#","context":"a""#), String::new(), row(r#","context":["a","b"]"#)].join("\n");
         let rows = read_text(&text).unwrap();
-        assert_eq!(rows.iter().map(|row| row.context.len()).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(rows.iter().map(|row| row.texts().unwrap().context.len()).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn token_ids_stand_instead_of_texts() {
+        let line =
+            r#"{"id":"1","task":"t","tokens":{"prompt":[7,1],"response":[2,9],"accepted":{"eagle":[1,2]}}}"#;
+        let rows = read_text(line).unwrap();
+        assert_eq!(serde_json::to_string(&rows[0]).unwrap(), line, "a row is written as it is read");
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/target.gguf");
+        let tokenizer = refrain::checkpoint::Checkpoint::open(fixture).unwrap().tokenizer().unwrap();
+        assert!(
+            matches!(encode(&rows, &tokenizer, 1), Ok(encoded) if encoded[0].response == [TokenId(2), TokenId(9)])
+        );
+        let (of_tokens_alone, vocab_size) = of_tokens(&rows).unwrap();
+        assert_eq!((of_tokens_alone[0].accepted.eagle.as_slice(), vocab_size), (&[1, 2][..], 10));
+        let far = read_text(&line.replace("[2,9]", "[4194304]")).unwrap();
+        for refused in [encode(&far, &tokenizer, 1).unwrap_err(), of_tokens(&far).unwrap_err()] {
+            assert!(matches!(refused, RowsError::Token { token: 4_194_304, .. }), "{refused}");
+        }
+        let text = read_text(r#"{"id":"1","task":"t","prompt":"p","response":"r"}"#).unwrap();
+        assert!(matches!(of_tokens(&text), Err(RowsError::NoTokens { .. })));
+        assert!(matches!(rows[0].texts(), Err(RowsError::NoText { .. })));
+        for (bad, problem) in [
+            (r#"{"id":"1","task":"t","response":"r"}"#, "missing field `prompt`"),
+            (r#"{"id":"1","task":"t","prompt":"p"}"#, "missing field `response`"),
+            (r#"{"id":"1","task":"t","prompt":"p","tokens":{"prompt":[1],"response":[]}}"#, "stands beside"),
+        ] {
+            let error = read_text(bad).unwrap_err().to_string();
+            assert!(error.contains(problem) && error.contains("line 1"), "{error}");
+        }
     }
 
     #[test]
@@ -282,6 +482,7 @@ mod tests {
             passages: Vec::new(),
             response: Vec::new(),
             target: None,
+            accepted: Accepted::default(),
         };
         let mut rows = [row(&[1, 2]), row(&[3]), row(&[4, 5, 6, 7, 8])];
         set_prompt_len(&mut rows, 4);

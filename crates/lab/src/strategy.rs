@@ -8,7 +8,7 @@ use refrain::internals::error::SessionProblem;
 use refrain::{Drafting, Engine, Session, SessionError, SessionOptions};
 use thiserror::Error;
 
-use crate::rules::{Baseline, LogitRule, ModelRule, Oracle};
+use crate::rules::{Baseline, LogitRule, ModelRule, Oracle, Recorded};
 
 /// A drafting strategy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -24,6 +24,9 @@ pub enum Strategy {
     Retrieval,
     /// As `Refrain`, with rejected rows and the rows of earlier requests (echo), in replays of traces.
     Echo,
+    /// As `Refrain`, with a recorded draft head as one more source, in replays of rows with [accepted
+    /// lengths](crate::rows::Accepted).
+    Eagle,
     /// As `Refrain`, with as many rows as a [PID controller](crate::rules::PidConfig) says at any cost, in replays without a model.
     Pid,
     /// As `Refrain`, with the draft model alone.
@@ -36,6 +39,8 @@ pub enum Strategy {
     LogitRule(LogitRule),
     /// Control: drafts the response as far as the sources could, in replays without a model.
     Oracle(Oracle),
+    /// Control: a recorded drafter, in replays of rows with [accepted lengths](crate::rows::Accepted).
+    Recorded(Recorded),
     /// Control: drafts the recorded response. No drafter can be better.
     AlwaysRight,
     /// Control: drafts full batches without a right token. Measures the cost of drafting without gain.
@@ -81,7 +86,10 @@ impl Strategy {
 
     /// Whether the strategy is a bound, not a drafter.
     pub fn is_control(self) -> bool {
-        matches!(self, Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_))
+        matches!(
+            self,
+            Strategy::AlwaysRight | Strategy::AlwaysWrong | Strategy::Oracle(_) | Strategy::Recorded(_)
+        )
     }
 
     /// Whether the strategy requires a trace.
@@ -89,9 +97,14 @@ impl Strategy {
         matches!(self, Strategy::LogitRule(_) | Strategy::Echo)
     }
 
+    /// Whether the strategy requires rows with [accepted lengths](crate::rows::Accepted).
+    pub fn needs_accepted(self) -> bool {
+        matches!(self, Strategy::Eagle | Strategy::Recorded(_))
+    }
+
     /// Whether the strategy has replays without a model only.
     pub fn is_replayed(self) -> bool {
-        self.needs_trace() || matches!(self, Strategy::Oracle(_) | Strategy::Pid)
+        self.needs_trace() || self.needs_accepted() || matches!(self, Strategy::Oracle(_) | Strategy::Pid)
     }
 
     /// Whether Refrain's own tree builder drafts from texts.
@@ -102,15 +115,19 @@ impl Strategy {
     /// The built-in sources of this strategy's session. [`add_rule`](Self::add_rule) adds those of a rule.
     pub fn drafting(self) -> Drafting {
         match self {
-            Strategy::Refrain | Strategy::Lever | Strategy::Echo | Strategy::Pid | Strategy::Retrieval => {
-                Drafting::Auto
-            }
+            Strategy::Refrain
+            | Strategy::Lever
+            | Strategy::Echo
+            | Strategy::Eagle
+            | Strategy::Pid
+            | Strategy::Retrieval => Drafting::Auto,
             Strategy::DraftModel => Drafting::DraftModel,
             Strategy::Plain => Drafting::Off,
             Strategy::Baseline(_)
             | Strategy::ModelRule(_)
             | Strategy::LogitRule(_)
             | Strategy::Oracle(_)
+            | Strategy::Recorded(_)
             | Strategy::AlwaysRight
             | Strategy::AlwaysWrong => Drafting::AsClaimed,
         }
@@ -161,6 +178,7 @@ impl fmt::Display for Strategy {
             Strategy::Lever => "lever",
             Strategy::Plain => "plain",
             Strategy::Echo => "refrain-echo",
+            Strategy::Eagle => "refrain-eagle",
             Strategy::Pid => "refrain-pid",
             Strategy::Retrieval => "retrieval",
             Strategy::DraftModel => "draft-model",
@@ -168,6 +186,7 @@ impl fmt::Display for Strategy {
             Strategy::ModelRule(rule) => return rule.fmt(f),
             Strategy::LogitRule(rule) => return rule.fmt(f),
             Strategy::Oracle(oracle) => return oracle.fmt(f),
+            Strategy::Recorded(drafter) => return drafter.fmt(f),
             Strategy::AlwaysRight => "always-right",
             Strategy::AlwaysWrong => "always-wrong",
         })
@@ -232,8 +251,9 @@ impl FromStr for Strategy {
         }
         let mut all = Strategy::traced();
         all.extend(Strategy::with_draft_model().into_iter().skip(3));
-        all.extend([Strategy::Lever, Strategy::Pid]);
+        all.extend([Strategy::Lever, Strategy::Pid, Strategy::Eagle]);
         all.extend(Oracle::ALL.map(Strategy::Oracle));
+        all.extend(Recorded::ALL.map(Strategy::Recorded));
         find(&all, name)
     }
 }
@@ -253,7 +273,8 @@ mod tests {
     #[test]
     fn names_read_back() {
         let all = Strategy::traced().into_iter().chain(Strategy::with_draft_model());
-        let all = all.chain(Oracle::ALL.map(Strategy::Oracle)).chain([Strategy::Lever, Strategy::Pid]);
+        let all = all.chain(Oracle::ALL.map(Strategy::Oracle)).chain(Recorded::ALL.map(Strategy::Recorded));
+        let all = all.chain([Strategy::Lever, Strategy::Pid, Strategy::Eagle]);
         for strategy in all.chain([1, 3, 63].map(|len| Strategy::ModelRule(ModelRule::Chain(len)))) {
             assert_eq!(strategy.to_string().parse(), Ok(strategy));
         }

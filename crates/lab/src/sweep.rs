@@ -235,6 +235,7 @@ mod tests {
             passages: Vec::new(),
             response: (0..n_tokens as u32).map(TokenId).collect(),
             target: None,
+            accepted: crate::rows::Accepted::default(),
         }
     }
 

@@ -10,6 +10,7 @@ use refrain_program::args::{
 };
 use refrain_program::start::GlobalArgs;
 
+use crate::import::Format;
 use crate::{Sources, Strategy};
 
 /// Measures drafting: replays recorded text with Refrain and published rules, records traces, lets models answer with parts of
@@ -29,8 +30,12 @@ pub(super) enum Command {
     ///
     /// A row is a JSON object on one line with `id`, `task`, `prompt` and `response`. Optional fields are
     /// `subtask`, `context` (the passages: a string or a list) and `session` (rows of one session are
-    /// consecutive, and its earlier responses are history).
+    /// consecutive, and its earlier responses are history). `tokens` has token ids instead of texts.
     Replay(ReplayArgs),
+    /// Write the rows of traces that others published, from the files of their repositories.
+    ///
+    /// Rows of texts are encoded by `replay --tokenizer`, rows of token ids need no tokenizer.
+    Import(ImportArgs),
     /// Check the floor: on each machine of the built-in list, drafts from all sources must be at least 0.98 times as fast as
     /// plain decoding and 0.99 times as fast as drafts from prompt and output alone.
     ///
@@ -72,6 +77,45 @@ pub(super) enum Command {
     Pressure(BenchPressureArgs),
     /// Draw a profile, as `refrain model profile` measures and stores it: time by rows, with a line for each context.
     Plot(PlotArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// The format of the files.
+    #[arg(value_enum)]
+    pub(super) format: FormatArg,
+    /// The files. Questions come before their answers.
+    #[arg(required = true)]
+    pub(super) files: Vec<PathBuf>,
+    /// The file for the rows, JSON Lines.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) out: PathBuf,
+    /// The task of the rows [default: the name of their file].
+    #[arg(long, value_name = "NAME")]
+    pub(super) task: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum FormatArg {
+    /// SpecDecode-Bench's simulator: token ids, with the accepted lengths of EAGLE-3 and an n-gram rule.
+    SpecdecodeBench,
+    /// Questions and answers of FastChat: MT-Bench, MT-Redundant, Spec-Bench. Questions alone are prompts for `trace` and `ablate`.
+    Fastchat,
+    /// CanItEdit: programs and their edits.
+    Canitedit,
+    /// CodeIF-Bench: functions and their references.
+    CodeifBench,
+}
+
+impl FormatArg {
+    pub(super) fn format(self) -> Format {
+        match self {
+            Self::SpecdecodeBench => Format::SpecdecodeBench,
+            Self::Fastchat => Format::Fastchat,
+            Self::Canitedit => Format::Canitedit,
+            Self::CodeifBench => Format::CodeifBench,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -244,7 +288,9 @@ pub(super) struct ReplayArgs {
     /// refrain-echo (also with rejected rows and those of earlier requests),
     /// recycle-logits, sam-recycle-logits, racer, logitspec, pld-coordgen, sam-coordgen [default: all; with
     /// --draft those that use a draft model]. Without --model also refrain-pid (rows by a PID controller), and
-    /// oracle-anchored, oracle-jump, oracle-pairs, oracle-tokens: upper bounds of drafts from text.
+    /// oracle-anchored, oracle-jump, oracle-pairs, oracle-tokens: upper bounds of drafts from text. With the accepted lengths of
+    /// recorded drafters also recorded-eagle, recorded-ngram, recorded-best (the better of both in each step), and
+    /// refrain-eagle (refrain with the recorded draft head as one more source).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(super) strategy: Vec<Strategy>,
     /// Texts to draft from: prompt; history (prompt and earlier responses of the session); passages (both,

@@ -2,6 +2,7 @@
 
 mod args;
 mod graphs;
+mod import;
 mod plot;
 mod pruning;
 mod replay;
@@ -21,6 +22,7 @@ pub fn main() -> ExitCode {
         cli.globals.set();
         match &cli.command {
             Command::Replay(args) => replay::run(args),
+            Command::Import(args) => import::run(args),
             Command::Floor(args) => replay::floor(args),
             Command::Trace(args) => trace::bench(args),
             Command::Ablate(args) => replay::ablate(args),

@@ -7,6 +7,7 @@ use crate::floor::{self, Terms};
 use crate::replay::Wanted;
 use crate::report::html::TracedRow;
 use crate::report::{self, Plot, Report};
+use crate::rows::Accepted;
 use crate::sweep::SweepDraft;
 use crate::trace::{Trace, TraceError};
 use crate::{
@@ -35,6 +36,17 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
 fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     let settings = settings(args, &costs(args.profile.as_deref())?)?;
     let set = RowSet::load(&args.rows_args)?;
+    if let Some(strategy) = strategies(args).into_iter().find(|strategy| strategy.needs_accepted())
+        && set.rows.iter().all(|row| row.accepted == Accepted::default())
+    {
+        let problem = format!("{strategy} drafts as a recorded drafter did, and the rows have no `accepted`");
+        return Err(Failure::usage(problem, "name rows of `refrain-bench import specdecode-bench`"));
+    }
+    let n_known = set.tokenizer.vocab_size();
+    if args.html.is_some() && (set.is_ids || n_known < set.vocab_size) {
+        let problem = format!("{}: {n_known} tokens, the rows have {}", set.tokenizer_name, set.vocab_size);
+        return Err(Failure::usage(problem, "name the recorded model's tokenizer with --tokenizer"));
+    }
     let n_threads = n_threads(args.rows_args.threads);
     let started = std::time::Instant::now();
     let measurements =
@@ -53,11 +65,6 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     }
     if args.plots.is_none() && args.html.is_none() {
         return Ok(Exit::Done);
-    }
-    let n_known = set.tokenizer.vocab_size();
-    if args.html.is_some() && n_known < set.vocab_size {
-        let problem = format!("{}: {n_known} tokens, the traces have {}", set.tokenizer_name, set.vocab_size);
-        return Err(Failure::usage(problem, "name the traced model's tokenizer with --tokenizer"));
     }
     let plots = report::plots::draw(&report);
     write_plots(args.plots.as_deref(), &plots)?;
@@ -390,6 +397,8 @@ struct RowSet {
     vocab_size: usize,
     tokenizer: Tokenizer,
     tokenizer_name: String,
+    /// Whether the rows are ids of another tokenizer, which is not known.
+    is_ids: bool,
     /// The models of the traces, and the traces' size in bytes.
     traced: Option<(Vec<String>, u64)>,
 }
@@ -401,8 +410,13 @@ impl RowSet {
         }
         let rows = rows::read(&args.files)?;
         let (tokenizer, tokenizer_name) = open_tokenizer(args.tokenizer.as_deref())?;
+        if args.tokenizer.is_none() && !rows.is_empty() && rows.iter().all(|row| row.texts().is_err()) {
+            let (rows, vocab_size) = rows::of_tokens(&rows)?;
+            return Ok(RowSet { rows, vocab_size, tokenizer, tokenizer_name, is_ids: true, traced: None });
+        }
         let rows = rows::encode(&rows, &tokenizer, n_threads(args.threads))?;
-        Ok(RowSet { rows, vocab_size: tokenizer.vocab_size(), tokenizer, tokenizer_name, traced: None })
+        let vocab_size = tokenizer.vocab_size();
+        Ok(RowSet { rows, vocab_size, tokenizer, tokenizer_name, is_ids: false, traced: None })
     }
 
     /// The rows of traces. The subtasks of a task are one: its requests are one session.
@@ -417,7 +431,8 @@ impl RowSet {
             rows.extend(trace.rows.into_iter().map(|row| TokenRow { subtask: String::new(), ..row }));
         }
         models.dedup();
-        Ok(RowSet { rows, vocab_size, tokenizer, tokenizer_name, traced: Some((models, bytes)) })
+        let traced = Some((models, bytes));
+        Ok(RowSet { rows, vocab_size, tokenizer, tokenizer_name, is_ids: false, traced })
     }
 
     /// The first measured rows of each subtask, by the first setting with Refrain, or otherwise the first
@@ -459,6 +474,7 @@ impl RowSet {
                     format!("answers of {}, greedy ({} tokens)", models.join(", "), self.vocab_size);
                 vec![rows, answers, format!("{files} traces, {megabytes:.1} MB")]
             }
+            None if self.is_ids => vec![rows, format!("token ids below {}", self.vocab_size)],
             None => vec![rows, format!("tokenizer: {} ({} tokens)", self.tokenizer_name, self.vocab_size)],
         }
     }
@@ -491,6 +507,7 @@ impl From<AblateError> for Failure {
     fn from(error: AblateError) -> Self {
         match error {
             AblateError::Generate { source, .. } => (*source).into(),
+            AblateError::Row(error) => error.into(),
             differs => {
                 Self::input(differs, "this is a fault of Refrain: please report the model and the row")
             }

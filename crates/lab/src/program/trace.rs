@@ -115,6 +115,7 @@ fn first(mut rows: Vec<(usize, usize, &Row)>, n_max: usize) -> Vec<&Row> {
 impl From<RecordError> for Failure {
     fn from(error: RecordError) -> Self {
         match error {
+            RecordError::Row(error) => error.into(),
             RecordError::Prompt { source, .. } => refrain::GenerateError::from(*source).into(),
             RecordError::Forward(error) => refrain::GenerateError::from(error).into(),
             other => Self::new(Exit::Failed, other.to_string()),

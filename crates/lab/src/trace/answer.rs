@@ -159,6 +159,7 @@ pub(crate) mod tests {
             passages: Vec::new(),
             response: ids(response),
             target: Some(Box::new(Rows::new(prompt.len(), after))),
+            accepted: crate::rows::Accepted::default(),
         }
     }
 

@@ -22,7 +22,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::answer::{Branch, NONE, Rows, TOP_LEN, Top};
-use crate::rows::TokenRow;
+use crate::rows::{Accepted, TokenRow};
 
 const MAGIC: &[u8; 8] = b"rfntrace";
 
@@ -327,7 +327,18 @@ impl<'a> Reader<'a> {
             pushed.ok_or(TraceError::Parent { row: self.row, branch, parent })?;
         }
         let (session, target) = (Some(task.clone()), Some(Box::new(rows)));
-        Ok(TokenRow { index, id, task, subtask, session, prompt, passages, response, target })
+        Ok(TokenRow {
+            index,
+            id,
+            task,
+            subtask,
+            session,
+            prompt,
+            passages,
+            response,
+            target,
+            accepted: Accepted::default(),
+        })
     }
 }
 
@@ -418,7 +429,19 @@ mod tests {
                     rows.push(Branch { parent, token: TokenId(token), top }).unwrap();
                 }
                 let (session, target) = (Some(task.clone()), Some(Box::new(rows)));
-                TokenRow { index: 0, id, task, subtask, session, prompt, passages, response, target }
+                let accepted = Accepted::default();
+                TokenRow {
+                    index: 0,
+                    id,
+                    task,
+                    subtask,
+                    session,
+                    prompt,
+                    passages,
+                    response,
+                    target,
+                    accepted,
+                }
             },
         )
     }

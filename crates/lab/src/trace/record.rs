@@ -18,7 +18,7 @@ use thiserror::Error;
 use super::answer::{Branch, Rows, TOP_LEN, Top};
 use super::file::Trace;
 use crate::replay::{Lane, Setting, Wanted};
-use crate::rows::{Row, TokenRow};
+use crate::rows::{Accepted, Row, RowsError, TokenRow};
 use crate::tally::Tally;
 
 /// The limits of a recording.
@@ -37,6 +37,9 @@ pub enum RecordError {
     /// The model was not loaded with [`Engine::set_draft_model`], whose key-value tree computes the rows.
     #[error("no model to record")]
     NoModel,
+    /// A row has no text.
+    #[error(transparent)]
+    Row(#[from] RowsError),
     /// A prompt could not be rendered.
     #[error("row {id}: {source}")]
     Prompt {
@@ -91,6 +94,7 @@ pub fn record(
 
 /// The request of a row: the prompt is the user's message, in the model's chat template if there is one.
 fn request(engine: &Engine, row: &Row, index: usize) -> Result<TokenRow, RecordError> {
+    let texts = row.texts()?;
     let rendered = || -> Result<_, SessionError> {
         let mut session = engine.session(SessionOptions {
             drafting: Drafting::Off,
@@ -99,12 +103,12 @@ fn request(engine: &Engine, row: &Row, index: usize) -> Result<TokenRow, RecordE
             ..SessionOptions::default()
         })?;
         match engine.tokenizer().chat_template() {
-            Some(_) => session.append_turn(Role::User, row.prompt.as_str())?,
-            None => session.append_text(&row.prompt, SpecialTokens::AsText)?,
+            Some(_) => session.append_turn(Role::User, texts.prompt.as_str())?,
+            None => session.append_text(&texts.prompt, SpecialTokens::AsText)?,
         }
         let prompt = session.state_mut().encode()?.to_vec();
         let encode = |passage: &String| engine.tokenizer().encode(passage, SpecialTokens::AsText);
-        let passages = row.context.iter().map(encode).collect::<Result<_, _>>()?;
+        let passages = texts.context.iter().map(encode).collect::<Result<_, _>>()?;
         Ok((prompt, passages))
     };
     // A prompt longer than the context is left out, as is an empty one.
@@ -124,6 +128,7 @@ fn request(engine: &Engine, row: &Row, index: usize) -> Result<TokenRow, RecordE
         passages,
         response: Vec::new(),
         target: None,
+        accepted: Accepted::default(),
     })
 }
 

@@ -107,6 +107,54 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
 }
 
 #[test]
+fn published_ids_replay_with_their_recorded_drafters() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    // The answer repeats the prompt's second half. The head knows one token in three, the rule nothing.
+    let response: Vec<u32> = (1050..1100).chain(2000..2012).collect();
+    let eagle: Vec<u32> = (0..response.len()).map(|i| if i % 3 == 1 { 2 } else { 1 }).collect();
+    let line = json!({
+        "id": "7", "prompt_token_ids": (1000..1100).collect::<Vec<u32>>(), "generated_token_ids": response,
+        "acc_eagle": {"acc_len": eagle}, "acc_ngram": {"acc_len": vec![1; response.len()]},
+    });
+    fs::write(file("combined_copies.jsonl"), line.to_string()).unwrap();
+    let rows = file("rows.jsonl");
+    let import = |format: &str, from: &str| bench(&["import", format, arg(&file(from)), "-o", arg(&rows)]);
+    let shown = import("specdecode-bench", "combined_copies.jsonl").done();
+    assert!(shown.contains("1 rows in "), "{shown}");
+
+    let strategies = "refrain,refrain-eagle,recorded-eagle,recorded-ngram,recorded-best,plain";
+    let replay = ["replay", arg(&rows), "--rows", "16", "--strategy", strategies];
+    let shown = bench(&[&replay[..], &["--csv", arg(&file("cells.csv"))]].concat()).done();
+    assert!(shown.contains("token ids below 2012"), "{shown}");
+    let cells = fs::read_to_string(file("cells.csv")).unwrap();
+    let per_step = column(&cells, "acceptance_length");
+    let of = |strategy: &str| per_step[strategy].parse::<f64>().unwrap();
+    assert_eq!((of("plain"), of("recorded-ngram")), (1.0, 1.0));
+    assert!(of("recorded-eagle") > 1.2 && of("recorded-best") == of("recorded-eagle"), "{cells}");
+    assert!(of("refrain") > 2.0 && of("refrain-eagle") > 2.0, "{cells}");
+
+    let floor = bench(&["floor", arg(&rows), "--threads", "1"]).done();
+    assert!(floor.contains(" of 8 subtasks by machine"), "{floor}");
+    let page = bench(&[&replay[..], &["--html", arg(&file("page.html"))]].concat()).refused(2);
+    assert!(page.contains("--tokenizer"), "{page}");
+    let answered = bench(&["ablate", arg(&rows), "--threads", "1"]).refused(3);
+    assert!(answered.contains("row 7 has no text"), "{answered}");
+
+    let error = import("canitedit", "combined_copies.jsonl").refused(3);
+    assert!(error.contains("combined_copies.jsonl, line 1: missing field `before`"), "{error}");
+    assert!(fs::read_to_string(&rows).unwrap().contains("combined_copies"), "the rows before stay");
+    let edit = json!({
+        "id": 1, "before": "a = 1", "after": "b = 1",
+        "instruction_descriptive": "Rename a to b.", "instruction_lazy": "a to b",
+    });
+    fs::write(file("test.jsonl"), edit.to_string()).unwrap();
+    assert!(import("canitedit", "test.jsonl").done().contains("2 rows in "));
+    let none = bench(&["replay", arg(&rows), "--strategy", "refrain-eagle"]).refused(2);
+    assert!(none.contains("specdecode-bench"), "{none}");
+}
+
+#[test]
 fn a_simulated_fleet_has_a_line_for_every_number_of_workers_and_delay() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, plots) = (rows(folder.path()), folder.path().join("plots"));

@@ -156,6 +156,7 @@ fn generated(n_rows: usize) -> Vec<TokenRow> {
             passages: Vec::new(),
             response: text(&mut pool, index % 80),
             target: None,
+            accepted: rows::Accepted::default(),
         })
         .collect()
 }
@@ -206,8 +207,12 @@ fn rules_are_their_scan_on_recorded_rows() {
     let mut n_rows = 0;
     for task in ["summary", "rag", "ui", "reply", "chat"] {
         let path: PathBuf = folder.join(format!("{task}.jsonl"));
-        let rows: Vec<_> =
-            rows::read(&[path]).unwrap().into_iter().filter(|row| row.prompt.len() < 2500).take(60).collect();
+        let rows: Vec<_> = rows::read(&[path])
+            .unwrap()
+            .into_iter()
+            .filter(|row| row.texts().unwrap().prompt.len() < 2500)
+            .take(60)
+            .collect();
         let rows = rows::encode(&rows, &tokenizer, 2).unwrap();
         check(&rows, tokenizer.vocab_size());
         n_rows += rows.len();
