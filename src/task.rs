@@ -1,8 +1,8 @@
 //! The four tasks of an assistant app and the prompts that state them.
 //!
-//! Only this module lays out a task's prompt. The program `refrain` and the generator of the fixture models'
-//! training text both call [`Task::user_message`], so prompts at run time have the layout of the training
-//! prompts.
+//! The default wording of a task's prompt. The generator of the fixture models' training text calls [`Task::user_message`] too, so prompts
+//! at run time have the layout of the training prompts. The assistant renders the wording (`crates/assistant/src/template.rs`), which an
+//! app may replace, and puts the system turn in front (`Assistant::turns`).
 
 use std::fmt::{self, Display, Write as _};
 

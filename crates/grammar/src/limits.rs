@@ -1,7 +1,6 @@
 //! The bounds of a grammar: its text, its compiled form, and the work of one mask.
 //!
-//! All limits count work or bytes, so a grammar is refused on every machine or on none. The two times at the end are for what was not
-//! foreseen.
+//! All limits count work or bytes, so a grammar is refused on every machine or on none. The two times are for what was not foreseen.
 
 use std::time::Duration;
 
