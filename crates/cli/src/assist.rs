@@ -595,6 +595,9 @@ fn read_texts(paths: &[PathBuf]) -> Result<Vec<Passage>, Failure> {
     }
 }
 
+/// Maximum bytes of a file that is no plain text, as in an index.
+const DOCUMENT_BYTES_MAX: u64 = 8 << 20;
+
 /// The text of a file, which is its note, or of standard input.
 fn read_text(path: &Path) -> Result<Passage, Failure> {
     // As the index reads them.
@@ -603,7 +606,7 @@ fn read_text(path: &Path) -> Result<Passage, Failure> {
         Some(SourceKind::Mail | SourceKind::Chat | SourceKind::Event | SourceKind::Document)
     );
     let text = match is_read {
-        true => read_text_of(path, &read_bytes(path)?).map_err(|reason| {
+        true => read_text_of(path, &read_bytes(path, DOCUMENT_BYTES_MAX)?).map_err(|reason| {
             Failure::input(format!("cannot read `{}`: {reason}", path.display()), "name another file")
         })?,
         false => read_input(path)?,

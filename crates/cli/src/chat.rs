@@ -105,14 +105,11 @@ pub(crate) fn chat(args: &ChatArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         }
         match chat.enter(text) {
             Ok(()) => {}
-            Err(failure) if failure.exit() == Exit::Done => return Err(failure),
+            Err(failure) if failure.exit() == Exit::Done || chat.open.is_none() => return Err(failure),
             Err(failure) if failure.exit() == Exit::Interrupted => note("the turn was removed"),
             Err(failure) => {
                 // The conversation continues without this turn. The exit code reports the failure to scripts.
                 print_error(&failure.line());
-                if chat.open.is_none() {
-                    return Err(failure);
-                }
                 note("nothing of it is kept; /clear starts a new conversation");
                 exit = failure.exit();
             }
@@ -303,7 +300,7 @@ impl Chat<'_> {
                 Ok(())
             }
             Err(failure) => {
-                self.open = Some(opened(&self.assist)?);
+                self.open = opened(&self.assist).inspect_err(|_| print_error(&failure.line())).map(Some)?;
                 Err(failure)
             }
         }

@@ -59,6 +59,12 @@ pub(crate) fn save(file: &Path, id: ConversationId, turns: &[Turn]) -> Result<()
     let json = serde_json::to_string_pretty(&saved).map_err(|error| {
         Failure::input(format!("the conversation cannot be saved: {error}"), "rename the note")
     })?;
+    if json.len() as u64 > FILE_BYTES_MAX || saved.turns.len() > TURNS_MAX {
+        let problem = format!(
+            "the conversation is longer than {TURNS_MAX} turns or {FILE_BYTES_MAX} bytes, the limits of /load"
+        );
+        return Err(Failure::input(problem, "/clear starts a new one"));
+    }
     Ok(replace_file(file, Manner::Private, |written| {
         written.write_all(json.as_bytes()).map_err(|source| ReplaceError {
             action: "write",

@@ -79,13 +79,11 @@ fn add(args: &IndexPathsArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
         }
     }
     let is_all = failed.len() == args.paths.len();
-    let exit = if is_all { Exit::Done } else { Changed::update(changed, interrupt)? };
-    let last = failed.pop();
+    let updated = if is_all { Ok(Exit::Done) } else { Changed::update(changed, interrupt) };
+    // The last failure is that of the command.
+    let last = updated.and_then(|exit| failed.pop().map_or(Ok(exit), Err));
     failed.iter().for_each(|failure| print_error(&failure.line()));
-    match last {
-        Some(last) => Err(last),
-        None => Ok(exit),
-    }
+    last
 }
 
 /// An index that is open for changes, and the model whose token ids it stores.
@@ -231,8 +229,7 @@ pub(crate) fn of_context(paths: &[PathBuf], interrupt: &Interrupt) -> Result<Opt
         return Ok(None);
     }
     let cancel = CancelToken::new();
-    let _cancelling = interrupt.cancels(cancel.clone());
-    let compared = compare(&folder, &paths, key, &cancel);
+    let compared = compare(&folder, &paths, key, interrupt, &cancel);
     if cancel.is_cancelled() {
         return Err(Failure::new(Exit::Interrupted, ""));
     }
@@ -254,6 +251,7 @@ fn compare(
     folder: &Path,
     paths: &[PathBuf],
     key: Option<[u8; 32]>,
+    interrupt: &Interrupt,
     cancel: &CancelToken,
 ) -> Result<(), Failure> {
     let mut writer = NotesWriter::open(folder, NotesOptions { key, ..NotesOptions::default() })?;
@@ -265,6 +263,8 @@ fn compare(
     if report.is_notable() {
         note_report(&report);
     }
+    // Until here, an interrupt ends the program.
+    let _cancelling = interrupt.cancels(cancel.clone());
     let derived = Derivation::open(&mut writer, None, None)
         .and_then(|derivation| Ok(derivation.store(&mut writer, cancel)?));
     close(writer, cancel)?;

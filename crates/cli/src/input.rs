@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads a text file, or standard input for `-`.
 pub(crate) fn read_input(path: &Path) -> Result<String, Failure> {
-    String::from_utf8(read_bytes(path)?)
+    String::from_utf8(read_bytes(path, INPUT_BYTES_MAX)?)
         .map_err(|_| Failure::input(format!("{} is not UTF-8 text", name_of(path)), "convert it to UTF-8"))
 }
 
@@ -29,8 +29,8 @@ fn name_of(path: &Path) -> String {
     if path == Path::new("-") { STANDARD_INPUT.to_owned() } else { format!("`{}`", path.display()) }
 }
 
-/// The bytes of a file, or of standard input for `-`.
-pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
+/// The bytes of a file, or of standard input for `-`: at most `max`.
+pub(crate) fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {
     let (is_standard, name) = (path == Path::new("-"), name_of(path));
     let cannot = |error: io::Error| {
         let advice = if is_standard { "check the pipe" } else { "check the path and its permissions" };
@@ -39,9 +39,9 @@ pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     let source: Box<dyn Read> =
         if is_standard { Box::new(io::stdin()) } else { Box::new(File::open(path).map_err(cannot)?) };
     let mut bytes = Vec::new();
-    source.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() as u64 > INPUT_BYTES_MAX {
-        let problem = format!("{name} is longer than the limit of {INPUT_BYTES_MAX} bytes");
+    source.take(max + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > max {
+        let problem = format!("{name} is longer than the limit of {max} bytes");
         return Err(Failure::input(problem, "give a shorter text"));
     }
     Ok(bytes)

@@ -36,6 +36,8 @@ pub(crate) fn note_evicted(assistant: &Assistant) {
     static SAID: AtomicU64 = AtomicU64::new(0);
     let evicted = assistant.evicted_bytes();
     let before = SAID.swap(evicted, Ordering::Relaxed);
+    // After a change of the model, the store is open anew, and counts from 0.
+    let before = if evicted < before { 0 } else { before };
     if evicted > before {
         note(&format!(
             "the longest unused computed prompts are evicted, {}: `refrain store` shows the store and its limit",

@@ -94,7 +94,11 @@ pub fn store_status(
             KindStatus { kind, bytes, n: Some(0), oldest }
         })
         .collect();
-    if !Store::is_in(folder) {
+    // Without a ledger, opening the store would begin one, and delete the prefixes.
+    if folder.join(LEDGER).symlink_metadata().is_err() {
+        if Store::is_in(folder) {
+            kinds.iter_mut().for_each(|kind| kind.n = None);
+        }
         return Ok(StoreStatus { kinds, by_note: Vec::new(), is_in_use: false });
     }
     // Looking is no reason to evict.

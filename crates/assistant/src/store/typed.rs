@@ -17,14 +17,15 @@ use crate::tasks::ConversationId;
 
 pub(super) const FILE: &str = "typed";
 
-/// Lines that are kept.
+/// Lines that are read.
 const LINES_MAX: usize = 1000;
 /// Maximum bytes of a line's text. A longer one, such as a paste, is not kept.
 const LINE_BYTES_MAX: usize = 16 << 10;
 /// Maximum bytes that are read: the newest.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The lines that a user has typed, in the folder of a store. At most 1,000 lines of 16 KiB. Only their owner can read them.
+/// The lines that a user has typed, in the folder of a store: at most 4 MiB, of which the newest 1,000 lines are read. Only their owner
+/// can read them.
 /// [`Forget`](crate::Forget) deletes them.
 #[derive(Debug, Clone)]
 pub struct TypedLines {
@@ -86,10 +87,11 @@ impl TypedLines {
             Forgetting::Everything { .. } => Vec::new(),
             _ => self.lines()?.into_iter().filter(|line| !goes(line)).collect(),
         };
+        // Also what is damaged goes, and what calls that were killed had begun to write.
+        self.replace(&lines)?;
         match lines.is_empty() {
             true => fs::remove_file(&self.path).map_err(io_error("remove", &self.path)),
-            // Also what is damaged goes.
-            false => self.replace(&lines),
+            false => Ok(()),
         }
     }
 

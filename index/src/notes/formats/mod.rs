@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    const FORMATS: [Format; 18] = [
+    const FORMATS: [Format; 19] = [
         Format::Text,
         Format::Mail,
         Format::Mailbox,
@@ -102,6 +102,7 @@ mod tests {
         Format::Csv,
         Format::Tsv,
         Format::Json,
+        Format::Yaml,
         Format::Code,
         Format::Docx,
         Format::Odt,
