@@ -6,12 +6,15 @@ use html5gum::{Token, Tokenizer};
 
 use super::archive::Archive;
 use super::html;
-use super::limits::{CHAPTERS_MAX, TEXT_BYTES_MAX};
+use super::limits::{ARCHIVE_ENTRIES_MAX, ARCHIVE_NAME_BYTES_MAX, CHAPTERS_MAX, TEXT_BYTES_MAX};
 use super::office::{attribute, elements, optional};
 use super::outline::{Block, Document};
 use super::parse_date;
 use super::unit::{Losses, Unit};
 use crate::notes::report::SkipReason;
+
+/// Maximum length of a reference, in bytes: a name in an archive, with `%20` for a byte.
+const HREF_BYTES_MAX: usize = 3 * ARCHIVE_NAME_BYTES_MAX;
 
 /// Reads a book: its chapters in their order. A chapter that cannot be read is left out.
 pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
@@ -52,7 +55,7 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
                 });
                 return Ok(document.into_units(name, losses));
             }
-            document.blocks.push(Block { place: 0..bytes.len(), ..block });
+            document.push(Block { place: 0..bytes.len(), ..block });
         }
     }
     match document.blocks.is_empty() {
@@ -81,7 +84,11 @@ fn chapters(package: &str, losses: &mut Losses) -> Vec<String> {
         let Token::StartTag(tag) = token else { continue };
         match tag.name.as_slice() {
             b"item" | b"opf:item" => {
-                if let (Some(id), Some(href)) = (attribute(&tag, "id"), attribute(&tag, "href")) {
+                // A chapter may be named often.
+                if let (Some(id), Some(href)) = (attribute(&tag, "id"), attribute(&tag, "href"))
+                    && href.len() <= HREF_BYTES_MAX
+                    && files.len() < ARCHIVE_ENTRIES_MAX
+                {
                     files.insert(id, href);
                 }
             }
@@ -169,6 +176,13 @@ mod tests {
 
     fn read_deep() -> Result<Vec<Unit>, SkipReason> {
         read("a", &book("<div><p>".repeat(200_000).as_bytes()), &mut Losses::default())
+    }
+
+    #[test]
+    fn long_references_are_not_kept() {
+        let item = |id: &str, href: &str| format!("<item id='{id}' href='{href}'/><itemref idref='{id}'/>");
+        let package = item("a", &"x".repeat(HREF_BYTES_MAX + 1)) + &item("b", "b.xhtml");
+        assert_eq!(chapters(&package, &mut Losses::default()), ["b.xhtml"]);
     }
 
     #[test]

@@ -259,7 +259,7 @@ impl Walk {
                 last.text.push_str(&text);
                 last.place.end = place.end;
             }
-            _ => self.document.blocks.push(Block { level, text, place }),
+            _ => self.document.push(Block { level, text, place }),
         }
     }
 

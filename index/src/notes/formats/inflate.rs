@@ -6,7 +6,8 @@ use miniz_oxide::inflate::{TINFLStatus, decompress_to_vec_with_limit, decompress
 
 use crate::notes::report::SkipReason;
 
-/// Bytes that the parts of a file may still unpack to, all together.
+/// Bytes that the parts of a file may still unpack to, all together. A part counts at least as its packed form: that of no byte may be
+/// long, and read for each name of it.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: Cell<usize>,
@@ -59,11 +60,27 @@ impl Budget {
             }
             Err(error) => (error.output, false),
         };
-        self.take(data.len(), offset)?;
+        self.take(data.len().max(packed.len()), offset)?;
         Ok((data, is_whole))
     }
 
     fn exceeded(&self, offset: usize) -> SkipReason {
         SkipReason::Limit { what: "unpacked bytes", limit: self.limit as u64, offset: offset as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_data_of_no_byte_counts() {
+        // Stored blocks without a byte; the last one is the end.
+        let mut packed = [0, 0, 0, 0xff, 0xff].repeat(10);
+        packed.extend([1, 0, 0, 0xff, 0xff]);
+        let budget = Budget::new(100);
+        assert_eq!(budget.inflate(&packed, false, 0), Ok((Vec::new(), true)));
+        assert_eq!(budget.left(), 45);
+        assert!(matches!(budget.inflate(&packed, false, 7), Err(SkipReason::Limit { offset: 7, .. })));
     }
 }

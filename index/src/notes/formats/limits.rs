@@ -15,6 +15,9 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 /// Maximum length of a row of a table with quoted line ends, in bytes. A quote that does not end until there is a character.
 pub(super) const ROW_BYTES_MAX: usize = 1 << 20;
 
+/// Maximum number of cells of a row. Spreadsheets have as many columns. What stands behind is a part of the last cell.
+pub(super) const CELLS_MAX: usize = 1 << 14;
+
 /// Maximum length of what the parts of a file unpack to, together, in bytes. The text of a long book has five million.
 pub(super) const UNPACKED_BYTES_MAX: usize = 32 << 20;
 

@@ -12,6 +12,9 @@ use super::parse_date;
 use super::unit::{Losses, Unit};
 use crate::notes::report::SkipReason;
 
+/// Maximum length of the id of a style, in bytes. Longer ones have no level.
+const STYLE_BYTES_MAX: usize = 1024;
+
 /// A format of office documents: the elements that matter, in lower case.
 struct Names {
     paragraphs: &'static [&'static str],
@@ -86,7 +89,7 @@ fn finish(
     losses: &mut Losses,
 ) -> Result<Vec<Unit>, SkipReason> {
     let [title, date] = elements(properties, ["dc:title", date]);
-    let document = Document { title, date: date.and_then(|date| parse_date(&date)), blocks: walk.blocks };
+    let document = Document { title, date: date.and_then(|date| parse_date(&date)), ..walk.document };
     match document.blocks.is_empty() && document.title.is_none() {
         true => Err(SkipReason::NoText),
         false => Ok(document.into_units(name, losses)),
@@ -131,7 +134,8 @@ fn styles(xml: &str) -> HashMap<String, u8> {
         let value = || attribute(&tag, "w:val");
         let level = match tag.name.as_slice() {
             b"w:style" => {
-                id = attribute(&tag, "w:styleid");
+                // It is repeated for each level.
+                id = attribute(&tag, "w:styleid").filter(|id| id.len() <= STYLE_BYTES_MAX);
                 continue;
             }
             b"w:name" => value().and_then(|name| match name.to_ascii_lowercase().as_str() {
@@ -157,7 +161,7 @@ struct Walk {
     styles: HashMap<String, u8>,
     /// The file as a whole is the place of each block.
     n_bytes: usize,
-    blocks: Vec<Block>,
+    document: Document,
     n_text: usize,
     text: String,
     level: Option<u8>,
@@ -165,7 +169,15 @@ struct Walk {
 
 impl Walk {
     fn new(names: &'static Names, styles: HashMap<String, u8>, n_bytes: usize) -> Self {
-        Self { names, styles, n_bytes, blocks: Vec::new(), n_text: 0, text: String::new(), level: None }
+        Self {
+            names,
+            styles,
+            n_bytes,
+            document: Document::default(),
+            n_text: 0,
+            text: String::new(),
+            level: None,
+        }
     }
 
     fn read(&mut self, xml: &str, losses: &mut Losses) {
@@ -263,7 +275,7 @@ impl Walk {
             }
             return;
         }
-        self.blocks.push(Block { level, text, place: 0..self.n_bytes });
+        self.document.push(Block { level, text, place: 0..self.n_bytes });
     }
 }
 
@@ -303,6 +315,14 @@ mod tests {
         let units = read_docx("a", &bytes, &mut Losses::default()).unwrap();
         assert_eq!(units[0].date, Some(1_714_521_600));
         assert_eq!(shown(units), [section("Trip: Stay & food", &["The Bristol x", "a b", "note"])]);
+    }
+
+    #[test]
+    fn long_ids_of_styles_are_not_kept() {
+        let levels = "<w:outlineLvl w:val='1'/>".repeat(3);
+        let style = |id: &str| format!("<w:style w:styleId='{id}'/>{levels}");
+        let known = styles(&format!("{}{}", style(&"x".repeat(STYLE_BYTES_MAX + 1)), style("a")));
+        assert_eq!(known, HashMap::from([("a".to_owned(), 2)]));
     }
 
     #[test]

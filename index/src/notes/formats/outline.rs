@@ -28,6 +28,19 @@ pub(super) struct Document {
 }
 
 impl Document {
+    /// Adds a block. Behind [`UNITS_MAX`] of them, its text belongs to the last one: a block takes more memory than a short text.
+    pub(super) fn push(&mut self, block: Block) {
+        let is_full = self.blocks.len() >= UNITS_MAX;
+        match self.blocks.last_mut().filter(|_| is_full) {
+            Some(last) => {
+                last.text.push('\n');
+                last.text.push_str(&block.text);
+                last.place.end = block.place.end;
+            }
+            None => self.blocks.push(block),
+        }
+    }
+
     /// A unit for each heading with text below it. A heading without text is in the title of the headings below it, else it is text.
     pub(super) fn into_units(self, name: &str, losses: &mut Losses) -> Vec<Unit> {
         let Self { title, date, blocks } = self;
@@ -145,6 +158,12 @@ mod tests {
             ]
         );
         assert_eq!(sections(&[]), [section("name", "")]);
+        let mut document = Document::default();
+        for at in 0..UNITS_MAX + 2 {
+            document.push(Block { level: Some(1), text: "a".to_owned(), place: at..at + 1 });
+        }
+        let last = Block { level: Some(1), text: "a\na\na".to_owned(), place: UNITS_MAX - 1..UNITS_MAX + 2 };
+        assert_eq!((document.blocks.len(), document.blocks.last()), (UNITS_MAX, Some(&last)));
         let long = "word ".repeat(100);
         assert_eq!(sections(&[(2, &long), (0, "a")]), [section("name", &format!("{long}|a"))]);
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::limits::{NAME_BYTES_MAX, ROW_BYTES_MAX};
+use super::limits::{CELLS_MAX, NAME_BYTES_MAX, ROW_BYTES_MAX};
 use super::unit::{Body, Lines, Losses, Unit};
 use crate::notes::report::SkipReason;
 
@@ -119,7 +119,8 @@ impl<'a> Rows<'a> {
                 false => Cow::Borrowed(""),
             };
             let rest = &bytes[at..];
-            let is_end = |byte: &u8| *byte == self.separator || matches!(byte, b'\n' | b'\r');
+            let is_last = cells.len() + 1 == CELLS_MAX;
+            let is_end = |byte: &u8| *byte == self.separator && !is_last || matches!(byte, b'\n' | b'\r');
             let end = at + rest.iter().position(is_end).unwrap_or(rest.len());
             // Behind a quoted part, the rest of a cell is kept too.
             let plain = &self.text[at..end];
@@ -130,7 +131,7 @@ impl<'a> Rows<'a> {
             });
             at = end;
             match bytes.get(at) {
-                Some(&byte) if byte == self.separator => at += 1,
+                Some(&byte) if byte == self.separator && !is_last => at += 1,
                 Some(b'\r') if bytes.get(at + 1) == Some(&b'\n') => return Some((cells, at + 2)),
                 Some(_) => return Some((cells, at + 1)),
                 None => return Some((cells, at)),
@@ -182,6 +183,15 @@ mod tests {
         let (text, n_lost) = text(&table, None);
         assert!(text.contains("\"x; b: y") && text.ends_with("a: 1; b: 2"));
         assert_eq!(n_lost, 1);
+    }
+
+    #[test]
+    fn a_row_has_a_limit_of_cells() {
+        let table = format!("{}\nb", "a,".repeat(2 * CELLS_MAX));
+        let rows = Rows { text: &table, at: 0, separator: b',', has_quotes: true };
+        let (cells, end) = rows.row(0, true).unwrap();
+        assert_eq!((cells.len(), end), (CELLS_MAX, table.len() - 1));
+        assert_eq!(cells.last().unwrap().len(), 2 * (CELLS_MAX + 1));
     }
 
     #[test]

@@ -18,8 +18,9 @@ const CHAIN_MAX: usize = 8;
 /// Bytes that a stream takes of the budget besides its length.
 const STREAM_BYTES: usize = 64;
 
-/// Values that are in memory at the same time.
+/// Values that are in memory at the same time, and bytes of strings, names and comments that count as one.
 const CACHED_VALUES_MAX: usize = 4 * PDF_VALUES_MAX;
+const VALUE_BYTES: usize = 64;
 
 /// Where an object is.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub(super) struct File<'a> {
     packed: Vec<Vec<u8>>,
     values: RefCell<HashMap<u32, Object>>,
     n_values: Cell<usize>,
+    /// An object was not read for lack of room.
+    is_full: Cell<bool>,
     /// Codes that fonts may still have.
     codes: Cell<usize>,
     pub(super) budget: Budget,
@@ -59,6 +62,7 @@ impl<'a> File<'a> {
             packed: Vec::new(),
             values: RefCell::new(HashMap::new()),
             n_values: Cell::new(0),
+            is_full: Cell::new(false),
             codes: Cell::new(PDF_CODES_MAX),
             budget: Budget::new(PDF_UNPACKED_BYTES_MAX),
             root: None,
@@ -157,15 +161,23 @@ impl<'a> File<'a> {
             },
             None => return Object::Null,
         };
+        // Objects in streams may share bytes: what they take is counted, and the rest is null.
+        if self.n_values.get() >= CACHED_VALUES_MAX {
+            self.is_full.set(true);
+            return Object::Null;
+        }
         let mut lexer = Lexer { bytes, at };
-        let value = lexer.next().unwrap_or(Object::Null);
-        // A value has at least a byte per part.
-        let n_values = self.n_values.get() + (lexer.at - at.min(lexer.at)).min(PDF_VALUES_MAX) / 2 + 1;
-        // What does not fit is null from now on: reading it again for each use would take the square of the file.
-        let value = if n_values > CACHED_VALUES_MAX { Object::Null } else { value };
-        self.n_values.set(n_values.min(CACHED_VALUES_MAX));
+        let mut n_values = 1;
+        let value = lexer.next_counted(&mut n_values).unwrap_or(Object::Null);
+        self.n_values.set(self.n_values.get() + n_values + lexer.at.saturating_sub(at) / VALUE_BYTES);
         self.values.borrow_mut().insert(number, value.clone());
         value
+    }
+
+    /// The limit that made objects count as null, if one did.
+    pub(super) fn exceeded(&self) -> Option<SkipReason> {
+        let limit = CACHED_VALUES_MAX as u64;
+        self.is_full.get().then_some(SkipReason::Limit { what: "values", limit, offset: 0 })
     }
 
     /// A value that is no reference.
@@ -272,9 +284,8 @@ fn heading(bytes: &[u8], at: usize) -> Option<(usize, u32)> {
 
 /// The data of a stream that begins behind a dictionary.
 fn stream_behind(bytes: &[u8], at: usize, dict: &Dict) -> Option<Range<usize>> {
-    let mut lexer = Lexer { bytes, at };
-    lexer.skip_space();
-    let start = lexer.at;
+    // No comments: the search for objects goes on behind the dictionary, and would skip each again.
+    let start = at + bytes[at..].iter().take_while(|&&byte| is_space(byte)).count();
     let rest = bytes[start..].strip_prefix(b"stream")?;
     let start = start + 6;
     let start = match rest {

@@ -19,11 +19,11 @@ pub(super) fn unfilter(
         b"FlateDecode" | b"Fl" => return Ok(Some(budget.inflate(data, true, offset)?.0)),
         b"LZWDecode" | b"LZW" => lzw(data, budget.left()),
         b"RunLengthDecode" | b"RL" => run_length(data, budget.left()),
-        b"ASCII85Decode" | b"A85" => ascii85(data),
+        b"ASCII85Decode" | b"A85" => ascii85(data, budget.left()),
         b"ASCIIHexDecode" | b"AHx" => hexadecimal(data),
         _ => return Ok(None),
     };
-    budget.take(plain.len(), offset)?;
+    budget.take(plain.len().max(data.len()), offset)?;
     Ok(Some(plain))
 }
 
@@ -33,10 +33,13 @@ fn hexadecimal(data: &[u8]) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0)).collect()
 }
 
-fn ascii85(data: &[u8]) -> Vec<u8> {
+fn ascii85(data: &[u8], limit: usize) -> Vec<u8> {
     let mut plain = Vec::with_capacity(data.len() / 5 * 4);
     let (mut group, mut n) = (0_u32, 0);
     for &byte in data {
+        if plain.len() > limit {
+            break;
+        }
         match byte {
             b'z' if n == 0 => plain.extend([0; 4]),
             b'!'..=b'u' => {
@@ -142,10 +145,11 @@ fn lzw(data: &[u8], limit: usize) -> Vec<u8> {
 /// Rows that PNG's predictors have changed, as they were.
 pub(super) fn unpredict(data: &[u8], n_row: usize, n_pixel: usize) -> Vec<u8> {
     let mut plain: Vec<u8> = Vec::with_capacity(data.len());
-    let mut above = vec![0_u8; n_row];
+    let n_kept = n_row.min(data.len());
+    let mut above = vec![0_u8; n_kept];
     for row in data.chunks(n_row + 1) {
         let (&kind, row) = row.split_first().expect("chunks are not empty");
-        let mut own = vec![0_u8; n_row];
+        let mut own = vec![0_u8; n_kept];
         for (at, &byte) in row.iter().enumerate() {
             let left = at.checked_sub(n_pixel).map_or(0, |at| own[at]);
             let corner = at.checked_sub(n_pixel).map_or(0, |at| above[at]);
@@ -182,8 +186,8 @@ mod tests {
     #[test]
     fn filters_give_the_text() {
         assert_eq!(hexadecimal(b"48 656C6c6F>x"), b"Hello");
-        assert_eq!(ascii85(b"87cUR\nD]j7BEbo80~>"), b"Hello world!");
-        assert_eq!(ascii85(b"z87c~>"), b"\0\0\0\0He");
+        assert_eq!(ascii85(b"87cUR\nD]j7BEbo80~>", 100), b"Hello world!");
+        assert_eq!(ascii85(b"z87c~>", 100), b"\0\0\0\0He");
         assert_eq!(run_length(&[2, b'a', b'b', b'c', 254, b'x', 128, 1], 100), b"abcxxx");
         // The example of the standard.
         assert_eq!(lzw(&[0x80, 0x0b, 0x60, 0x50, 0x22, 0x0c, 0x0c, 0x85, 0x01], 100), b"-----A---B");
@@ -195,6 +199,20 @@ mod tests {
         let data: Vec<u8> = (0..100_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         assert!(lzw(&data, 1 << 20).len() <= (1 << 20) + 4096);
         assert!(run_length(&[129; 100_000], 1 << 20).len() <= (1 << 20) + 128);
-        assert!(ascii85(&data).len() <= data.len());
+        assert!(ascii85(&data, 1 << 20).len() <= data.len());
+        assert!(ascii85(&[b'z'; 100_000], 1000).len() <= 1004);
+        // A row that is longer than any data: none of its length is allocated.
+        assert_eq!(unpredict(&[1, 5, 6], usize::MAX >> 1, 1), [5, 11]);
+    }
+
+    #[test]
+    fn data_of_no_byte_counts() {
+        let budget = Budget::new(100);
+        for name in [b"ASCIIHexDecode".as_slice(), b"ASCII85Decode", b"RunLengthDecode", b"LZWDecode"] {
+            let left = budget.left();
+            assert!(unfilter(name, &[b' '; 20], &budget, 0).is_ok());
+            assert!(budget.left() <= left - 20, "{name:?}");
+        }
+        assert!(matches!(unfilter(b"AHx", &[b' '; 80], &budget, 0), Err(SkipReason::Limit { .. })));
     }
 }

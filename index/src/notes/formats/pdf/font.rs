@@ -12,6 +12,9 @@ use crate::notes::report::SkipReason;
 /// Operands of a part of a map. Each part has at most 100 entries.
 const OPERANDS_MAX: usize = 1 << 16;
 
+/// Length of the names of glyphs and encodings that are looked at, in bytes. Fonts may share a name.
+const NAME_BYTES_MAX: usize = 128;
+
 /// Widths are in thousandths of the size.
 const WIDTH: f64 = 500.0;
 
@@ -54,7 +57,8 @@ impl Font {
         };
         if is_wide {
             let encoding = file.entry(font, b"Encoding");
-            let name = String::from_utf8_lossy(encoding.name().unwrap_or_default()).into_owned();
+            let name = encoding.name().filter(|name| name.len() <= NAME_BYTES_MAX).unwrap_or_default();
+            let name = String::from_utf8_lossy(name);
             read.is_unicode = name.contains("UCS2") || name.contains("UTF16");
             if let Object::List(inner) = file.entry(font, b"DescendantFonts")
                 && let Some(Object::Dict(inner)) = inner.first().map(|inner| file.resolve(inner))
@@ -92,8 +96,10 @@ impl Font {
             let Some(first) = first.count().and_then(|first| u32::try_from(first).ok()) else { return };
             match second {
                 Object::List(list) => {
-                    let list = list.iter().filter_map(|width| file.resolve(width).number());
-                    self.widths.extend((first..).zip(list).take_while(|_| file.take_code()));
+                    let widths = (first..=0xffff).zip(list.iter()).take_while(|_| file.take_code());
+                    self.widths.extend(
+                        widths.filter_map(|(code, width)| Some((code, file.resolve(width).number()?))),
+                    );
                 }
                 last => {
                     let (Some(last), Some(width)) =
@@ -291,6 +297,7 @@ const ACCENTS: [(&str, char); 13] = [
 
 /// The text of a glyph by its name.
 fn glyph(name: &[u8]) -> Option<String> {
+    let name = Some(name).filter(|name| name.len() <= NAME_BYTES_MAX)?;
     let name = std::str::from_utf8(name).ok()?;
     // A suffix names a form: `a.sc`.
     let name = name.split('.').next().filter(|name| !name.is_empty())?;
@@ -374,6 +381,7 @@ mod tests {
             assert_eq!(glyph(name.as_bytes()).as_deref(), Some(text), "{name}");
         }
         assert_eq!((glyph(b".notdef"), glyph(b"g42")), (None, None));
+        assert_eq!(glyph(format!("a.{}", "x".repeat(200)).as_bytes()), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::limits::{PDF_OBJECTS_MAX, PDF_PAGES_MAX};
 use super::parse_date;
 use super::unit::{Body, Lines, Losses, Unit};
 use crate::notes::report::SkipReason;
+use crate::passage::short_title;
 
 /// Bytes in which a file names its format.
 const HEADER_BYTES: usize = 1024;
@@ -33,7 +34,7 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
     let info = file.info.as_ref().map_or(Object::Null, |info| file.resolve(info));
     let info = if let Object::Dict(info) = info { info } else { Rc::default() };
     let title = file.entry(&info, b"Title").text().map(text_of).unwrap_or_default();
-    let title = if title.is_empty() { name.to_owned() } else { title };
+    let title = if title.is_empty() { name } else { &title };
     let date = file.entry(&info, b"CreationDate").text().and_then(date_of);
     let pages = pages(&file, losses);
     let mut reader = Reader::new(&file);
@@ -49,7 +50,8 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
         }
         if !lines.is_empty() {
             units.push(Unit {
-                title: title.clone(),
+                // A long one is text of the first page.
+                title: if units.is_empty() { title } else { short_title(title) }.to_owned(),
                 body: Body::Decoded(lines.into_pieces()),
                 date,
                 tags: Vec::new(),
@@ -62,6 +64,9 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
         }
     }
     note_unknown(reader.n_unknown, losses);
+    if let Some(limit) = file.exceeded() {
+        losses.add(limit);
+    }
     match units.is_empty() {
         true => Err(losses.first.take().unwrap_or(SkipReason::NoText)),
         false => Ok(units),
@@ -137,6 +142,8 @@ fn contents(file: &File<'_>, page: &Dict) -> Result<Vec<u8>, SkipReason> {
         (_, Object::List(parts)) => parts,
         _ => Rc::new(vec![contents]),
     };
+    // Pages may share a list.
+    file.budget.take(parts.len(), 0)?;
     let mut data = Vec::new();
     for part in parts.iter() {
         if let Object::Reference(number) = part
@@ -170,6 +177,7 @@ fn date_of(bytes: &[u8]) -> Option<i64> {
 mod tests {
     use miniz_oxide::deflate::compress_to_vec_zlib;
 
+    use super::super::limits::TEXT_BYTES_MAX;
     use super::super::unit::Piece;
     use super::*;
 
@@ -332,5 +340,111 @@ mod tests {
         ];
         let text = texts(&page(b"/X Do", &objects)).unwrap().remove(0).1;
         assert!(text.len() <= 64, "{}", text.len());
+        // A comment without an end behind each object.
+        assert_eq!(
+            texts(&[b"%PDF-1.4\n".to_vec(), b"1 0 obj<<>>%".repeat(100_000)].concat()),
+            Err(SkipReason::NoText)
+        );
+        // Pages that share a long list of no contents.
+        let pages: String = (0..300).map(|at| format!("{} 0 R ", at + 4)).collect();
+        let mut objects = vec![
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            format!("<</Kids [{pages}]>>").into_bytes(),
+            format!("[{}]", "null ".repeat(260_000)).into_bytes(),
+        ];
+        objects.resize(303, b"<</Contents 3 0 R>>".to_vec());
+        assert!(limit(&made(&objects, "")));
+        // More fonts than any file has.
+        let fonts: String = (0..40_000).map(|at| format!("/a{at} <<>> ")).collect();
+        let shown: String = (0..40_000).map(|at| format!("/a{at} 1 Tf ")).collect();
+        let form = packed(&format!("/Subtype /Form /Resources <</Font <<{fonts}>>>>"), shown.as_bytes());
+        assert!(limit(&page(b"/X Do", &[form])));
+    }
+
+    #[test]
+    fn a_string_ends_at_the_limit_of_text() {
+        let map = format!("1 beginbfchar <41> <{}> endbfchar", "20ac".repeat(16));
+        let bytes = made(
+            &[
+                b"<</Font <</F 2 0 R>>>>".to_vec(),
+                b"<</Subtype /TrueType /ToUnicode 3 0 R>>".to_vec(),
+                stream("", map.as_bytes()),
+            ],
+            "",
+        );
+        let file = File::open(&bytes).unwrap();
+        let Object::Dict(resources) = file.get(1) else { unreachable!("it is a dictionary") };
+        let mut reader = Reader::new(&file);
+        let operators = format!("/F 1 Tf ({}) Tj", "A".repeat(1_000_000)).into_bytes();
+        let read = reader.read(operators, resources, &mut Layout::default(), 9);
+        assert!(matches!(read, Err(SkipReason::Limit { offset: 9, .. })), "{read:?}");
+        assert!(reader.n_text <= TEXT_BYTES_MAX + 48, "{}", reader.n_text);
+    }
+
+    #[test]
+    fn a_long_title_is_text_of_the_first_page_alone() {
+        let title = "quokka ".repeat(1000);
+        let objects = [
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            b"<</Kids [3 0 R 4 0 R] /Resources <</Font <</F <<>>>>>>>>".to_vec(),
+            b"<</Contents 5 0 R>>".to_vec(),
+            b"<</Contents 5 0 R>>".to_vec(),
+            stream("", b"BT /F 9 Tf (text) Tj ET"),
+            format!("<</Title ({title})>>").into_bytes(),
+        ];
+        let units = read("a", &made(&objects, "/Info 6 0 R"), &mut Losses::default()).unwrap();
+        let lens: Vec<_> = units.iter().map(|unit| unit.title.len()).collect();
+        assert_eq!(lens, [title.trim().len(), 256]);
+    }
+
+    #[test]
+    fn values_count_once_and_those_behind_the_limit_are_reported() {
+        // Objects at the same offset of a stream, on a long string.
+        let numbers: String = (0..1000).map(|at| format!("{} 0 ", at + 10)).collect();
+        let data = format!("{numbers}({})", "x".repeat(1 << 20));
+        let entries = format!("/Type /ObjStm /N 1000 /First {}", numbers.len());
+        let bytes = made(&[packed(&entries, data.as_bytes())], "");
+        let file = File::open(&bytes).unwrap();
+        let n_read = (10..1010).filter(|&number| file.get(number).text().is_some()).count();
+        assert!((1..100).contains(&n_read), "{n_read}");
+        assert!(matches!(file.exceeded(), Some(SkipReason::Limit { what: "values", .. })));
+        // Many pages with long dictionaries.
+        let n_pages = 4000;
+        let kids: String = (0..n_pages).map(|at| format!("{} 0 R ", at + 4)).collect();
+        let mut objects = vec![
+            b"<</Type /Catalog /Pages 2 0 R>>".to_vec(),
+            format!("<</Kids [{kids}] /Resources <</Font <</F <<>>>>>>>>").into_bytes(),
+            stream("", b"/F 9 Tf (a) Tj"),
+        ];
+        let page = format!("<</Contents 3 0 R /Annots [{}]>>", "1 0 R ".repeat(100));
+        objects.resize(n_pages + 3, page.into_bytes());
+        let mut losses = Losses::default();
+        let units = read("a", &made(&objects, ""), &mut losses).unwrap();
+        assert_eq!((units.len(), losses.n), (n_pages, 0));
+    }
+
+    #[test]
+    fn widths_count_and_end_with_the_codes() {
+        let font = |widths: &str, more: &[u8]| {
+            let objects = [
+                b"<</Subtype /Type0 /DescendantFonts [2 0 R]>>".to_vec(),
+                format!("<</W [{widths}]>>").into_bytes(),
+                more.to_vec(),
+            ];
+            let bytes = made(&objects, "");
+            let file = File::open(&bytes).unwrap();
+            let Object::Dict(font) = file.get(1) else { unreachable!("it is a dictionary") };
+            let widths: Vec<f64> = font::Font::read(&file, &font)
+                .unwrap()
+                .codes(b"\0\x01\0\x02")
+                .map(|code| code.width)
+                .collect();
+            (widths, file.take_code())
+        };
+        assert_eq!(font("1 [null 250]", b"null"), (vec![1.0, 0.25], true));
+        assert_eq!(font("4294967295 [500 500]", b"null"), (vec![1.0, 1.0], true));
+        // A shared list without a width.
+        let nulls = format!("[{}]", "null ".repeat(1000));
+        assert_eq!(font(&"0 3 0 R ".repeat(1000), nulls.as_bytes()), (vec![1.0, 1.0], false));
     }
 }

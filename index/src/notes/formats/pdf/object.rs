@@ -64,8 +64,13 @@ pub(super) struct Lexer<'a> {
 impl<'a> Lexer<'a> {
     /// The next value or word. What nests too deeply or has too many values is [`Object::Null`]. `None` at the end.
     pub(super) fn next(&mut self) -> Option<Object> {
+        self.next_counted(&mut 0)
+    }
+
+    /// As [`next`](Self::next); adds the number of values that were read.
+    pub(super) fn next_counted(&mut self, n_values: &mut usize) -> Option<Object> {
         let mut open: Vec<Open> = Vec::new();
-        let mut n_values = 0_usize;
+        let first_value = *n_values;
         loop {
             self.skip_space();
             let &first = self.bytes.get(self.at)?;
@@ -102,7 +107,10 @@ impl<'a> Lexer<'a> {
                     match (word, open.last_mut()) {
                         (b"R", Some(Open { values, .. })) => {
                             let number = values.len().checked_sub(2).and_then(|at| values[at].count());
-                            values.truncate(values.len().saturating_sub(2));
+                            let n_kept = values.len().saturating_sub(2);
+                            // The reference stands for both.
+                            *n_values -= values.len() - n_kept;
+                            values.truncate(n_kept);
                             let number = number.and_then(|number| u32::try_from(number).ok());
                             number.map_or(Object::Null, Object::Reference)
                         }
@@ -117,17 +125,17 @@ impl<'a> Lexer<'a> {
                     }
                 }
             };
-            n_values += 1;
+            *n_values += 1;
             match open.last_mut() {
                 None => return Some(value),
-                Some(_) if n_values > PDF_VALUES_MAX => return Some(Object::Null),
+                Some(_) if *n_values - first_value > PDF_VALUES_MAX => return Some(Object::Null),
                 Some(open) => open.values.push(value),
             }
         }
     }
 
     /// Skips white space and comments.
-    pub(super) fn skip_space(&mut self) {
+    fn skip_space(&mut self) {
         while let Some(&byte) = self.bytes.get(self.at) {
             match byte {
                 b'%' => {

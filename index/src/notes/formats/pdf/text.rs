@@ -18,6 +18,9 @@ const IDENTITY: Matrix = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0];
 /// Operands of an operator that are kept.
 const OPERANDS_MAX: usize = 64;
 
+/// Bytes that a font takes of the budget besides its map: its letters are in memory.
+const FONT_BYTES: usize = 2048;
+
 /// In sizes of the letters: a gap between words, and the distances at which another line and another paragraph begin.
 const WORD_GAP: f64 = 0.2;
 const LINE_GAP: f64 = 0.4;
@@ -201,6 +204,7 @@ impl<'a> Reader<'a> {
         if let Some(known) = self.fonts.get(&Rc::as_ptr(&font)) {
             return Ok(Rc::clone(known));
         }
+        self.file.budget.take(FONT_BYTES, 0)?;
         let read = Rc::new(Font::read(self.file, &font)?);
         self.fonts.insert(Rc::as_ptr(&font), Rc::clone(&read));
         Ok(read)
@@ -246,6 +250,7 @@ impl<'a> Reader<'a> {
         let (mut text, mut width) = (String::new(), 0.0);
         for code in font.codes(string) {
             match &code.text {
+                Some(_) if self.n_text + text.len() > TEXT_BYTES_MAX => break,
                 Some(shown) => text.push_str(shown),
                 None => self.n_unknown += 1,
             }
