@@ -99,6 +99,7 @@ pub(super) enum Format {
     Rst,
     Org,
     Html,
+    Xhtml,
     Csv,
     Tsv,
     Json,
@@ -132,7 +133,8 @@ impl Format {
             "ics" => Self::Calendar,
             "rst" => Self::Rst,
             "org" => Self::Org,
-            "html" | "htm" | "xhtml" => Self::Html,
+            "html" | "htm" => Self::Html,
+            "xhtml" => Self::Xhtml,
             "docx" | "docm" => Self::Docx,
             "odt" | "ott" => Self::Odt,
             "epub" => Self::Epub,
@@ -158,7 +160,9 @@ impl Format {
             Self::Chat => SourceKind::Chat,
             Self::ScreenText | Self::ScreenXml => SourceKind::Screen,
             Self::Calendar => SourceKind::Event,
-            Self::Html | Self::Docx | Self::Odt | Self::Epub | Self::Pdf => SourceKind::Document,
+            Self::Html | Self::Xhtml | Self::Docx | Self::Odt | Self::Epub | Self::Pdf => {
+                SourceKind::Document
+            }
             Self::Csv | Self::Tsv | Self::Json | Self::Yaml => SourceKind::Data,
             Self::Code => SourceKind::Code,
         }

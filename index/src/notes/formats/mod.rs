@@ -52,7 +52,7 @@ pub(super) struct Contents<'a> {
 /// The reason why no part of the file can be read.
 pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Contents<'a>, SkipReason> {
     let text = match format {
-        Format::Html | Format::Csv | Format::Tsv => html::decoded(file)?,
+        Format::Html | Format::Xhtml | Format::Csv | Format::Tsv => html::decoded(file)?,
         _ => Decoded::new(file),
     };
     let mut losses = Losses::default();
@@ -67,7 +67,8 @@ pub(super) fn read<'a>(format: Format, name: &str, file: &'a [u8]) -> Result<Con
         Format::Rst => markup::read_rst(name, text.text()?),
         Format::Org => markup::read_org(name, text.text()?),
         Format::Yaml | Format::Code => markup::read_plain(name, text.text()?),
-        Format::Html => html::read(name, text.text()?, &mut losses),
+        Format::Html => html::read(name, text.text()?, false, &mut losses),
+        Format::Xhtml => html::read(name, text.text()?, true, &mut losses),
         Format::Csv => table::read(name, text.text()?, None, &mut losses),
         Format::Tsv => table::read(name, text.text()?, Some(b'\t'), &mut losses),
         Format::Json => json::read(name, text.text()?, &mut losses),
@@ -88,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    const FORMATS: [Format; 19] = [
+    const FORMATS: [Format; 20] = [
         Format::Text,
         Format::Mail,
         Format::Mailbox,
@@ -99,6 +100,7 @@ mod tests {
         Format::Rst,
         Format::Org,
         Format::Html,
+        Format::Xhtml,
         Format::Csv,
         Format::Tsv,
         Format::Json,
@@ -167,7 +169,7 @@ mod tests {
                     Just("DTSTART:20240230T250000Z\r\n"), Just("From a b\n"), Just("Subject: =?utf-8?q?=C3?=\n"),
                     Just("\n\n"), Just("{\"role\":\"user\",\"content\":\"é\"}\n"), Just("{\"a\":[1,"), Just("---\n"),
                     Just("tags: [a, b]\n"), Just("<node text=\"é &amp;\"/>"), Just("<a>"), Just("</a>"), Just("# é #tag\n"),
-                    Just("<h1>A</h1>"), Just("<title>"), Just("<div hidden>"), Just("\"a\"\",b\n"), Just("\"k\": [1, {}], "),
+                    Just("<h1>A</h1>"), Just("<title>"), Just("<div hidden>"), Just("<svg><pre>"), Just("\"a\"\",b\n"), Just("\"k\": [1, {}], "),
                     Just("====\n"), Just("* a :b:\n"), Just("#+begin_src\n"), Just("\u{d}"), Just("a,b\n"),
                     Just("Content-Type: text/html; charset=iso-2022-jp\n"), Just("date: 2024-01-01\n"), Just("\u{feff}"),
                 ],
