@@ -106,7 +106,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// The text of a file, in UTF-8 or UTF-16.
+    /// The text of a file of XML, in UTF-8 or UTF-16, without sections of unmarked text.
     ///
     /// # Errors
     /// As [`read`](Self::read); [`SkipReason::Broken`]: it is missing or no text.
@@ -117,8 +117,29 @@ impl<'a> Archive<'a> {
         let text = text
             .text()
             .map_err(|_| SkipReason::Broken { what: "a file in an archive that is no text", offset })?;
-        Ok(Some(text.to_owned()))
+        let plain = escaped_sections(text);
+        self.budget.take(plain.len().saturating_sub(text.len()), offset as usize)?;
+        Ok(Some(plain))
     }
+}
+
+/// XML whose sections `<![CDATA[a < b]]>` are text with escapes: the tokenizer is one of HTML, where they are comments.
+fn escaped_sections(xml: &str) -> String {
+    let (mut plain, mut rest) = (String::with_capacity(xml.len()), xml);
+    while let Some((before, section)) = rest.split_once("<![CDATA[") {
+        let Some((text, behind)) = section.split_once("]]>") else { break };
+        plain.push_str(before);
+        for char in text.chars() {
+            match char {
+                '<' => plain.push_str("&lt;"),
+                '&' => plain.push_str("&amp;"),
+                char => plain.push(char),
+            }
+        }
+        rest = behind;
+    }
+    plain.push_str(rest);
+    plain
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
@@ -181,6 +202,7 @@ mod tests {
         assert_eq!(archive.read("c").unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(archive.text("a/b").unwrap().as_deref(), Some("one"));
         assert_eq!(archive.read("d"), Ok(None));
+        assert_eq!(escaped_sections("<a><![CDATA[b < &c]]></a><![CDATA["), "<a>b &lt; &amp;c</a><![CDATA[");
     }
 
     #[test]

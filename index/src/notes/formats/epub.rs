@@ -32,8 +32,7 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
     let [title, date] = elements(&package, ["dc:title", "dc:date"]);
     let mut document = Document { title, date: date.and_then(|date| parse_date(&date)), blocks: Vec::new() };
     let mut n_text = 0;
-    for href in chapters(&package, losses) {
-        let path = joined(&package_path, &href);
+    for path in chapters(&package_path, &package, losses) {
         let xhtml = match archive.text(&path) {
             Ok(Some(xhtml)) => xhtml,
             Ok(None) => {
@@ -75,8 +74,9 @@ fn rootfile(container: &str) -> Option<String> {
     None
 }
 
-/// The files of the chapters, in the order of the spine, each once.
-fn chapters(package: &str, losses: &mut Losses) -> Vec<String> {
+/// The paths of the chapters, in the order of the spine, each once.
+fn chapters(package_path: &str, package: &str, losses: &mut Losses) -> Vec<String> {
+    // Paths by the ids of their items.
     let mut files: HashMap<String, String> = HashMap::new();
     let mut seen = HashSet::new();
     let mut chapters = Vec::new();
@@ -84,22 +84,22 @@ fn chapters(package: &str, losses: &mut Losses) -> Vec<String> {
         let Token::StartTag(tag) = token else { continue };
         match tag.name.as_slice() {
             b"item" | b"opf:item" => {
-                // A chapter may be named often.
                 if let (Some(id), Some(href)) = (attribute(&tag, "id"), attribute(&tag, "href"))
                     && href.len() <= HREF_BYTES_MAX
                     && files.len() < ARCHIVE_ENTRIES_MAX
                 {
-                    files.insert(id, href);
+                    files.entry(id).or_insert_with(|| joined(package_path, &href));
                 }
             }
             b"itemref" | b"opf:itemref" => {
-                let href = attribute(&tag, "idref").and_then(|id| files.get(&id).cloned());
-                let Some(href) = href.filter(|href| seen.insert(href.clone())) else { continue };
+                // A chapter may be named often, and counts once.
+                let path = attribute(&tag, "idref").and_then(|id| files.remove(&id));
+                let Some(path) = path.filter(|path| seen.insert(path.clone())) else { continue };
                 if chapters.len() == CHAPTERS_MAX {
                     losses.add(SkipReason::Limit { what: "chapters", limit: CHAPTERS_MAX as u64, offset: 0 });
                     break;
                 }
-                chapters.push(href);
+                chapters.push(path);
             }
             _ => {}
         }
@@ -107,10 +107,12 @@ fn chapters(package: &str, losses: &mut Losses) -> Vec<String> {
     chapters
 }
 
-/// The path of a reference, relative to the folder of the package.
-fn joined(package: &str, href: &str) -> String {
+/// The path of a reference in a part of an archive, relative to the folder of that part.
+pub(super) fn joined(part: &str, href: &str) -> String {
     let href = href.split(['#', '?']).next().unwrap_or_default();
-    let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
+    // A reference from the root has no folder.
+    let part = if href.starts_with('/') { "" } else { part };
+    let folder = part.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut parts: Vec<String> = Vec::new();
     for part in folder.split('/').chain(href.split('/')) {
         match part {
@@ -145,8 +147,8 @@ mod tests {
 
     fn book(chapter: &[u8]) -> Vec<u8> {
         let package = "<package><metadata><dc:title>Whales</dc:title><dc:date>2024-05-01</dc:date></metadata><manifest>\
-            <item id='b' href='b.xhtml'/><item id='a' href='../text/a%20a.xhtml'/></manifest>\
-            <spine><itemref idref='a'/><itemref idref='missing'/><itemref idref='b'/><itemref idref='b'/></spine></package>";
+            <item id='b' href='b.xhtml'/><item id='c' href='./b.xhtml#end'/><item id='a' href='../text/a%20a.xhtml'/></manifest>\
+            <spine><itemref idref='a'/><itemref idref='missing'/><itemref idref='b'/><itemref idref='c'/><itemref idref='b'/></spine></package>";
         archive(&[
             ("META-INF/container.xml", CONTAINER),
             ("OEBPS/a.opf", package.as_bytes()),
@@ -182,7 +184,7 @@ mod tests {
     fn long_references_are_not_kept() {
         let item = |id: &str, href: &str| format!("<item id='{id}' href='{href}'/><itemref idref='{id}'/>");
         let package = item("a", &"x".repeat(HREF_BYTES_MAX + 1)) + &item("b", "b.xhtml");
-        assert_eq!(chapters(&package, &mut Losses::default()), ["b.xhtml"]);
+        assert_eq!(chapters("OEBPS/a.opf", &package, &mut Losses::default()), ["OEBPS/b.xhtml"]);
     }
 
     #[test]

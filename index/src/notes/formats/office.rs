@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use html5gum::{StartTag, Token, Tokenizer};
 
 use super::archive::Archive;
+use super::epub::joined;
 use super::limits::TEXT_BYTES_MAX;
 use super::outline::{Block, Document};
 use super::parse_date;
@@ -15,47 +16,94 @@ use crate::notes::report::SkipReason;
 /// Maximum length of the id of a style, in bytes. Longer ones have no level.
 const STYLE_BYTES_MAX: usize = 1024;
 
+/// Maximum depth of paragraphs whose text is put back together behind the one in them.
+const PARAGRAPH_DEPTH_MAX: usize = 16;
+
 /// A format of office documents: the elements that matter, in lower case.
 struct Names {
     paragraphs: &'static [&'static str],
     row: &'static str,
-    /// The only element whose text counts; empty: all in paragraphs.
-    run: &'static str,
+    /// The only elements whose text counts; without one: all in paragraphs.
+    runs: &'static [&'static str],
     spaces: &'static [&'static str],
-    /// Notes of reviewers, deleted text, and what repeats other text.
+    /// Notes of reviewers, deleted text, what repeats other text or stands for it, and marks of footnotes.
     hidden: &'static [&'static str],
 }
 
 const WORD: Names = Names {
     paragraphs: &["w:p"],
     row: "w:tr",
-    run: "w:t",
-    spaces: &["w:tab", "w:br", "w:cr", "w:tc"],
-    hidden: &["mc:fallback", "w:del"],
+    runs: &["w:t", "m:t"],
+    spaces: &["w:tab", "w:ptab", "w:br", "w:cr", "w:tc"],
+    hidden: &["mc:fallback", "w:del", "w:movefrom"],
 };
 
 const OPEN_DOCUMENT: Names = Names {
     paragraphs: &["text:p", "text:h"],
     row: "table:table-row",
-    run: "",
+    runs: &[],
     spaces: &["text:s", "text:tab", "text:line-break", "table:table-cell"],
-    hidden: &["text:tracked-changes", "office:annotation", "office:binary-data"],
+    hidden: &[
+        "text:tracked-changes",
+        "text:note-citation",
+        "office:annotation",
+        "office:binary-data",
+        "svg:title",
+        "svg:desc",
+    ],
 };
 
 /// Reads a document of Word.
 pub(super) fn read_docx(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<Unit>, SkipReason> {
     let archive = Archive::open(bytes)?;
-    let missing = SkipReason::Broken { what: "no word/document.xml in the archive", offset: 0 };
-    let main = archive.text("word/document.xml")?.ok_or(missing)?;
-    let styles = optional(&archive, "word/styles.xml", losses).map(|xml| styles(&xml)).unwrap_or_default();
+    let missing = SkipReason::Broken { what: "no main part of the document in the archive", offset: 0 };
+    let parts = Relations::read(&archive, "", losses);
+    let main_path = parts.part("officeDocument", "word/document.xml");
+    let main = archive.text(&main_path)?.ok_or(missing)?;
+    let parts = Relations::read(&archive, &main_path, losses);
+    let styles = optional(&archive, &parts.part("styles", "word/styles.xml"), losses);
+    let styles = styles.map(|xml| styles_of(&xml)).unwrap_or_default();
     let core = optional(&archive, "docProps/core.xml", losses).unwrap_or_default();
     let mut walk = Walk::new(&WORD, styles, bytes.len());
     walk.read(&main, losses);
-    for part in ["word/footnotes.xml", "word/endnotes.xml"] {
-        let notes = optional(&archive, part, losses);
+    for (kind, path) in [("footnotes", "word/footnotes.xml"), ("endnotes", "word/endnotes.xml")] {
+        let notes = optional(&archive, &parts.part(kind, path), losses);
         notes.iter().for_each(|xml| walk.read(xml, losses));
     }
     finish(walk, &core, "dcterms:modified", name, losses)
+}
+
+/// The parts to which a part of a document of Word leads (ECMA-376, part 2): their names are free.
+struct Relations {
+    /// Kinds and paths.
+    targets: Vec<(String, String)>,
+}
+
+impl Relations {
+    /// Those of a part, the first of each kind; of the document as a whole if the path is empty.
+    fn read(archive: &Archive<'_>, part: &str, losses: &mut Losses) -> Self {
+        let (folder, name) = part.rsplit_once('/').unwrap_or(("", part));
+        let rels = optional(archive, &joined("", &format!("{folder}/_rels/{name}.rels")), losses);
+        let mut targets = Vec::new();
+        for Ok(token) in Tokenizer::new(&rels.unwrap_or_default()) {
+            if let Token::StartTag(tag) = token
+                && tag.name.as_slice() == b"relationship"
+                && let (Some(kind), Some(target)) = (attribute(&tag, "type"), attribute(&tag, "target"))
+                && let Some((_, kind)) = kind.rsplit_once('/')
+                && matches!(kind, "officeDocument" | "styles" | "footnotes" | "endnotes")
+                && targets.iter().all(|(of, _)| of != kind)
+            {
+                targets.push((kind.to_owned(), joined(part, &target)));
+            }
+        }
+        Self { targets }
+    }
+
+    /// The path of the part of a kind, else the usual one.
+    fn part(&self, kind: &str, usual: &str) -> String {
+        let target = self.targets.iter().find(|(of, _)| of == kind);
+        target.map_or_else(|| usual.to_owned(), |(_, path)| path.clone())
+    }
 }
 
 /// Reads a text of LibreOffice.
@@ -126,7 +174,7 @@ pub(super) fn attribute(tag: &StartTag<()>, key: &str) -> Option<String> {
 }
 
 /// Levels of headings by the ids of styles: the names of built-in styles are English in every language, their ids are not.
-fn styles(xml: &str) -> HashMap<String, u8> {
+fn styles_of(xml: &str) -> HashMap<String, u8> {
     let mut levels = HashMap::new();
     let mut id = None;
     for Ok(token) in Tokenizer::new(xml) {
@@ -183,6 +231,8 @@ impl Walk {
     fn read(&mut self, xml: &str, losses: &mut Losses) {
         let names = self.names;
         let (mut n_rows, mut n_paragraphs, mut n_runs) = (0_usize, 0_usize, 0_usize);
+        // The number of paragraphs around a paragraph, and the text and level of the innermost of them.
+        let mut around: Vec<(usize, String, Option<u8>)> = Vec::new();
         // The element whose text does not count, and how many of its name are open.
         let mut hidden: Option<(String, usize)> = None;
         for Ok(token) in Tokenizer::new(xml) {
@@ -195,6 +245,12 @@ impl Walk {
                     } else if names.hidden.contains(&&*name) && n == 1 {
                         hidden = Some((name.into_owned(), 1));
                     } else if names.paragraphs.contains(&&*name) {
+                        // A note or a box of text in a paragraph: the sentence around it goes on behind it.
+                        let is_inner = n_paragraphs > 0 && n_rows == 0;
+                        if is_inner && n == 1 && around.len() < PARAGRAPH_DEPTH_MAX {
+                            let text = std::mem::take(&mut self.text);
+                            around.push((n_paragraphs, text, self.level.take()));
+                        }
                         self.text.push(' ');
                         if n_rows == 0 {
                             self.flush(losses);
@@ -207,10 +263,12 @@ impl Walk {
                             self.flush(losses);
                         }
                         n_rows += n;
-                    } else if *name == *names.run {
+                    } else if names.runs.contains(&&*name) {
                         n_runs += n;
                     } else if names.spaces.contains(&&*name) {
                         self.text.push(' ');
+                    } else if name == "w:nobreakhyphen" {
+                        self.text.push('-');
                     } else if name == "w:pstyle" {
                         let style = attribute(&tag, "w:val").unwrap_or_default();
                         self.level = self.styles.get(&style).copied().or(self.level);
@@ -232,6 +290,11 @@ impl Walk {
                             if n_rows == 0 {
                                 self.flush(losses);
                             }
+                            if let Some((_, text, level)) =
+                                around.pop_if(|(n_around, ..)| *n_around >= n_paragraphs)
+                            {
+                                (self.text, self.level) = (text, level);
+                            }
                         }
                         None if *name == *names.row => {
                             n_rows = n_rows.saturating_sub(1);
@@ -240,12 +303,12 @@ impl Walk {
                                 self.flush(losses);
                             }
                         }
-                        None if *name == *names.run => n_runs = n_runs.saturating_sub(1),
+                        None if names.runs.contains(&&*name) => n_runs = n_runs.saturating_sub(1),
                         None => {}
                     }
                 }
                 Token::String(text) if hidden.is_none() => {
-                    let is_text = if names.run.is_empty() { n_paragraphs > 0 } else { n_runs > 0 };
+                    let is_text = if names.runs.is_empty() { n_paragraphs > 0 } else { n_runs > 0 };
                     if is_text {
                         self.text.push_str(&String::from_utf8_lossy(&text));
                     }
@@ -254,6 +317,10 @@ impl Walk {
             }
         }
         self.flush(losses);
+        for (_, text, level) in around.into_iter().rev() {
+            (self.text, self.level) = (text, level);
+            self.flush(losses);
+        }
     }
 
     /// Ends the open block.
@@ -318,10 +385,47 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_word_have_any_names() {
+        let relation =
+            |kind: &str, target: &str| format!("<Relationship Type='http://a/{kind}' Target='{target}'/>");
+        let root = relation("officeDocument", "/word/document2.xml");
+        let main = relation("styles", "styles3.xml");
+        let bytes = archive(&[
+            ("_rels/.rels", root.as_bytes()),
+            ("word/_rels/document2.xml.rels", main.as_bytes()),
+            ("word/styles3.xml", b"<w:style w:styleId='x'><w:name w:val='heading 1'/></w:style>"),
+            (
+                "word/document2.xml",
+                b"<w:p><w:pStyle w:val='x'/><w:t>Stay</w:t></w:p><w:p><w:t>Bristol</w:t></w:p>",
+            ),
+        ]);
+        let units = read_docx("a", &bytes, &mut Losses::default()).unwrap();
+        assert_eq!(shown(units), [section("Stay", &["Bristol"])]);
+    }
+
+    #[test]
+    fn sentences_go_on_behind_notes_and_marks() {
+        let document = "<w:p><w:t>The co</w:t><w:noBreakHyphen/><w:t>op</w:t><w:ptab/><w:p><w:t>box</w:t></w:p><w:t><![CDATA[x < y]]></w:t>            <m:t>z</m:t></w:p><w:p><w:moveFrom><w:t>gone</w:t></w:moveFrom><w:moveTo><w:t>here</w:t></w:moveTo></w:p>";
+        let bytes = archive(&[("word/document.xml", document.as_bytes())]);
+        let units = read_docx("a", &bytes, &mut Losses::default()).unwrap();
+        assert_eq!(shown(units), [section("a", &["box", "The co-op x < yz", "here"])]);
+        let content = "<text:h text:outline-level='1'>Stay</text:h><text:p>The tap<text:note><text:note-citation>1</text:note-citation>\
+            <text:note-body><text:p>Note.</text:p></text:note-body></text:note> drips<svg:title>a</svg:title>.</text:p>";
+        let units =
+            read_odt("a", &archive(&[("content.xml", content.as_bytes())]), &mut Losses::default()).unwrap();
+        assert_eq!(shown(units), [section("Stay", &["Note.", "The tap drips."])]);
+        // Without their ends, and too many.
+        let deep = "<w:p><w:t>a</w:t>".repeat(100);
+        let units =
+            read_docx("a", &archive(&[("word/document.xml", deep.as_bytes())]), &mut Losses::default());
+        assert_eq!(units.map(|units| shown(units)[0].1.len()), Ok(100));
+    }
+
+    #[test]
     fn long_ids_of_styles_are_not_kept() {
         let levels = "<w:outlineLvl w:val='1'/>".repeat(3);
         let style = |id: &str| format!("<w:style w:styleId='{id}'/>{levels}");
-        let known = styles(&format!("{}{}", style(&"x".repeat(STYLE_BYTES_MAX + 1)), style("a")));
+        let known = styles_of(&format!("{}{}", style(&"x".repeat(STYLE_BYTES_MAX + 1)), style("a")));
         assert_eq!(known, HashMap::from([("a".to_owned(), 2)]));
     }
 
