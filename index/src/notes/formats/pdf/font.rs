@@ -78,7 +78,18 @@ impl Font {
             if let Object::List(widths) = file.entry(font, b"Widths") {
                 let widths = widths.iter().take(256).filter_map(|width| file.resolve(width).number());
                 read.widths.extend((first..).zip(widths).take_while(|_| file.take_code()));
+            } else if let Some(widths) = file.entry(font, b"BaseFont").name().and_then(standard_widths) {
+                let widths = widths.iter().map(|&width| width.into());
+                read.widths.extend((32..).zip(widths).take_while(|_| file.take_code()));
             }
+        }
+        // The glyphs of such a font are drawings, in a space of their own.
+        if file.entry(font, b"Subtype").name() == Some(b"Type3")
+            && let Object::List(matrix) = file.entry(font, b"FontMatrix")
+            && let Some(scale) = matrix.first().and_then(|scale| file.resolve(scale).number())
+        {
+            read.width *= scale * 1000.0;
+            read.widths.values_mut().for_each(|width| *width *= scale * 1000.0);
         }
         if let Some(Object::Reference(number)) = font.get(&b"ToUnicode"[..])
             && let Some(map) = file.stream(*number)?
@@ -254,6 +265,30 @@ const WIN_ANSI: &str = "€\0‚ƒ„…†‡ˆ‰Š‹Œ\0Ž\0\0‘’“”�
 const MAC_ROMAN: &str = "ÄÅÇÉÑÖÜáàâäãåçéèêëíìîïñóòôöõúùûü†°¢£§•¶ß®©™´¨≠ÆØ∞±≤≥¥µ∂∑∏π∫ªºΩæø¿¡¬√ƒ≈∆«»…\u{a0}ÀÃÕŒœ–—“”‘’÷◊ÿŸ⁄€‹›ﬁﬂ‡·‚„‰ÂÊÁËÈÍÎÏÌÓÔ\0ÒÚÛÙıˆ˜¯˘˙˚¸˝˛ˇ";
 const STANDARD: &str = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0¡¢£⁄¥ƒ§¤'“«‹›ﬁﬂ\0–†‡·\0¶•‚„”»…‰\0¿\0`´ˆ˜¯˘˙¨\0˚¸\0˝˛ˇ—\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0Æ\0ª\0\0\0\0ŁØŒº\0\0\0\0\0æ\0\0\0ı\0\0łøœß\0\0\0\0";
 
+/// Widths of the codes from 32 to 126 in the fonts that a file need not describe (ISO 32000, 9.6.2.2).
+const HELVETICA: [u16; 95] = [
+    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556,
+    556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278,
+    500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469,
+    556, 333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556, 556, 556, 333, 500,
+    278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
+];
+const TIMES: [u16; 95] = [
+    250, 333, 408, 500, 500, 833, 778, 180, 333, 333, 500, 564, 250, 333, 250, 278, 500, 500, 500, 500, 500,
+    500, 500, 500, 500, 500, 278, 278, 564, 564, 564, 444, 921, 722, 667, 667, 722, 611, 556, 722, 722, 333,
+    389, 722, 611, 889, 722, 722, 556, 722, 667, 556, 611, 722, 722, 944, 722, 722, 611, 333, 278, 333, 469,
+    500, 333, 444, 500, 444, 500, 444, 333, 500, 500, 278, 278, 500, 278, 778, 500, 500, 500, 500, 333, 389,
+    278, 500, 500, 722, 500, 500, 444, 480, 200, 480, 541,
+];
+const COURIER: [u16; 95] = [600; 95];
+
+/// The widths of a font by its name. Those of bold and slanted letters are near enough to tell words apart.
+fn standard_widths(name: &[u8]) -> Option<&'static [u16; 95]> {
+    let families: [(&[u8], _); 4] =
+        [(b"Helvetica", &HELVETICA), (b"Arial", &HELVETICA), (b"Times", &TIMES), (b"Courier", &COURIER)];
+    families.into_iter().find_map(|(family, widths)| name.starts_with(family).then_some(widths))
+}
+
 fn latin(upper: &str) -> [char; 256] {
     let mut letters = ['\0'; 256];
     for (code, letter) in (32..127).zip(' '..) {
@@ -304,12 +339,15 @@ fn glyph(name: &[u8]) -> Option<String> {
     if name.chars().count() == 1 {
         return Some(name.to_owned());
     }
-    let of_code = |digits: &str| Some(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?.to_string());
-    if let Some(digits) = name.strip_prefix("uni").filter(|digits| digits.len() == 4) {
-        return of_code(digits);
+    // Parts of a ligature.
+    if name.contains('_') {
+        return name.split('_').map(|part| glyph(part.as_bytes())).collect();
     }
-    if let Some(digits) = name.strip_prefix('u').filter(|digits| (4..=6).contains(&digits.len())) {
-        return of_code(digits);
+    let of_code = |digits: &str| Some(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?.to_string());
+    let digits = name.strip_prefix("uni").filter(|digits| digits.len() == 4);
+    let digits = digits.or(name.strip_prefix('u').filter(|digits| (4..=6).contains(&digits.len())));
+    if let Some(text) = digits.and_then(of_code) {
+        return Some(text);
     }
     if let Some(number) = name.strip_prefix("afii").and_then(|number| number.parse().ok()) {
         return cyrillic(number).map(String::from);
@@ -377,6 +415,11 @@ mod tests {
             ("f", "f"),
             ("pi", "π"),
             ("period", "."),
+            ("uacute", "ú"),
+            ("ugrave", "ù"),
+            ("uring", "ů"),
+            ("upsilon", "υ"),
+            ("f_i", "fi"),
         ] {
             assert_eq!(glyph(name.as_bytes()).as_deref(), Some(text), "{name}");
         }

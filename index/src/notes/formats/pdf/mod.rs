@@ -64,6 +64,9 @@ pub(super) fn read(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<Vec<
         }
     }
     note_unknown(reader.n_unknown, losses);
+    if let Some((what, limit)) = reader.lost {
+        losses.add(SkipReason::Limit { what, limit: limit as u64, offset: 0 });
+    }
     if let Some(limit) = file.exceeded() {
         losses.add(limit);
     }
@@ -283,6 +286,43 @@ mod tests {
         let units = read("a", &made(&objects, "/Info 8 0 R"), &mut Losses::default()).unwrap();
         let shown: Vec<_> = units.iter().map(|unit| (unit.title.as_str(), unit.page, unit.date)).collect();
         assert_eq!(shown, [("Tr", Some(1), Some(1_714_521_600)), ("Tr", Some(3), Some(1_714_521_600))]);
+    }
+
+    #[test]
+    fn parts_of_a_page_that_are_left_out_are_reported() {
+        let lost = |operators: &str, more: &[Vec<u8>]| {
+            let mut losses = Losses::default();
+            let units = read("a", &page(format!("{operators} /F 9 Tf (a) Tj").as_bytes(), more), &mut losses);
+            (units.is_ok(), losses.first)
+        };
+        assert_eq!(lost("", &[]), (true, None));
+        assert_eq!(lost(&"q Q".repeat(300), &[]), (true, None));
+        // No font.
+        assert!(matches!(lost("(x) Tj", &[]), (true, Some(SkipReason::Broken { .. }))));
+        let limit = |lost, of| matches!(lost, (true, Some(SkipReason::Limit { what, .. })) if what == of);
+        assert!(limit(lost(&"q ".repeat(300), &[]), "saved states in each other"));
+        assert!(limit(lost("/X Do", &[stream("/Subtype /Form", b"/X Do")]), "forms in each other"));
+        // Images are no forms, and a form without text is read once.
+        let icons = "/X Do ".repeat(25_000);
+        assert_eq!(lost(&icons, &[stream("/Subtype /Image", b"x")]), (true, None));
+        assert_eq!(lost(&icons, &[stream("/Subtype /Form", &[b' '; 4000])]), (true, None));
+        assert!(limit(lost(&icons, &[stream("/Subtype /Form", b"() Tj")]), "forms"));
+    }
+
+    #[test]
+    fn glyphs_that_are_drawings_have_widths_in_their_own_space() {
+        let font = b"<</Subtype /Type3 /FontMatrix [0.01 0 0 0.01 0 0] /FirstChar 65 /Widths [60 60 60]>>";
+        let form =
+            stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"/G 10 Tf (A) Tj 6 0 Td (B) Tj");
+        assert_eq!(texts(&page(b"/X Do", &[form, font.to_vec()])).unwrap().remove(0).1, "AB");
+    }
+
+    #[test]
+    fn standard_fonts_have_widths() {
+        let font = b"<</Subtype /Type1 /BaseFont /Helvetica-Oblique>>".to_vec();
+        let shown = b"BT /G 10 Tf (illi) Tj 8.88 0 Td (x) Tj 8 0 Td (y) Tj ET";
+        let form = stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", shown);
+        assert_eq!(texts(&page(b"/X Do", &[form, font])).unwrap().remove(0).1, "illix y");
     }
 
     #[test]

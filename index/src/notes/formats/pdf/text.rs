@@ -1,6 +1,6 @@
 //! The text of a page: what its operators show, in their order. Places on the page tell words, lines and paragraphs apart.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::super::limits::{PDF_FORM_DEPTH_MAX, PDF_FORMS_MAX, PDF_STATES_MAX, TEXT_BYTES_MAX};
@@ -53,6 +53,8 @@ struct Frame {
     states: Vec<State>,
     /// The state before the form.
     outer: State,
+    /// The form's number, as long as it has shown nothing.
+    mute: Option<u32>,
 }
 
 /// Reads the pages of a file.
@@ -64,11 +66,23 @@ pub(super) struct Reader<'a> {
     pub(super) n_text: usize,
     /// Codes without a text.
     pub(super) n_unknown: usize,
+    /// Forms that show neither text nor forms, such as the background of each page.
+    mute: HashSet<u32>,
+    /// The first limit that left out a part of a page.
+    pub(super) lost: Option<(&'static str, usize)>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(file: &'a File<'a>) -> Self {
-        Self { file, fonts: HashMap::new(), n_forms: 0, n_text: 0, n_unknown: 0 }
+        Self {
+            file,
+            fonts: HashMap::new(),
+            n_forms: 0,
+            n_text: 0,
+            n_unknown: 0,
+            mute: HashSet::new(),
+            lost: None,
+        }
     }
 
     /// The paragraphs of a page.
@@ -92,7 +106,14 @@ impl<'a> Reader<'a> {
             leading: 0.0,
         };
         let (mut matrix, mut line) = (IDENTITY, IDENTITY);
-        let frame = Frame { data: Rc::new(data), at: 0, resources, states: Vec::new(), outer: state.clone() };
+        let frame = Frame {
+            data: Rc::new(data),
+            at: 0,
+            resources,
+            states: Vec::new(),
+            outer: state.clone(),
+            mute: None,
+        };
         let mut frames = vec![frame];
         let mut operands: Vec<Object> = Vec::new();
         while let Some(frame) = frames.last_mut() {
@@ -103,6 +124,7 @@ impl<'a> Reader<'a> {
             let word = match object {
                 None => {
                     if let Some(frame) = frames.pop() {
+                        self.mute.extend(frame.mute);
                         state = frame.outer;
                     }
                     operands.clear();
@@ -123,8 +145,14 @@ impl<'a> Reader<'a> {
             };
             let numbers = || std::array::from_fn::<f64, 6, _>(|at| number(6 - at));
             let string = operands.last().and_then(Object::text);
+            if matches!(&word[..], b"Tj" | b"TJ" | b"'" | b"\"" | b"Do") {
+                frame.mute = None;
+            }
             match &word[..] {
-                b"q" if frame.states.len() < PDF_STATES_MAX => frame.states.push(state.clone()),
+                b"q" if frame.states.len() == PDF_STATES_MAX => {
+                    self.lost.get_or_insert(("saved states in each other", PDF_STATES_MAX));
+                }
+                b"q" => frame.states.push(state.clone()),
                 b"Q" => state = frame.states.pop().unwrap_or(state),
                 b"cm" => state.ctm = product(&numbers(), &state.ctm),
                 b"BT" => (matrix, line) = (IDENTITY, IDENTITY),
@@ -183,7 +211,11 @@ impl<'a> Reader<'a> {
                     let name = operands.last().and_then(Object::name).unwrap_or_default();
                     let forms = self.file.dict(&frame.resources, b"XObject");
                     let form = match forms.get(name) {
-                        Some(Object::Reference(number)) if frames.len() < PDF_FORM_DEPTH_MAX => {
+                        Some(Object::Reference(_)) if frames.len() == PDF_FORM_DEPTH_MAX => {
+                            self.lost.get_or_insert(("forms in each other", PDF_FORM_DEPTH_MAX));
+                            None
+                        }
+                        Some(Object::Reference(number)) => {
                             self.form(*number, &state, &frames[frames.len() - 1])?
                         }
                         _ => None,
@@ -218,10 +250,14 @@ impl<'a> Reader<'a> {
         above: &Frame,
     ) -> Result<Option<(Frame, Matrix)>, SkipReason> {
         let Object::Dict(dict) = self.file.get(number) else { return Ok(None) };
-        self.n_forms += 1;
-        if self.file.entry(&dict, b"Subtype").name() != Some(b"Form") || self.n_forms > PDF_FORMS_MAX {
+        if self.file.entry(&dict, b"Subtype").name() != Some(b"Form") || self.mute.contains(&number) {
             return Ok(None);
         }
+        if self.n_forms == PDF_FORMS_MAX {
+            self.lost.get_or_insert(("forms", PDF_FORMS_MAX));
+            return Ok(None);
+        }
+        self.n_forms += 1;
         let Some(data) = self.file.stream(number)? else { return Ok(None) };
         let matrix = match self.file.entry(&dict, b"Matrix") {
             Object::List(list) if list.len() == 6 => {
@@ -233,7 +269,14 @@ impl<'a> Reader<'a> {
             Object::Dict(resources) => resources,
             _ => Rc::clone(&above.resources),
         };
-        let frame = Frame { data: Rc::new(data), at: 0, resources, states: Vec::new(), outer: state.clone() };
+        let frame = Frame {
+            data: Rc::new(data),
+            at: 0,
+            resources,
+            states: Vec::new(),
+            outer: state.clone(),
+            mute: Some(number),
+        };
         Ok(Some((frame, product(&matrix, &state.ctm))))
     }
 
@@ -246,7 +289,10 @@ impl<'a> Reader<'a> {
         layout: &mut Layout,
         offset: usize,
     ) -> Result<(), SkipReason> {
-        let Some(font) = &state.font else { return Ok(()) };
+        let Some(font) = &state.font else {
+            self.n_unknown += string.len();
+            return Ok(());
+        };
         let (mut text, mut width) = (String::new(), 0.0);
         for code in font.codes(string) {
             match &code.text {
