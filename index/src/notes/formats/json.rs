@@ -24,7 +24,6 @@ pub(super) fn read(name: &str, text: &str, losses: &mut Losses) -> Result<Vec<Un
     let mut lines = Lines::default();
     match values(text, &mut lines, losses) {
         Ok(()) => {}
-        Err(fault @ SkipReason::Limit { .. }) => return Err(fault),
         Err(fault) if lines.is_empty() => return Err(fault),
         Err(fault) => losses.add(fault),
     }
@@ -58,9 +57,13 @@ fn values(text: &str, lines: &mut Lines, losses: &mut Losses) -> Result<(), Skip
                 continue;
             }
             b'}' | b']' => {
-                let opening = if byte == b'}' { (b'{', Next::KeyOrEnd) } else { (b'[', Next::ValueOrEnd) };
-                let is_end = next == Next::CommaOrEnd || next == opening.1;
-                if !is_end || open.pop().is_none_or(|(of, _)| of != opening.0) {
+                // Settings have a comma behind the last value too.
+                let (opening, empty, more) = match byte {
+                    b'}' => (b'{', Next::KeyOrEnd, Next::Key),
+                    _ => (b'[', Next::ValueOrEnd, Next::Value),
+                };
+                let is_end = [Next::CommaOrEnd, empty, more].contains(&next);
+                if !is_end || open.pop().is_none_or(|(of, _)| of != opening) {
                     return Err(broken());
                 }
                 at += 1;
@@ -77,7 +80,9 @@ fn values(text: &str, lines: &mut Lines, losses: &mut Losses) -> Result<(), Skip
             }
             b'"' => {
                 at = string_end(bytes, at).ok_or_else(broken)?;
-                let value: String = serde_json::from_str(&text[start..at]).map_err(|_| broken())?;
+                // Some programs write half a character, or a tab.
+                let value: String = serde_json::from_str(&text[start..at])
+                    .unwrap_or_else(|_| text[start + 1..at - 1].to_owned());
                 match next {
                     Next::Key | Next::KeyOrEnd => {
                         if let Some((_, key)) = open.last_mut() {
@@ -90,15 +95,24 @@ fn values(text: &str, lines: &mut Lines, losses: &mut Losses) -> Result<(), Skip
                     _ => return Err(broken()),
                 }
             }
+            // Settings have comments.
+            b'/' => {
+                at = comment_end(text, at).ok_or_else(broken)?;
+                continue;
+            }
             _ if is_value => {
                 let is_end = |byte: &u8| byte.is_ascii_whitespace() || b",]}:[{\"".contains(byte);
                 at += bytes[at..].iter().position(is_end).unwrap_or(bytes.len() - at);
                 let value = &text[start..at];
-                let number = || serde_json::from_str::<f64>(value).is_ok();
+                let is_number = |value: &str| {
+                    value.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+                        && value.parse::<f64>().is_ok()
+                };
                 match value {
-                    "null" => {}
+                    // The last three are no JSON, and Python writes them.
+                    "null" | "NaN" | "Infinity" | "-Infinity" => {}
                     "true" | "false" => push(value, start..at, &open, lines, losses),
-                    value if number() => push(value, start..at, &open, lines, losses),
+                    value if is_number(value) => push(value, start..at, &open, lines, losses),
                     _ => return Err(broken()),
                 }
             }
@@ -109,6 +123,16 @@ fn values(text: &str, lines: &mut Lines, losses: &mut Losses) -> Result<(), Skip
     match open.is_empty() {
         true => Ok(()),
         false => Err(SkipReason::Broken { what: "no end of the JSON", offset: text.len() as u64 }),
+    }
+}
+
+/// The offset behind a comment that begins at `start`.
+fn comment_end(text: &str, start: usize) -> Option<usize> {
+    let rest = text.get(start + 2..)?;
+    match &text[start..start + 2] {
+        "//" => Some(start + 2 + rest.find('\n').unwrap_or(rest.len())),
+        "/*" => Some(start + 2 + rest.find("*/")? + 2),
+        _ => None,
     }
 }
 
@@ -169,14 +193,38 @@ mod tests {
     }
 
     #[test]
+    fn what_programs_write_besides_json_is_read() {
+        let read = |json: &str| text(json).unwrap();
+        let lines = |text: &str| (text.to_owned(), 0);
+        assert_eq!(read("[\"a\\ud83d\", \"b\tc\", \"d\"]"), lines("a\\ud83d\nb\tc\nd"));
+        assert_eq!(read("{\"a\": NaN, \"b\": -Infinity, \"c\": 1e999, \"d\": 2}"), lines("c: 1e999\nd: 2"));
+        assert_eq!(read("// s\n{\"a\": /* é */ 1, // t\n\"b\": 2,}"), lines("a: 1\nb: 2"));
+        // Values before the limit.
+        let deep = format!("[\"a\", {}", "[".repeat(200));
+        assert_eq!(read(&deep), ("a".to_owned(), 1));
+    }
+
+    #[test]
     fn broken_and_deep_files_are_refused() {
         let limit = SkipReason::Limit { what: "values in each other", limit: 128, offset: 128 };
         assert_eq!(text(&"[".repeat(1_000_000)), Err(limit));
         let depth = format!("{}1{}", "[".repeat(128), "]".repeat(128));
         assert_eq!(text(&depth), Ok(("1".to_owned(), 0)));
-        for json in
-            ["{", "[1,]x", "{\"a\" 1}", "[}", "tru", "\"open", "[,1]", "{1:2}", "]", "1 \"\\", "// no"]
-        {
+        for json in [
+            "{",
+            "[1,]x",
+            "{\"a\" 1}",
+            "[}",
+            "tru",
+            "\"open",
+            "[,1]",
+            "{1:2}",
+            "]",
+            "1 \"\\",
+            "/ no",
+            "/* no",
+            "1 /",
+        ] {
             let read = text(json);
             assert!(read.is_err() || read.is_ok_and(|(_, n_lost)| n_lost == 1), "{json}");
         }

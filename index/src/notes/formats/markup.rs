@@ -55,11 +55,10 @@ fn mark_of(line: &str) -> Option<u8> {
     (bytes.len() >= 2 && bytes.iter().all(|&byte| byte == mark)).then_some(mark)
 }
 
-/// Reads Org: lines with stars are headings, except in blocks. `#+title`, `#+date`, `#+filetags` and tags of headings are read.
+/// Reads Org: lines with stars are headings, also in a block, which ends there: Org writes `,*` for a star. `#+title`, `#+date`, `#+filetags` and tags of headings are read.
 pub(super) fn read_org(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let mut headings = Vec::new();
     let (mut title, mut date, mut tags) = (None, None, Vec::new());
-    let mut is_block = false;
     for (place, line) in whole_lines(text) {
         let line = line.trim_end();
         if let Some((key, value)) = line.trim_start().strip_prefix("#+").and_then(keyword) {
@@ -69,15 +68,13 @@ pub(super) fn read_org(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> 
                     date = value.trim_matches(['<', '>', '[', ']']).get(..10).and_then(parse_date);
                 }
                 ("filetags", value) => tags.extend(tags_in(value)),
-                (key, _) if key.starts_with("begin_") => is_block = true,
-                (key, _) if key.starts_with("end_") => is_block = false,
                 _ => {}
             }
             continue;
         }
         let rest = line.trim_start_matches('*');
         let level = line.len() - rest.len();
-        if is_block || level == 0 || !rest.starts_with(' ') {
+        if level == 0 || !rest.starts_with(' ') {
             continue;
         }
         let mut own = rest.trim();
@@ -160,12 +157,12 @@ mod tests {
 
     #[test]
     fn headings_of_org_have_stars() {
-        let text = "#+TITLE: Trip\n#+date: <2024-05-01 Wed>\n#+FILETAGS: :a:b:\n* Stay :Hotel:\nBristol\n#+begin_src c\n* no heading\n#+end_src\n** Food\n*bold* fish\n";
+        let text = "#+TITLE: Trip\n#+date: <2024-05-01 Wed>\n#+FILETAGS: :a:b:\n* Stay :Hotel:\nBristol\n#+begin_src c\n,* no heading\n** Food\n*bold* fish\n";
         let unit = read_org("a", text).unwrap().remove(0);
         assert_eq!((unit.title.as_str(), unit.date), ("Trip", Some(1_714_521_600)));
         assert_eq!(unit.tags, ["a", "b", "hotel"]);
         let sections = shown(text, &unit);
-        assert_eq!(sections[1], section("Stay", "Bristol\n#+begin_src c\n* no heading\n#+end_src"));
+        assert_eq!(sections[1], section("Stay", "Bristol\n#+begin_src c\n,* no heading"));
         assert_eq!(sections[2], section("Food", "*bold* fish"));
     }
 

@@ -18,13 +18,16 @@ pub(super) fn read(
     separator: Option<u8>,
     losses: &mut Losses,
 ) -> Result<Vec<Unit>, SkipReason> {
-    let separator = separator.unwrap_or_else(|| {
+    let (named, start) = named_separator(text);
+    let separator = named.or(separator).unwrap_or_else(|| {
         let line = text.split(['\n', '\r']).next().unwrap_or_default();
         let line = &line.as_bytes()[..line.len().min(ROW_BYTES_MAX)];
-        let count = |separator: u8| line.iter().filter(|&&byte| byte == separator).count();
+        // Every second part is quoted.
+        let plain: Vec<u8> = line.split(|&byte| byte == b'"').step_by(2).flatten().copied().collect();
+        let count = |separator: u8| plain.iter().filter(|&&byte| byte == separator).count();
         SEPARATORS.into_iter().rev().max_by_key(|&separator| count(separator)).unwrap_or(b',')
     });
-    let mut rows = Rows { text, at: 0, separator, has_quotes: true };
+    let mut rows = Rows { text, at: start, separator, has_quotes: true };
     let mut lines = Lines::default();
     let mut names: Option<Vec<String>> = None;
     while let Some((place, cells)) = rows.next(losses) {
@@ -53,6 +56,17 @@ pub(super) fn read(
     }
     let body = Body::Decoded(lines.into_pieces());
     Ok(vec![Unit { title: name.to_owned(), body, date: None, tags: Vec::new(), page: None }])
+}
+
+/// The separator in a first line `sep=;`, as Excel writes it, and the offset behind the line.
+fn named_separator(text: &str) -> (Option<u8>, usize) {
+    let line = text.split_inclusive('\n').next().unwrap_or_default();
+    match *line.trim_end_matches(['\n', '\r']).as_bytes() {
+        [b's', b'e', b'p', b'=', separator] if separator.is_ascii() && !separator.is_ascii_alphanumeric() => {
+            (Some(separator), line.len())
+        }
+        _ => (None, 0),
+    }
 }
 
 fn words(cell: &str) -> String {
@@ -175,6 +189,8 @@ mod tests {
         assert_eq!(text(table, None), (rows.to_owned(), 0));
         assert_eq!(text("a;b;c,d\n1;2;3", None).0, "a, b, c,d\na: 1; b: 2; c,d: 3");
         assert_eq!(text("1\t2\n3\t4\n", Some(b'\t')).0, "1, 2\n3; 4");
+        assert_eq!(text("Name;\"A, B, C\";x\n1;2;3", None).0, "Name, A, B, C, x\nName: 1; A, B, C: 2; x: 3");
+        assert_eq!(text("sep=;\r\na;b,c\n1;2", None).0, "a, b,c\na: 1; b,c: 2");
     }
 
     #[test]
