@@ -12,7 +12,7 @@ use mail_parser::decoders::charsets::map::charset_decoder;
 use super::encoding::Decoded;
 use super::outline::{Block, Document};
 use super::parse_date;
-use super::unit::{Losses, Unit};
+use super::unit::{Losses, Unit, spaced};
 use crate::notes::report::SkipReason;
 
 /// Blocks that are shorter share one with the next: a block takes more memory than a short paragraph.
@@ -249,8 +249,7 @@ struct Walk {
 impl Walk {
     fn title(&mut self, text: &str) {
         if self.is_title_open {
-            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            self.document.title.get_or_insert_default().push_str(&words);
+            self.document.title.get_or_insert_default().push_str(&spaced(text));
         }
     }
 

@@ -16,7 +16,7 @@ use super::html;
 use super::limits::{
     MAIL_BOUNDARY_BYTES_MAX, MAIL_DEPTH_MAX, MAIL_FIELD_BYTES_MAX, MAIL_PARTS_MAX, MAIL_WORD_BYTES_MAX,
 };
-use super::unit::{Losses, physical_lines};
+use super::unit::{Losses, physical_lines, spaced};
 use crate::notes::report::SkipReason;
 
 /// The text of a message.
@@ -430,7 +430,7 @@ fn words(value: &[u8]) -> String {
         rest = &word[n_read..];
     }
     text.push_str(&String::from_utf8_lossy(rest));
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    spaced(&text)
 }
 
 fn find(bytes: &[u8], wanted: &[u8; 2]) -> Option<usize> {

@@ -10,7 +10,7 @@ use super::epub::joined;
 use super::limits::TEXT_BYTES_MAX;
 use super::outline::{Block, Document};
 use super::parse_date;
-use super::unit::{Losses, Unit};
+use super::unit::{Losses, Unit, spaced};
 use crate::notes::report::SkipReason;
 
 /// Maximum length of the id of a style, in bytes. Longer ones have no level.
@@ -325,7 +325,7 @@ impl Walk {
 
     /// Ends the open block.
     fn flush(&mut self, losses: &mut Losses) {
-        let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = spaced(&self.text);
         self.text.clear();
         let level = self.level.take();
         if text.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::limits::{CELLS_MAX, NAME_BYTES_MAX, ROW_BYTES_MAX};
-use super::unit::{Body, Lines, Losses, Unit};
+use super::unit::{Body, Lines, Losses, Unit, spaced};
 use crate::notes::report::SkipReason;
 
 /// Separators of cells, the likeliest first.
@@ -31,7 +31,7 @@ pub(super) fn read(
     let mut lines = Lines::default();
     let mut names: Option<Vec<String>> = None;
     while let Some((place, cells)) = rows.next(losses) {
-        let cells: Vec<String> = cells.iter().map(|cell| words(cell)).collect();
+        let cells: Vec<String> = cells.iter().map(|cell| spaced(cell)).collect();
         if cells.iter().all(String::is_empty) {
             continue;
         }
@@ -67,10 +67,6 @@ fn named_separator(text: &str) -> (Option<u8>, usize) {
         }
         _ => (None, 0),
     }
-}
-
-fn words(cell: &str) -> String {
-    cell.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn name_of(cell: &str) -> String {

@@ -89,6 +89,18 @@ impl Lines {
     }
 }
 
+/// A text with a space between its words. A list of the words would take many times its length.
+pub(super) fn spaced(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !spaced.is_empty() {
+            spaced.push(' ');
+        }
+        spaced.push_str(word);
+    }
+    spaced
+}
+
 /// Parts of a file that were left out.
 #[derive(Debug, Default)]
 pub(super) struct Losses {

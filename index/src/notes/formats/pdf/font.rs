@@ -4,13 +4,10 @@ use std::collections::HashMap;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::super::limits::PDF_CODE_CHARS_MAX;
+use super::super::limits::{PDF_CODE_CHARS_MAX, PDF_VALUES_MAX};
 use super::file::File;
 use super::object::{Dict, Lexer, Object};
 use crate::notes::report::SkipReason;
-
-/// Operands of a part of a map. Each part has at most 100 entries.
-const OPERANDS_MAX: usize = 1 << 16;
 
 /// Length of the names of glyphs and encodings that are looked at, in bytes. Fonts may share a name.
 const NAME_BYTES_MAX: usize = 128;
@@ -163,10 +160,11 @@ impl Font {
     /// A map of codes to Unicode (CMap).
     fn read_map(&mut self, file: &File<'_>, map: &[u8]) {
         let mut lexer = Lexer { bytes: map, at: 0 };
-        let mut operands: Vec<Object> = Vec::new();
-        while let Some(object) = lexer.next() {
+        let (mut operands, mut n_values) = (Vec::new(), 0);
+        while let Some(object) = lexer.next_counted(&mut n_values) {
             let Object::Word(word) = &object else {
-                if operands.len() < OPERANDS_MAX {
+                // A part of a map has at most 100 entries.
+                if n_values <= PDF_VALUES_MAX {
                     operands.push(object);
                 }
                 continue;
@@ -188,6 +186,7 @@ impl Font {
                 _ => {}
             }
             operands.clear();
+            n_values = 0;
         }
     }
 

@@ -18,7 +18,7 @@ use self::object::{Dict, Object};
 use self::text::{Layout, Reader, note_unknown};
 use super::limits::{PDF_OBJECTS_MAX, PDF_PAGES_MAX};
 use super::parse_date;
-use super::unit::{Body, Lines, Losses, Unit};
+use super::unit::{Body, Lines, Losses, Unit, spaced};
 use crate::notes::report::SkipReason;
 use crate::passage::short_title;
 
@@ -167,7 +167,7 @@ fn text_of(bytes: &[u8]) -> String {
         }
         bytes => bytes.iter().map(|&byte| char::from(byte)).collect(),
     };
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('\0', "")
+    spaced(&text).replace('\0', "")
 }
 
 /// `D:20240501120000+02'00'`: its day.
@@ -394,6 +394,14 @@ mod tests {
         ];
         objects.resize(303, b"<</Contents 3 0 R>>".to_vec());
         assert!(limit(&made(&objects, "")));
+        // Operands of many values: those before the last are not kept.
+        let list = format!("[{}] ", "0 ".repeat(200_000));
+        assert!(texts(&page(format!("/F {list}{list} 9 Tf (a) Tj").as_bytes(), &[])).is_err());
+        let map = format!("{list}{list}<61> <0062> endbfchar <62> <0063> endbfchar");
+        let font = b"<</Subtype /TrueType /ToUnicode 8 0 R>>".to_vec();
+        let form = stream("/Subtype /Form /Resources <</Font <</G 7 0 R>>>>", b"/G 1 Tf (ab) Tj");
+        let read = texts(&page(b"/X Do", &[form, font, stream("", map.as_bytes())]));
+        assert_eq!(read.unwrap().remove(0).1, "ac");
         // More fonts than any file has.
         let fonts: String = (0..40_000).map(|at| format!("/a{at} <<>> ")).collect();
         let shown: String = (0..40_000).map(|at| format!("/a{at} 1 Tf ")).collect();

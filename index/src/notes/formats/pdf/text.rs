@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use super::super::limits::{PDF_FORM_DEPTH_MAX, PDF_FORMS_MAX, PDF_STATES_MAX, TEXT_BYTES_MAX};
-use super::super::unit::Losses;
+use super::super::limits::{
+    PDF_FORM_DEPTH_MAX, PDF_FORMS_MAX, PDF_STATES_MAX, PDF_VALUES_MAX, TEXT_BYTES_MAX,
+};
+use super::super::unit::{Losses, spaced};
 use super::file::File;
 use super::font::Font;
 use super::object::{Dict, Lexer, Object, is_space};
@@ -116,10 +118,12 @@ impl<'a> Reader<'a> {
         };
         let mut frames = vec![frame];
         let mut operands: Vec<Object> = Vec::new();
+        // Of the operands, together.
+        let mut n_values = 0;
         while let Some(frame) = frames.last_mut() {
             let data = Rc::clone(&frame.data);
             let mut lexer = Lexer { bytes: &data, at: frame.at };
-            let object = lexer.next();
+            let object = lexer.next_counted(&mut n_values);
             frame.at = lexer.at;
             let word = match object {
                 None => {
@@ -128,10 +132,15 @@ impl<'a> Reader<'a> {
                         state = frame.outer;
                     }
                     operands.clear();
+                    n_values = 0;
                     continue;
                 }
                 Some(Object::Word(word)) => word,
                 Some(operand) => {
+                    if n_values > PDF_VALUES_MAX {
+                        operands.clear();
+                        n_values = 0;
+                    }
                     if operands.len() == OPERANDS_MAX {
                         operands.remove(0);
                     }
@@ -228,6 +237,7 @@ impl<'a> Reader<'a> {
                 _ => {}
             }
             operands.clear();
+            n_values = 0;
         }
         Ok(())
     }
@@ -386,7 +396,7 @@ impl Layout {
     }
 
     fn end_paragraph(&mut self) {
-        let text = self.open.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = spaced(&self.open);
         self.open.clear();
         if !text.is_empty() {
             self.paragraphs.push(text);
