@@ -11,8 +11,8 @@
 use std::process::Command;
 
 use refrain::checkpoint::Checkpoint;
-use refrain::drafting::{CostProfile, DraftPolicy, Drafting};
-use refrain::{Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
+use refrain::drafting::{CostProfile, DraftPolicy};
+use refrain::{Drafting, Engine, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -100,7 +100,7 @@ fn all_passages_that_were_shown_are_listed() {
     let index = home.path("index");
     let ran =
         home.ran(&["ask", "Who repairs the car and the tap?", "--notes", arg(&index), "--max-tokens", "1"]);
-    for text in ["[1] ", "[2] ", "car.md Car repair", "kitchen.md Kitchen"] {
+    for text in ["[1] ", "[2] ", "car.md:3 Car repair", "kitchen.md:3 Kitchen"] {
         assert!(ran.stderr.contains(text), "no `{text}` in {}", ran.stderr);
     }
     ran.done();

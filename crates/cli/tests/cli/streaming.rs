@@ -58,8 +58,8 @@ fn statistics_tell_of_flash() {
     let json: Value = serde_json::from_str(&text).unwrap();
     let streaming = &json["stats"][0]["streaming"];
     assert!(streaming["bytes_per_token"].as_f64().unwrap() > 1e5, "{streaming}");
-    assert!(streaming["bandwidth"].as_f64().unwrap() > 0.0, "{streaming}");
-    for field in ["overlap", "read_mode", "memory", "prefill", "decode"] {
+    assert!(streaming["decode"]["read_bytes"].as_u64().unwrap() > 100_000, "{streaming}");
+    for field in ["read_mode", "memory", "prefill", "decode"] {
         assert!(!streaming[field].is_null(), "{field}: {streaming}");
     }
     assert!(streaming["decode"]["stall_us"].as_f64().unwrap() >= 0.0, "{streaming}");

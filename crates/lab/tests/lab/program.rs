@@ -71,7 +71,7 @@ fn a_replay_gives_tables_a_file_of_cells_plots_and_a_page() {
     let (strategy, acceptance, n_tokens) =
         (column("strategy"), column("acceptance_length"), column("tokens"));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 2 * 2 * 12, "subtasks × budgets × strategies");
+    assert_eq!(lines.len(), 2 * 2 * 11, "subtasks × budgets × strategies");
     let value = |name: &str, column: usize| -> f64 {
         lines.iter().find(|line| line[1] == "trip <one>" && line[strategy] == name).unwrap()[column]
             .parse()
