@@ -1,4 +1,4 @@
-//! Traces that others published, as [rows](crate::rows).
+//! Traces that others published, as rows of recorded responses.
 //!
 //! | format | files | rows |
 //! | --- | --- | --- |
