@@ -40,7 +40,7 @@ pub use handle::Engine;
 pub use learned::LearnedState;
 pub use options::{
     AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy, DraftRows,
-    Drafting, ECHO_STEP_US_MIN, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,
+    Drafting, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,
     TARGET_READ_STEP_US_MIN,
 };
 #[cfg(feature = "internals")]

@@ -40,6 +40,8 @@ const LIST_ROWS_MIN: usize = 4;
 pub(super) struct Reader {
     /// Whether prompt and visited rows are listed over the whole vocabulary.
     is_full: bool,
+    /// Whether the rows of the prompt are listed.
+    lists_prompt: bool,
     /// Maximum rejected rows whose successors are listed per step; 0 without echo.
     rejected_rows_max: usize,
     /// `None` if all rows that are read are projected onto the whole vocabulary.
@@ -81,6 +83,7 @@ impl Reader {
         }
         Ok(Some(Self {
             is_full,
+            lists_prompt: options.calibration != Calibration::Off,
             rejected_rows_max,
             shortlist,
             rows: Vec::new(),
@@ -90,9 +93,10 @@ impl Reader {
         }))
     }
 
-    /// The end of a pass whose rows are listed.
-    pub(super) fn prefill_end(&self) -> PassEnd {
-        if self.listed().is_some() { PassEnd::Unprojected } else { PassEnd::Hidden }
+    /// The end of the prompt's passes; `None` if their rows are not listed.
+    pub(super) fn prefill_end(&self) -> Option<PassEnd> {
+        let end = if self.listed().is_some() { PassEnd::Unprojected } else { PassEnd::Hidden };
+        self.lists_prompt.then_some(end)
     }
 
     /// Adds the tokens of the text to the shortlist; if space is short, the newest first.

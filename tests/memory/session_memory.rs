@@ -2,7 +2,7 @@
 
 use refrain::drafting::{Calibration, EchoConfig, ReuseConfig};
 use refrain::internals::draft::CostProfile;
-use refrain::internals::engine::ECHO_STEP_US_MIN;
+use refrain::internals::engine::TARGET_READ_STEP_US_MIN;
 use refrain::{CancelToken, EngineOptions, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{Rng, Tiny, plain, prompt};
@@ -26,7 +26,7 @@ fn a_session_stays_within_what_its_options_say() {
     let _turn = turn();
     let engine = TINY.engine(2);
     // Echo takes the place of calibration.
-    let cost_profile = Some(CostProfile::free_rows(ECHO_STEP_US_MIN));
+    let cost_profile = Some(CostProfile::free_rows(TARGET_READ_STEP_US_MIN));
     let slow = TINY.engine_with(EngineOptions { n_threads: Some(2), cost_profile, ..TINY.options() });
     let config = engine.config();
     let drafting = SessionOptions {

@@ -110,11 +110,12 @@ pub enum Drafting {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Calibration {
-    /// By the time of a plain decoding step. From [`ECHO_STEP_US_MIN`] on: [echo](SessionOptions::echo), as configured there or with
-    /// [`EchoConfig::AUTO`]. From [`TARGET_READ_STEP_US_MIN`] on: [`InContext`](Self::InContext). Otherwise `Off`.
+    /// If a plain decoding step takes [`TARGET_READ_STEP_US_MIN`] or longer: [echo](SessionOptions::echo), as configured there or with
+    /// [`EchoConfig::AUTO`], and [`InContext`](Self::InContext) if the target is streamed, whose reads hide the time that the prompt's
+    /// rows take. Otherwise `Off`.
     #[default]
     Auto,
-    /// None, unless [echo](SessionOptions::echo) is on.
+    /// None. [Echo](SessionOptions::echo) reads the rows of steps.
     Off,
     /// The distributions of prompt and output, projected onto the tokens of the context and frequent tokens.
     InContext,
@@ -122,11 +123,8 @@ pub enum Calibration {
     Full,
 }
 
-/// Minimum time of a plain decoding step, in µs, for which calibration and reuse pay: they save about 5 % of the steps.
+/// Minimum time of a plain decoding step, in µs, for which it pays to read the target's rows.
 pub const TARGET_READ_STEP_US_MIN: f32 = 500.0;
-
-/// Minimum time of a plain decoding step, in µs, for which echo pays. It drafts more, and reads rejected rows too.
-pub const ECHO_STEP_US_MIN: f32 = 10_000.0;
 
 /// Options of a [`Session`](crate::engine::Session). No option changes the output, except `kv_type`, and
 /// `context_len` if the output ends because the context is full.
@@ -151,9 +149,9 @@ pub struct SessionOptions {
     pub draft_model: bool,
     /// With [`Drafting::Auto`]: whether the session drafts from the target's distributions over the context.
     pub calibration: Calibration,
-    /// With [`Drafting::Auto`]: whether the session also drafts from the target's distributions after rejected tokens, and from
-    /// those of earlier sessions. It includes calibration; distributions are over the whole vocabulary with
-    /// [`Calibration::Full`], and over the tokens of the context and frequent tokens otherwise. The sessions of a namespace
+    /// With [`Drafting::Auto`]: whether the session drafts from the target's distributions after visited and rejected tokens, and from
+    /// those of earlier sessions. Distributions are over the whole vocabulary with [`Calibration::Full`], and over the tokens of the
+    /// context and frequent tokens otherwise. Those of the prompt are [`calibration`](Self::calibration)'s part. The sessions of a namespace
     /// share them, in the engine's history; without [`history`](Self::history) the session has its own. `None` (the
     /// default): no echo, unless [`Calibration::Auto`] chooses it.
     pub echo: Option<EchoConfig>,

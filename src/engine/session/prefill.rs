@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Session;
 use crate::cancel::CancelToken;
 use crate::draft::HiddenStates;
+use crate::engine::reader::Reader;
 use crate::engine::stats::Stopwatch;
 use crate::error::GenerateError;
 use crate::face::internals;
@@ -86,8 +87,8 @@ impl Session {
         target.taps = before.and_then(HiddenStates::taps);
         let n_layers = shared.model.config().last_stateful_layer() + 1;
         let is_behind = |taps: &[usize; 3]| taps.iter().any(|&layer_idx| layer_idx >= n_layers);
-        let pass_end = match &target.reader {
-            Some(reader) => reader.prefill_end(),
+        let pass_end = match target.reader.as_ref().and_then(Reader::prefill_end) {
+            Some(pass_end) => pass_end,
             _ if last.is_some() || target.taps.as_ref().is_some_and(is_behind) => PassEnd::Unprojected,
             _ => PassEnd::KeysAndValues,
         };
@@ -117,7 +118,7 @@ impl Session {
             self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
         }
         self.read_hidden(done..chunk_end, pass_end, cancel);
-        if pass_end != PassEnd::KeysAndValues {
+        if self.target.reader.as_ref().is_some_and(|reader| reader.prefill_end().is_some()) {
             let mut watch = Stopwatch::start();
             self.calibrate_chunk(done, cancel)?;
             watch.lap(calibrate_us);

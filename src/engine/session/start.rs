@@ -10,9 +10,7 @@ use crate::draft::{
 };
 use crate::draft_model::{DraftModelSource, OwnRows};
 use crate::engine::error::SessionProblem;
-use crate::engine::options::{
-    Calibration, DraftRows, Drafting, ECHO_STEP_US_MIN, SessionOptions, TARGET_READ_STEP_US_MIN,
-};
+use crate::engine::options::{Calibration, DraftRows, Drafting, SessionOptions, TARGET_READ_STEP_US_MIN};
 use crate::engine::policy::PressureReport;
 use crate::engine::reader::Reader;
 use crate::engine::shared::Shared;
@@ -104,15 +102,16 @@ fn own_sources(
     Ok(sources)
 }
 
-/// Resolves [`Calibration::Auto`] by the measured time of a plain step.
+/// Resolves [`Calibration::Auto`] by the measured time of a plain step, and by what hides the time of reading the prompt's rows.
 fn with_settled_calibration(shared: &Shared, mut options: SessionOptions) -> SessionOptions {
     if options.calibration == Calibration::Auto {
         let step_us = shared.learned().costs().step_us(1, 1);
         options.calibration = Calibration::Off;
-        if step_us >= ECHO_STEP_US_MIN {
+        if step_us >= TARGET_READ_STEP_US_MIN {
             options.echo = Some(options.echo.unwrap_or(EchoConfig::AUTO));
-        } else if step_us >= TARGET_READ_STEP_US_MIN {
-            options.calibration = Calibration::InContext;
+            if shared.model.streamed().is_some() {
+                options.calibration = Calibration::InContext;
+            }
         }
     }
     options
