@@ -38,7 +38,9 @@ pub enum Arm {
     Full,
     /// History, calibration by the tokens of the context, and reuse.
     Reuse,
-    /// History and echo.
+    /// History, and echo of the steps' rows.
+    EchoSteps,
+    /// History, and echo with the rows of the prompt.
     Echo,
     /// History, echo, and reuse.
     EchoReuse,
@@ -78,7 +80,7 @@ impl Pruning {
 
 impl Arm {
     /// The arms that need no draft model, in the order of reports.
-    pub const TEXT: [Arm; 9] = [
+    pub const TEXT: [Arm; 10] = [
         Arm::Plain,
         Arm::Sam,
         Arm::Context,
@@ -86,6 +88,7 @@ impl Arm {
         Arm::InContext,
         Arm::Full,
         Arm::Reuse,
+        Arm::EchoSteps,
         Arm::Echo,
         Arm::EchoReuse,
     ];
@@ -123,6 +126,7 @@ impl Arm {
             Arm::InContext => "+ calibration in context",
             Arm::Full => "+ calibration in full",
             Arm::Reuse => "+ calibration in context + reuse",
+            Arm::EchoSteps => "+ history + echo of steps",
             Arm::Echo => "+ history + echo",
             Arm::EchoReuse => "+ history + echo + reuse",
             Arm::DraftModel => "draft model",
@@ -163,11 +167,11 @@ impl Arm {
             },
             namespace: format!("{} {task}", self.name()),
             calibration: match self {
-                Arm::InContext | Arm::Reuse => Calibration::InContext,
+                Arm::InContext | Arm::Reuse | Arm::Echo | Arm::EchoReuse => Calibration::InContext,
                 Arm::Full => Calibration::Full,
                 _ => Calibration::Off,
             },
-            echo: matches!(self, Arm::Echo | Arm::EchoReuse)
+            echo: matches!(self, Arm::EchoSteps | Arm::Echo | Arm::EchoReuse)
                 .then(|| options.echo.unwrap_or(EchoConfig::AUTO)),
             reuse: options.reuse.filter(|_| matches!(self, Arm::Reuse | Arm::EchoReuse)),
             verify_rows_max: match self.rule() {

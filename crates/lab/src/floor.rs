@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use refrain::internals::draft::CostProfile;
 
 use crate::costs::Costs;
+use crate::model::Response;
 use crate::replay::Setting;
 use crate::report::written;
 use crate::rows::TokenRow;
@@ -154,6 +155,35 @@ impl OnMachine {
 /// The tables as Markdown: tasks by machine, and the subtasks below the floor.
 pub fn write(conditions: &[String], measured: &[OnMachine]) -> String {
     written(|out| write_all(out, conditions, measured))
+}
+
+/// The table of the responses through a model as Markdown, the slowest first.
+pub fn write_responses(conditions: &[String], responses: &[Response]) -> String {
+    written(|out| {
+        conditions.iter().try_for_each(|line| writeln!(out, "- {line}"))?;
+        let mut sorted: Vec<&Response> = responses.iter().collect();
+        sorted.sort_by(|a, b| a.speed.total_cmp(&b.speed));
+        let mean = |of: fn(&Response) -> f64| {
+            let logs = responses.iter().map(|response| of(response).ln());
+            (logs.sum::<f64>() / responses.len().max(1) as f64).exp()
+        };
+        let (whole, decoding) = (mean(|response| response.speed), mean(|response| response.decoding));
+        writeln!(
+            out,
+            "- {} responses, geometric mean {whole:.3} with the prompt, {decoding:.3} of decoding\n",
+            sorted.len()
+        )?;
+        writeln!(out, "| response | tokens | per step | turns | with the prompt | ± | decoding |")?;
+        writeln!(out, "| --- |{}", " ---: |".repeat(6))?;
+        sorted.iter().try_for_each(|response| {
+            let per_step = response.n_tokens as f64 / response.n_steps.max(1) as f64;
+            let Response { name, n_tokens, n_turns, speed, decoding, half_width, .. } = response;
+            writeln!(
+                out,
+                "| {name} | {n_tokens} | {per_step:.2} | {n_turns} | {speed:.3} | {half_width:.3} | {decoding:.3} |"
+            )
+        })
+    })
 }
 
 fn write_all(out: &mut String, conditions: &[String], measured: &[OnMachine]) -> std::fmt::Result {

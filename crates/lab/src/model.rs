@@ -178,6 +178,105 @@ pub fn replay<'a>(
     Ok(all)
 }
 
+/// A recorded response, decoded with and without drafts in turns.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// Task and subtask.
+    pub name: String,
+    /// Number of its tokens.
+    pub n_tokens: usize,
+    /// Number of steps with drafts.
+    pub n_steps: usize,
+    /// Number of turns.
+    pub n_turns: usize,
+    /// Speed over plain decoding with the time of the prompt, the geometric mean of the turns.
+    pub speed: f64,
+    /// The same, of decoding alone.
+    pub decoding: f64,
+    /// Half of the 95 % interval of `speed`, as a share of it.
+    pub half_width: f64,
+}
+
+/// How long [`floor`] measures a response.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns {
+    /// Turns at least, and at most.
+    pub bounds: [usize; 2],
+    /// The measurement ends when half of the interval is below this share.
+    pub half_width: f64,
+}
+
+/// Decodes each row plainly and with drafts from prompt, output and passages, in turns, until the interval of the ratio is
+/// narrow enough. The target computes a prompt once; its time is part of both. Nothing of a response is kept for the next turn
+/// except what drafting has learned.
+///
+/// # Errors
+/// As [`replay`].
+pub fn floor<'a>(
+    engine: &Engine,
+    rows: impl ExactSizeIterator<Item = &'a TokenRow>,
+    options: &SessionOptions,
+    turns: Turns,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Response>, GenerateError> {
+    let n_rows = rows.len();
+    let mut responses = Vec::new();
+    for (n_done, row) in rows.enumerate() {
+        progress(n_done, n_rows);
+        // Without its session, a row has no history: the second turn would draft the first one's answer.
+        let row = TokenRow { session: None, ..row.clone() };
+        let mut prompt = Prompt { is_kept: true, state: None };
+        let (earlier, mut prompt_us) = (Earlier::default(), None);
+        let mut logs: [Vec<f64>; 2] = Default::default();
+        let mut n_steps = 0;
+        while logs[0].len() < turns.bounds[1] {
+            let mut us = [0.0; 2];
+            let mut order = [(0, Strategy::Plain), (1, Strategy::Refrain)];
+            if logs[0].len() % 2 == 1 {
+                order.reverse();
+            }
+            for (place, strategy) in order {
+                let stats =
+                    decode(engine, &row, strategy, Sources::Passages, options, &earlier, &mut prompt)?;
+                let Some(stats) = stats else { break };
+                prompt_us.get_or_insert(stats.time_us.prefill);
+                us[place] = stats.time_us.decode() + stats.time_us.prime;
+                n_steps = if strategy == Strategy::Refrain { stats.steps } else { n_steps };
+            }
+            let Some(prompt_us) = prompt_us else { break };
+            logs[0].push(((prompt_us + us[0]) / (prompt_us + us[1])).ln());
+            logs[1].push((us[0] / us[1]).ln());
+            if logs[0].len() >= turns.bounds[0] && half_width(&logs[0]) < turns.half_width {
+                break;
+            }
+        }
+        if logs[0].is_empty() {
+            continue;
+        }
+        responses.push(Response {
+            name: format!("{}/{}", row.task, row.subtask),
+            n_tokens: row.response.len(),
+            n_steps,
+            n_turns: logs[0].len(),
+            speed: mean(&logs[0]).exp(),
+            decoding: mean(&logs[1]).exp(),
+            half_width: half_width(&logs[0]),
+        });
+    }
+    Ok(responses)
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Half of the 95 % interval of the mean.
+fn half_width(values: &[f64]) -> f64 {
+    let (n, mean) = (values.len() as f64, mean(values));
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    1.96 * (variance / n).sqrt()
+}
+
 /// What the target computed of a row's prompt.
 struct Prompt {
     is_kept: bool,

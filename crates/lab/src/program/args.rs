@@ -420,6 +420,23 @@ pub(super) struct FloorArgs {
     /// Time of drafting a node, so that the numbers are the same everywhere; 0 to 1,000,000 µs [default: as measured].
     #[arg(long, value_name = "MICROSECONDS", value_parser = draft_us)]
     pub(super) draft_us: Option<f32>,
+    /// Run this model instead: everything is computed and timed, plainly and with drafts in turns, but the walk follows the
+    /// recorded tokens.
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["profile", "unpaid", "draft_us"])]
+    pub(super) model: Option<PathBuf>,
+    /// With --model: maximum number of rows of each subtask.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "model")]
+    pub(super) model_rows: usize,
+    /// With --model: turns of each response at most; fewer when the 95 % interval of its ratio is below ±1 %.
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = turns, requires = "model")]
+    pub(super) turns: usize,
+}
+
+fn turns(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (4..=1000).contains(&n) => Ok(n),
+        _ => Err("a number from 4 to 1000 is expected".to_owned()),
+    }
 }
 
 fn draft_us(text: &str) -> Result<f32, String> {

@@ -78,6 +78,9 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
 
 pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     check_rows(args.rows)?;
+    if let Some(path) = &args.model {
+        return floor_model(args, path);
+    }
     let machines = match args.profile.as_slice() {
         [] => floor::machines(),
         files => {
@@ -100,6 +103,35 @@ pub(super) fn floor(args: &FloorArgs) -> Result<Exit, Failure> {
     };
     conditions.push(format!("at most {} rows a batch; {drafting}", args.rows));
     write!(stdout(), "{}", floor::write(&conditions, &measured))?;
+    Ok(Exit::Done)
+}
+
+/// The floor of each response through a model.
+fn floor_model(args: &FloorArgs, path: &Path) -> Result<Exit, Failure> {
+    let checkpoint = load::checkpoint(Some(path))?;
+    let options = EngineOptions { n_threads: args.rows_args.threads, ..EngineOptions::default() };
+    let engine = load::engine(&checkpoint, options)?;
+    let rows = rows::read(&args.rows_args.files)?;
+    let rows = rows::encode(&rows, engine.tokenizer(), n_threads(args.rows_args.threads))?;
+    let half = args.rows_args.half.half();
+    let mut measured: Vec<&TokenRow> = Vec::new();
+    for rows in crate::run::by_subtask(&rows).into_values() {
+        measured.extend(rows.into_iter().filter(|row| half.takes(row)).take(args.model_rows));
+    }
+    let session = SessionOptions { verify_rows_max: args.rows, ..SessionOptions::default() };
+    let turns = crate::model::Turns { bounds: [4, args.turns], half_width: 0.01 };
+    let responses = {
+        let progress = Progress::tokens("replaying");
+        let report = |done, total| progress.set(done as u64, total as u64);
+        crate::model::floor(&engine, measured.into_iter(), &session, turns, report)?
+    };
+    let (isa, n_threads) = (engine.device().isa(), engine.device().n_threads());
+    let model = format!(
+        "model: {} ({isa:?}, {n_threads} threads); the walk follows the recorded tokens",
+        checkpoint.name()
+    );
+    let rows = format!("at most {} rows a batch; at most {} turns", args.rows, args.turns);
+    write!(stdout(), "{}", floor::write_responses(&[model, rows], &responses))?;
     Ok(Exit::Done)
 }
 

@@ -186,6 +186,21 @@ fn the_floor_has_a_line_for_every_machine() {
     assert!(!shown.contains("costs.json | **"), "{shown}");
     let refused = bench(&["floor", arg(&rows), "--profile", arg(&rows)]);
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+
+    let target = repository("fixtures/target.gguf");
+    let through = ["floor", arg(&rows), "--model", arg(&target), "--threads", "1", "--turns", "4"];
+    let shown = bench(&through).done();
+    let lines: Vec<Vec<&str>> = shown
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.contains("---") && !line.contains("with the prompt"))
+        .map(|line| line.split(" | ").collect())
+        .collect();
+    assert_eq!(lines.len(), 2, "a response of each subtask: {shown}");
+    assert!(lines.iter().all(|line| line[3] == "4"), "{shown}");
+    let refused = bench(&[&through[..], &["--unpaid"]].concat()).refused(2);
+    assert!(refused.contains("--unpaid"), "{refused}");
+    let refused = bench(&["floor", arg(&rows), "--turns", "3", "--model", arg(&target)]).refused(2);
+    assert!(refused.contains("from 4 to 1000"), "{refused}");
 }
 
 #[test]
