@@ -13,6 +13,7 @@ use refrain_assistant::{
     AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, Prefetch,
     Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
+use refrain_index::NoteFilter;
 use refrain_index::notes::ModelEmbedder;
 
 use crate::border::compute;
@@ -20,6 +21,7 @@ use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::errors::Failure;
 use crate::job::Job;
+use crate::notes;
 use crate::options;
 use crate::python_source;
 use crate::resident::Resident;
@@ -242,7 +244,7 @@ impl Assistant {
     ///
     /// Args:
     ///     question: the question.
-    ///     folders: files and folders to search; empty: all notes.
+    ///     folders, kinds, since, until, tags: the notes to search, as :meth:`Notes.search`.
     ///     n_passages: the most passages to show.
     ///     passages: passages to show in place of a search, best first.
     ///     options: see the class.
@@ -251,17 +253,23 @@ impl Assistant {
     ///     NothingError: no passage shares a word with the question.
     ///     NoRoomError: question or passages do not fit the context.
     ///     AssistantError: there are no notes.
-    #[pyo3(signature = (question, *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (question, *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, **options))]
     fn answer(
         &self,
         py: Python<'_>,
         question: String,
         folders: Vec<PathBuf>,
+        kinds: Vec<String>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
-        let request = answer_request(question, folders, n_passages, passages)?;
+        let filter = notes::filter(folders, kinds, since, until, tags)?;
+        let request = answer_request(question, filter, n_passages, passages)?;
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.answer(request, options).map_err(failed)
         })?;
@@ -403,17 +411,23 @@ impl Assistant {
     ///
     /// Raises:
     ///     AssistantError: there is no store; and as :meth:`answer`.
-    #[pyo3(signature = (question = String::new(), *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (question = String::new(), *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, **options))]
     fn prefetch_answer(
         &self,
         py: Python<'_>,
         question: String,
         folders: Vec<PathBuf>,
+        kinds: Vec<String>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
-        let request = Prefetch::Answer(answer_request(question, folders, n_passages, passages)?);
+        let filter = notes::filter(folders, kinds, since, until, tags)?;
+        let request = Prefetch::Answer(answer_request(question, filter, n_passages, passages)?);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.prefetch(request, options).map_err(failed)
         })?;
@@ -567,13 +581,13 @@ fn templates(given: BTreeMap<String, String>) -> Result<Prompts, Failure> {
 
 fn answer_request(
     question: String,
-    folders: Vec<PathBuf>,
+    filter: NoteFilter,
     n_passages: Option<usize>,
     given: Option<Vec<Passage>>,
 ) -> Result<AnswerRequest, Failure> {
     let given = given.map(passages).transpose()?;
     let mut request = AnswerRequest::new(question);
-    (request.folders, request.n_passages, request.passages) = (folders, n_passages, given);
+    (request.filter, request.n_passages, request.passages) = (filter, n_passages, given);
     Ok(request)
 }
 

@@ -46,9 +46,10 @@ const CITING: &str =
 
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let piped = piped_text()?;
-    if piped.is_some() && !args.within.is_empty() {
-        let problem = "--within is about the index, and the answer is from standard input";
-        return Err(Failure::usage(problem, "omit --within, or give `< /dev/null`"));
+    if piped.is_some() && !args.filter.is_empty() {
+        let problem =
+            "--within, --kind, --dates and --tag are about the index, and the answer is from standard input";
+        return Err(Failure::usage(problem, "omit them, or give `< /dev/null`"));
     }
     // A default of the user may name the index.
     if piped.is_some() && args.notes.is_some() {
@@ -60,6 +61,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     };
     let given = match (args.context.is_empty() && piped.is_none()) || of_index.is_some() {
         true => None,
+        false if !args.filter.is_empty() => {
+            let problem = "--kind, --dates and --tag are about the index, which does not have these files";
+            return Err(Failure::usage(problem, "omit them, or add the files with `refrain index add`"));
+        }
         false => Some(context::Notes::read(&args.context, piped.as_deref())?),
     };
     let notes = match (&given, of_index) {
@@ -97,10 +102,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
         (None, _) => None,
     };
-    // Only one of them is given.
-    let within = args.within.iter().chain(&args.context).map(|path| absolute(path)).collect::<Vec<_>>();
     let mut request = AnswerRequest::new(args.question.as_str());
-    request.folders = within;
+    request.filter = args.filter.filter();
+    // Only one of them is given.
+    request.filter.folders.extend(args.context.iter().map(|path| absolute(path)));
     request.passages = given;
     let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
@@ -129,6 +134,11 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         (None, false) => SummarizeRequest::texts(read_texts(&args.paths)?),
     };
     request.request = args.request.clone().unwrap_or_default();
+    request.filter = args.filter.filter();
+    if args.query.is_none() && !args.filter.is_empty() {
+        let problem = "--within, --kind, --dates and --tag are about the search of --query";
+        return Err(Failure::usage(problem, "add --query, or omit them"));
+    }
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.summarize(request, JobOptions::default())?;
@@ -170,6 +180,11 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     request.earlier = earlier;
     request.request = args.request.clone().unwrap_or_default();
     request.n_passages = if notes.is_some() { args.passages } else { 0 };
+    request.filter = args.filter.filter();
+    if notes.is_none() && !args.filter.is_empty() {
+        let problem = "--within, --kind, --dates and --tag are about the index of notes";
+        return Err(Failure::usage(problem, "add --notes, or omit them"));
+    }
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.reply(request, JobOptions::default())?;
