@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use refrain_assistant::Passage;
+use refrain_index::Locator;
 use refrain_index::notes::document_id;
 use serde::Serialize;
 
@@ -34,6 +35,8 @@ pub(super) struct Source {
     pub(super) text: String,
     /// The bytes of the note that it was read from.
     pub(super) place: Range<u64>,
+    /// The line or page on which it begins.
+    pub(super) locator: Option<Locator>,
 }
 
 /// What the page shows of a source that it can open.
@@ -91,6 +94,7 @@ impl Shown {
                     title: passage.title.clone(),
                     text: passage.text.clone(),
                     place: note.place.clone(),
+                    locator: note.locator,
                 });
                 keep_newest(&mut self.sources, SOURCES_MAX, |source| source.text.len());
                 id
