@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, Prefetch,
-    Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
+    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, KeptPrompts,
+    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
 use refrain_index::NoteFilter;
 use refrain_index::notes::ModelEmbedder;
@@ -136,7 +136,8 @@ fn sample(sampling: &mut Sampling, name: &str, value: &Bound<'_, PyAny>) -> PyRe
 ///     n_parts_max: the most parts of a text that is summarised in parts.
 ///     history: whether answers are kept, and draft later ones.
 ///     key: 32 bytes that encrypt the store, and with which ``notes`` was encrypted. The app keeps them.
-///     keeps_prompts: with a store, whether it keeps the keys and values of every prompt.
+///     keeps_prompts: with a store, the prompts whose keys and values it keeps: ``"repeated"`` (what a second prompt begins with too, and every
+///         turn of a conversation), ``"all"`` or ``"none"``.
 ///     prefix_bytes_max: the most bytes of these.
 ///     context_len, kv_type, drafting: as in :meth:`Engine.session`.
 ///     options: how tokens are chosen, as in :meth:`Session.generate`.
@@ -172,7 +173,7 @@ impl Assistant {
     #[new]
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
     #[pyo3(signature = (engine, *, notes = None, embedder = None, store = None, namespace = "default", prompts = None, system = None,
-        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, key = None, keeps_prompts = true,
+        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, key = None, keeps_prompts = "repeated",
         prefix_bytes_max = 1 << 30, context_len = None, kv_type = "f16", drafting = "auto", **options))]
     fn new(
         py: Python<'_>,
@@ -189,7 +190,7 @@ impl Assistant {
         n_parts_max: usize,
         history: bool,
         key: Option<&[u8]>,
-        keeps_prompts: bool,
+        keeps_prompts: &str,
         prefix_bytes_max: u64,
         context_len: Option<usize>,
         kv_type: &str,
@@ -215,7 +216,15 @@ impl Assistant {
         options.n_parts_max = n_parts_max;
         options.system = system;
         options.history = history;
-        options.keeps_prompts = keeps_prompts;
+        options.keeps_prompts = match keeps_prompts {
+            "repeated" => KeptPrompts::Repeated,
+            "all" => KeptPrompts::All,
+            "none" => KeptPrompts::None,
+            given => {
+                let (given, choices) = (given.to_owned(), vec!["repeated", "all", "none"]);
+                return Err(Failure::Choice { option: "keeps_prompts", given, choices }.into());
+            }
+        };
         options.prefix_bytes_max = prefix_bytes_max;
         let mut builder = refrain_assistant::Assistant::builder(engine.engine()?.clone())
             .namespace(namespace)

@@ -227,7 +227,7 @@ class Assistant:
         n_parts_max: int = 32,
         history: bool = True,
         key: bytes | None = None,
-        keeps_prompts: bool = True,
+        keeps_prompts: Literal["repeated", "all", "none"] = "repeated",
         prefix_bytes_max: int = ...,
         context_len: int | None = None,
         kv_type: KvType = "f16",
