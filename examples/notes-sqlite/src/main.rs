@@ -34,7 +34,9 @@ const SCHEMA: &str = "
 
 fn main() -> Result<(), Box<dyn Error>> {
     let given: Vec<String> = args().skip(1).collect();
-    let [database, model, question] = &given[..] else { return Err("usage: notes-sqlite DATABASE MODEL QUESTION".into()) };
+    let [database, model, question] = &given[..] else {
+        return Err("usage: notes-sqlite DATABASE MODEL QUESTION".into());
+    };
     let database = Connection::open(database)?;
     database.execute_batch(SCHEMA)?;
     if database.query_row("SELECT count(*) FROM note", [], |row| row.get::<_, i64>(0))? == 0 {
@@ -94,7 +96,11 @@ fn sync(database: &Connection, index: &Path) -> Result<(), Box<dyn Error>> {
         }
         transaction.commit()?;
     }
-    println!("{} rows have changed; the index has {} documents", changed.len(), writer.documents_since(0).put.len());
+    println!(
+        "{} rows have changed; the index has {} documents",
+        changed.len(),
+        writer.documents_since(0).put.len()
+    );
     // What was replaced and removed leaves no byte in the index.
     writer.maintain()?;
     writer.close(&mut |_, _| ControlFlow::Continue(()), &mut |_| {})?;
