@@ -33,7 +33,7 @@ use crate::index::{self, embedder_of, note_age, of_context, open_named};
 use crate::input::{STANDARD_INPUT, piped_text, read_bytes, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
-use crate::load::note_demonstration;
+use crate::load::{note_demonstration, note_kernels};
 use crate::progress::Progress;
 use crate::setup::{self, Setup};
 use crate::store::{budget, note_evicted};
@@ -460,6 +460,9 @@ impl Assisted {
         options.session =
             SessionOptions { context_len: Some(context_len), ..args.session.session_options("assistant") };
         setup.engine.session(options.session.clone())?;
+        // The notices of a process that loads the model.
+        note_kernels(&setup.engine);
+        profile::note_mismatch(&setup.engine, options.session.kv_type);
         let sampling = args.sampling.sampling(sampling::for_task(&setup.engine));
         options.sampling = sampling.clone();
         options.answer_tokens = args.sampling.max_tokens;
