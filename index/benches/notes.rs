@@ -128,7 +128,7 @@ fn searches(folder: &Path) -> Outcome<()> {
     let mut filtered = Vec::new();
     for query in &queries[..1000] {
         let mut search = Search::new(query, 5);
-        search.folders = vec![folder.join("notes/3")];
+        search.filter.folders = vec![folder.join("notes/3")];
         let since = Instant::now();
         index.search(&search)?;
         filtered.push(since.elapsed());

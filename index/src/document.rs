@@ -14,6 +14,8 @@ pub struct Document {
     pub title: String,
     /// The text, with `\n` line ends and no byte order mark.
     pub text: String,
+    /// Whether lines that Markdown has as headings are headings.
+    pub is_markdown: bool,
 }
 
 impl Document {
@@ -24,17 +26,31 @@ impl Document {
         let front = FrontMatter::read(&text).unwrap_or_default();
         let title = front.title.or_else(|| Some(Structure::read(&text, front.end).title()?.to_owned()));
         let title = title.unwrap_or_else(|| file_stem(&path));
-        Self { path, title, text }
+        Self { path, title, text, is_markdown: true }
+    }
+
+    /// Builds a document whose lines are text as they are: source code, mail, what was decoded from another format. Its title is the file
+    /// name without its extension.
+    pub fn plain(path: impl Into<PathBuf>, text: &str) -> Self {
+        let path = path.into();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
+        Self { title: file_stem(&path), path, text, is_markdown: false }
     }
 
     /// Whether the text begins with a Markdown heading.
     pub fn begins_with_heading(&self) -> bool {
+        if !self.is_markdown {
+            return false;
+        }
         let structure = self.structure();
         structure.headings.first().is_some_and(|first| self.text[..first.lines.start].trim().is_empty())
     }
 
     /// The sections of the text. Front matter is text of the first one.
     pub(crate) fn sections(&self) -> Vec<Section> {
+        if !self.is_markdown {
+            return vec![Section { heading: String::new(), body: 0..self.text.len() }];
+        }
         self.structure().sections(&self.text, 0, &self.title)
     }
 
@@ -65,6 +81,14 @@ mod tests {
         assert_eq!(title("a ```b``` c\n\n# Real"), "Real");
         assert_eq!(title("---\ntitle: >-\n  A\n  trip\ntags: [a]\n---\n# Oslo"), "A trip");
         assert_eq!(title("---\ntags: [a]\n---\n"), "trip plan");
+    }
+
+    #[test]
+    fn lines_of_a_plain_text_are_no_headings() {
+        let document = Document::plain("src/tap.py", "# Drips.\r\nx = 1\n");
+        assert_eq!((document.title.as_str(), document.begins_with_heading()), ("tap", false));
+        let passages = crate::split(&document);
+        assert_eq!((passages.len(), passages[0].text.as_str()), (1, "# Drips.\nx = 1"));
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub use history::{
 };
 #[cfg(feature = "notes")]
 pub use notes::{
-    Locator, NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SourceKind,
+    Locator, NoteFilter, NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search,
+    SourceKind,
 };
 #[cfg(feature = "notes")]
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split, split_sections};

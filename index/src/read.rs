@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::{Bounds, Target, is_hidden};
 use crate::document::Document;
-use crate::notes::Decoded;
+use crate::notes::{Decoded, SourceKind};
 
-/// File name extensions of notes in folders.
+/// File name extensions of text that is read as it is.
 const NOTE_EXTENSIONS: [&str; 3] = ["md", "markdown", "txt"];
 
 /// Limits on the data read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
-    /// Maximum length of a file, in bytes. Default 4 MiB: about 700,000 words, more than a book.
+    /// Maximum length of a file, in bytes. Default 8 MiB, as in an index.
     pub file_bytes_max: u64,
-    /// Maximum length of all files together, in bytes. Default 64 MiB; the index needs about the same memory again.
+    /// Maximum length of the texts of all files together, in bytes. Default 64 MiB; the index needs about the same memory again.
     pub total_bytes_max: u64,
     /// Maximum number of visited files and folders. Default 100,000, so that reading the root of a disk by mistake
     /// ends soon.
@@ -34,7 +34,7 @@ pub struct ReadLimits {
 impl Default for ReadLimits {
     fn default() -> Self {
         Self {
-            file_bytes_max: 4 << 20,
+            file_bytes_max: 8 << 20,
             total_bytes_max: 64 << 20,
             n_entries_max: 100_000,
             follows_links: false,
@@ -67,15 +67,18 @@ pub enum SkipReason {
     /// Its name starts with a dot.
     #[error("hidden")]
     Hidden,
-    /// Its extension is not one of a note.
-    #[error("not a .md or .txt file")]
-    NotANote,
+    /// Its extension is not one of a source ([`SourceKind`]).
+    #[error("not a source")]
+    NotASource,
     /// A link leads out of all named files and folders, and [`ReadLimits::follows_links`] is not set.
     #[error("a link out of the named files and folders")]
     OutsideLink,
     /// It is neither UTF-8 text nor UTF-16 with a byte order mark.
     #[error("neither UTF-8 text nor UTF-16 with a byte order mark")]
     NotText,
+    /// It does not follow its format, or has no text.
+    #[error(transparent)]
+    Format(crate::notes::SkipReason),
     /// It exceeds the maximum length of a file.
     #[error("longer than {limit} bytes")]
     TooLong {
@@ -108,6 +111,14 @@ pub enum ReadError {
         /// The path as given.
         path: PathBuf,
     },
+    /// A named file does not follow its format, or has no text.
+    #[error("cannot read `{}`: {reason}", path.display())]
+    Format {
+        /// The path as given.
+        path: PathBuf,
+        /// The reason.
+        reason: crate::notes::SkipReason,
+    },
     /// A named file exceeds the maximum length of a file.
     #[error("`{}` is longer than {limit} bytes", path.display())]
     FileTooLong {
@@ -134,7 +145,8 @@ pub enum ReadError {
     },
 }
 
-/// Reads every named file, and every note in every named folder and its subfolders.
+/// Reads every named file, and every source in every named folder and its subfolders: the files that an index reads ([`SourceKind`]). A named
+/// file of another extension is read as text.
 ///
 /// # Errors
 /// [`ReadError`] with the file or folder and the limit. No text is returned.
@@ -175,10 +187,11 @@ impl Reader<'_> {
         }
         let limit = self.limits.file_bytes_max;
         // The user may name a pipe.
-        match File::open(path).map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
-            Ok(text) => self.keep(path, &text),
+        match File::open(path).map_err(Unread::Io).and_then(|file| read_file(path, file, limit)) {
+            Ok(document) => self.keep(document),
             Err(Unread::Io(source)) => Err(io_error(source)),
             Err(Unread::NotText) => Err(ReadError::NotText { path: path.to_owned() }),
+            Err(Unread::Format(reason)) => Err(ReadError::Format { path: path.to_owned(), reason }),
             Err(Unread::TooLong) => Err(ReadError::FileTooLong { path: path.to_owned(), limit }),
         }
     }
@@ -199,7 +212,7 @@ impl Reader<'_> {
                 Ok(metadata) if metadata.is_dir() => true,
                 Ok(metadata) if metadata.is_file() => false,
                 Ok(_) => {
-                    self.skip(&path, SkipReason::NotANote);
+                    self.skip(&path, SkipReason::NotASource);
                     continue;
                 }
                 Err(error) => {
@@ -264,9 +277,8 @@ impl Reader<'_> {
 
     /// A file found in a folder.
     fn read_note(&mut self, path: &Path) -> Result<(), ReadError> {
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        if !NOTE_EXTENSIONS.iter().any(|note| note.eq_ignore_ascii_case(extension)) {
-            self.skip(path, SkipReason::NotANote);
+        if SourceKind::of(path).is_none() {
+            self.skip(path, SkipReason::NotASource);
             return Ok(());
         }
         if !self.is_new(path) {
@@ -278,22 +290,23 @@ impl Reader<'_> {
             true => Ok(file),
             false => Err(io::ErrorKind::InvalidInput.into()),
         });
-        match opened.map_err(Unread::Io).and_then(|file| read_text(file, limit)) {
-            Ok(text) => self.keep(path, &text)?,
+        match opened.map_err(Unread::Io).and_then(|file| read_file(path, file, limit)) {
+            Ok(document) => self.keep(document)?,
             Err(Unread::Io(error)) => self.skip(path, SkipReason::Unreadable(error.kind())),
             Err(Unread::NotText) => self.skip(path, SkipReason::NotText),
+            Err(Unread::Format(reason)) => self.skip(path, SkipReason::Format(reason)),
             Err(Unread::TooLong) => self.skip(path, SkipReason::TooLong { limit }),
         }
         Ok(())
     }
 
-    fn keep(&mut self, path: &Path, text: &str) -> Result<(), ReadError> {
-        self.total_bytes += text.len() as u64;
+    fn keep(&mut self, document: Document) -> Result<(), ReadError> {
+        self.total_bytes += document.text.len() as u64;
         if self.total_bytes > self.limits.total_bytes_max {
             let limit = self.limits.total_bytes_max;
-            return Err(ReadError::TotalTooLong { path: path.to_owned(), limit });
+            return Err(ReadError::TotalTooLong { path: document.path, limit });
         }
-        self.found.documents.push(Document::new(path, text));
+        self.found.documents.push(document);
         Ok(())
     }
 
@@ -318,6 +331,7 @@ enum FolderError {
 enum Unread {
     Io(io::Error),
     NotText,
+    Format(crate::notes::SkipReason),
     TooLong,
 }
 
@@ -327,14 +341,21 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// The text of one file. Reads at most one byte beyond the limit, so a pipe or a growing file is limited as well.
-fn read_text(file: File, bytes_max: u64) -> Result<String, Unread> {
+/// The document of one file. Reads at most one byte beyond the limit, so a pipe or a growing file is limited as well.
+fn read_file(path: &Path, file: File, bytes_max: u64) -> Result<Document, Unread> {
     let mut bytes = Vec::new();
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max {
         return Err(Unread::TooLong);
     }
-    Decoded::new(&bytes).text().map(str::to_owned).map_err(|_| Unread::NotText)
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let is_note = NOTE_EXTENSIONS.iter().any(|note| note.eq_ignore_ascii_case(extension));
+    if !is_note && SourceKind::of(path).is_some() {
+        let text = crate::notes::read_text(path, &bytes).map_err(Unread::Format)?;
+        return Ok(Document::plain(path, &text));
+    }
+    let text = Decoded::new(&bytes);
+    text.text().map(|text| Document::new(path, text)).map_err(|_| Unread::NotText)
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, Prefetch,
-    Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
+    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, KeptPrompts,
+    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
+use refrain_index::NoteFilter;
 use refrain_index::notes::ModelEmbedder;
 
 use crate::border::compute;
@@ -20,6 +21,7 @@ use crate::cancel::CancelToken;
 use crate::engine::Engine;
 use crate::errors::Failure;
 use crate::job::Job;
+use crate::notes;
 use crate::options;
 use crate::python_source;
 use crate::resident::Resident;
@@ -134,7 +136,8 @@ fn sample(sampling: &mut Sampling, name: &str, value: &Bound<'_, PyAny>) -> PyRe
 ///     n_parts_max: the most parts of a text that is summarised in parts.
 ///     history: whether answers are kept, and draft later ones.
 ///     key: 32 bytes that encrypt the store, and with which ``notes`` was encrypted. The app keeps them.
-///     keeps_prompts: with a store, whether it keeps the keys and values of every prompt.
+///     keeps_prompts: with a store, the prompts whose keys and values it keeps: ``"repeated"`` (what a second prompt begins with too, and every
+///         turn of a conversation), ``"all"`` or ``"none"``.
 ///     prefix_bytes_max: the most bytes of these.
 ///     context_len, kv_type, drafting: as in :meth:`Engine.session`.
 ///     options: how tokens are chosen, as in :meth:`Session.generate`.
@@ -170,7 +173,7 @@ impl Assistant {
     #[new]
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
     #[pyo3(signature = (engine, *, notes = None, embedder = None, store = None, namespace = "default", prompts = None, system = None,
-        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, key = None, keeps_prompts = true,
+        max_tokens = None, n_passages = 4, n_draft_passages = 8, n_parts_max = 32, history = true, key = None, keeps_prompts = "repeated",
         prefix_bytes_max = 1 << 30, context_len = None, kv_type = "f16", drafting = "auto", **options))]
     fn new(
         py: Python<'_>,
@@ -187,7 +190,7 @@ impl Assistant {
         n_parts_max: usize,
         history: bool,
         key: Option<&[u8]>,
-        keeps_prompts: bool,
+        keeps_prompts: &str,
         prefix_bytes_max: u64,
         context_len: Option<usize>,
         kv_type: &str,
@@ -213,7 +216,15 @@ impl Assistant {
         options.n_parts_max = n_parts_max;
         options.system = system;
         options.history = history;
-        options.keeps_prompts = keeps_prompts;
+        options.keeps_prompts = match keeps_prompts {
+            "repeated" => KeptPrompts::Repeated,
+            "all" => KeptPrompts::All,
+            "none" => KeptPrompts::None,
+            given => {
+                let (given, choices) = (given.to_owned(), vec!["repeated", "all", "none"]);
+                return Err(Failure::Choice { option: "keeps_prompts", given, choices }.into());
+            }
+        };
         options.prefix_bytes_max = prefix_bytes_max;
         let mut builder = refrain_assistant::Assistant::builder(engine.engine()?.clone())
             .namespace(namespace)
@@ -242,7 +253,7 @@ impl Assistant {
     ///
     /// Args:
     ///     question: the question.
-    ///     folders: files and folders to search; empty: all notes.
+    ///     folders, kinds, since, until, tags: the notes to search, as :meth:`Notes.search`.
     ///     n_passages: the most passages to show.
     ///     passages: passages to show in place of a search, best first.
     ///     options: see the class.
@@ -251,17 +262,23 @@ impl Assistant {
     ///     NothingError: no passage shares a word with the question.
     ///     NoRoomError: question or passages do not fit the context.
     ///     AssistantError: there are no notes.
-    #[pyo3(signature = (question, *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (question, *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, **options))]
     fn answer(
         &self,
         py: Python<'_>,
         question: String,
         folders: Vec<PathBuf>,
+        kinds: Vec<String>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
-        let request = answer_request(question, folders, n_passages, passages)?;
+        let filter = notes::filter(folders, kinds, since, until, tags)?;
+        let request = answer_request(question, filter, n_passages, passages)?;
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.answer(request, options).map_err(failed)
         })?;
@@ -403,17 +420,23 @@ impl Assistant {
     ///
     /// Raises:
     ///     AssistantError: there is no store; and as :meth:`answer`.
-    #[pyo3(signature = (question = String::new(), *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (question = String::new(), *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, **options))]
     fn prefetch_answer(
         &self,
         py: Python<'_>,
         question: String,
         folders: Vec<PathBuf>,
+        kinds: Vec<String>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
-        let request = Prefetch::Answer(answer_request(question, folders, n_passages, passages)?);
+        let filter = notes::filter(folders, kinds, since, until, tags)?;
+        let request = Prefetch::Answer(answer_request(question, filter, n_passages, passages)?);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.prefetch(request, options).map_err(failed)
         })?;
@@ -567,13 +590,13 @@ fn templates(given: BTreeMap<String, String>) -> Result<Prompts, Failure> {
 
 fn answer_request(
     question: String,
-    folders: Vec<PathBuf>,
+    filter: NoteFilter,
     n_passages: Option<usize>,
     given: Option<Vec<Passage>>,
 ) -> Result<AnswerRequest, Failure> {
     let given = given.map(passages).transpose()?;
     let mut request = AnswerRequest::new(question);
-    (request.folders, request.n_passages, request.passages) = (folders, n_passages, given);
+    (request.filter, request.n_passages, request.passages) = (filter, n_passages, given);
     Ok(request)
 }
 

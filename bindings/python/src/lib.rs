@@ -49,7 +49,7 @@ mod _native {
     #[pymodule_export]
     use super::job::Job;
     #[pymodule_export]
-    use super::notes::Notes;
+    use super::notes::{Notes, document_id, document_path};
     #[pymodule_export]
     use super::session::Session;
     #[pymodule_export]

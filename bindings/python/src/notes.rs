@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyList;
-use refrain_index::notes::{Language, ModelEmbedder, NotesOptions, UpdateReport};
-use refrain_index::{NotesError, NotesIndex, NotesWriter, Search, SourceKind};
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use refrain_index::notes::{DocumentChanges, Language, Metadata, ModelEmbedder, NotesOptions, UpdateReport};
+use refrain_index::{NoteFilter, NotesError, NotesIndex, NotesWriter, Search, SourceKind};
 use serde_json::{Value, json};
 
 use crate::border::compute;
@@ -72,6 +72,55 @@ impl Inner {
         self.refresh()?;
         Ok(report)
     }
+}
+
+/// A `refrain.assistant.Document`.
+#[derive(FromPyObject)]
+struct GivenDocument {
+    id: Vec<u8>,
+    text: String,
+    title: Option<String>,
+    date: Option<i64>,
+    tags: Vec<String>,
+    kind: String,
+}
+
+impl GivenDocument {
+    fn with_metadata(self) -> Result<(Vec<u8>, String, Metadata), Failure> {
+        let Self { id, text, title, date, tags, kind: name } = self;
+        Ok((id, text, Metadata { title, date, tags, kind: kind(name)? }))
+    }
+}
+
+/// The path that stands for the id of a document without a file, in searches, passages and deletions.
+#[pyfunction]
+pub(crate) fn document_path(id: Vec<u8>) -> PathBuf {
+    refrain_index::notes::document_path(&id)
+}
+
+/// The id of the document that a path stands for; ``None`` for the path of a file.
+#[pyfunction]
+pub(crate) fn document_id(py: Python<'_>, path: PathBuf) -> Option<Bound<'_, PyBytes>> {
+    refrain_index::notes::document_id(&path).map(|id| PyBytes::new(py, &id))
+}
+
+/// The conditions of a search.
+pub(crate) fn filter(
+    folders: Vec<PathBuf>,
+    kinds: Vec<String>,
+    from: Option<i64>,
+    until: Option<i64>,
+    tags: Vec<String>,
+) -> Result<NoteFilter, Failure> {
+    Ok(NoteFilter { kinds: kinds.into_iter().map(kind).collect::<Result<_, _>>()?, folders, from, until, tags })
+}
+
+fn kind(name: String) -> Result<SourceKind, Failure> {
+    name.parse().map_err(|_| Failure::Choice {
+        option: "kinds",
+        given: name,
+        choices: SourceKind::ALL.into_iter().map(SourceKind::name).collect(),
+    })
 }
 
 fn paths(paths: &[PathBuf]) -> Vec<String> {
@@ -165,7 +214,7 @@ impl Notes {
     ///         ``"code"``; empty: all.
     ///     folders: files and folders to search; empty: all.
     ///     since, until: dates in seconds since 1970, both included.
-    ///     tags: tags that a passage must have.
+    ///     tags: a passage must have one of them; empty: all passages.
     ///
     /// Raises:
     ///     NotesError: there is no index, or it cannot be read.
@@ -183,17 +232,8 @@ impl Notes {
         tags: Vec<String>,
     ) -> PyResult<Bound<'py, PyList>> {
         let inner = self.0.get()?;
-        let kind = |name: String| {
-            name.parse::<SourceKind>().map_err(|_| Failure::Choice {
-                option: "kinds",
-                given: name,
-                choices: SourceKind::ALL.into_iter().map(SourceKind::name).collect(),
-            })
-        };
         let mut search = Search::new(text, limit);
-        search.kinds = kinds.into_iter().map(kind).collect::<Result<_, _>>()?;
-        search.folders = folders;
-        (search.from, search.until, search.tags) = (since, until, tags);
+        search.filter = filter(folders, kinds, since, until, tags)?;
         search.embedder = inner.embedder.as_ref().map(|embedder| embedder as _);
         let hits =
             compute(py, || inner.index().and_then(|index| index.search(&search)).map_err(Failure::Notes))?;
@@ -212,7 +252,84 @@ impl Notes {
         PyList::new(py, hits.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// The files with passages, by path.
+    /// Puts documents without files, and removes some, in one step: other readers see all changes or none, also if the process is killed.
+    ///
+    /// A document that is there already, the same, is left alone. In a search, the path of a document's passage stands for its id
+    /// (:func:`document_path`).
+    ///
+    /// Args:
+    ///     documents: each takes the place of an earlier one with its id.
+    ///     remove: ids of documents to remove.
+    ///     cursor: up to 4096 bytes of the app that are stored in the same step, such as the number of its last change.
+    ///
+    /// Returns:
+    ///     the number of the last change of the index, for :meth:`documents_since`.
+    ///
+    /// Raises:
+    ///     NotesError: an id or a text is too long, there is too much for one step, the folder cannot be written, or another process writes.
+    #[pyo3(signature = (documents, *, remove = Vec::new(), cursor = None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        documents: Vec<GivenDocument>,
+        remove: Vec<Vec<u8>>,
+        cursor: Option<Vec<u8>>,
+    ) -> PyResult<u64> {
+        let inner = self.0.get()?;
+        let documents = documents.into_iter().map(GivenDocument::with_metadata).collect::<Result<Vec<_>, _>>()?;
+        compute(py, || {
+            let mut change = 0;
+            let work = |writer: &mut NotesWriter| {
+                let mut transaction = writer.transaction();
+                for (id, text, metadata) in &documents {
+                    transaction.put(id, text, metadata)?;
+                }
+                for id in &remove {
+                    transaction.remove(id)?;
+                }
+                if let Some(cursor) = &cursor {
+                    transaction.set_cursor(Some(cursor))?;
+                }
+                change = transaction.commit()?;
+                writer.purge()?;
+                Ok(UpdateReport::default())
+            };
+            inner.write(work).map_err(Failure::Notes)?;
+            Ok(change)
+        })
+    }
+
+    /// What changed among the documents without files since a number that :meth:`put` or this method gave; 0: all of them.
+    ///
+    /// Raises:
+    ///     NotesError: there is no index, or it cannot be read.
+    #[pyo3(signature = (change = 0))]
+    fn documents_since(&self, py: Python<'_>, change: u64) -> PyResult<Py<PyAny>> {
+        let inner = self.0.get()?;
+        let DocumentChanges { change, put, removed, is_complete, .. } = compute(py, || {
+            inner.index().and_then(|index| index.documents_since(change)).map_err(Failure::Notes)
+        })?;
+        let module = py.import("refrain.assistant")?;
+        let (class, document) = (module.getattr("DocumentChanges")?, module.getattr("NoteDocument")?);
+        let put = put.iter().map(|put| {
+            document.call1((PyBytes::new(py, &put.id), put.bytes, put.n_passages, put.change))
+        });
+        let put = PyTuple::new(py, put.collect::<PyResult<Vec<_>>>()?)?;
+        let removed = PyTuple::new(py, removed.iter().map(|id| PyBytes::new(py, id)))?;
+        Ok(class.call1((change, put, removed, is_complete))?.unbind())
+    }
+
+    /// What the app stored with the last :meth:`put`; ``None`` also after the index was built again: the app puts all of its documents again.
+    ///
+    /// Raises:
+    ///     NotesError: there is no index, or it cannot be read.
+    fn cursor<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let inner = self.0.get()?;
+        let cursor = compute(py, || inner.index().and_then(|index| index.cursor()).map_err(Failure::Notes))?;
+        Ok(cursor.map(|cursor| PyBytes::new(py, &cursor)))
+    }
+
+    /// The files and documents with passages, by path.
     ///
     /// Raises:
     ///     NotesError: there is no index, or it cannot be read.

@@ -18,7 +18,22 @@ import pytest
 import refrain
 from conftest import FIXTURES, MODEL
 from refrain import errors
-from refrain.assistant import Answer, Assistant, Change, Notes, Part, Passage, Prefill, Source, Summary, Text, Turn
+from refrain.assistant import (
+    Answer,
+    Assistant,
+    Change,
+    Document,
+    Notes,
+    Part,
+    Passage,
+    Prefill,
+    Source,
+    Summary,
+    Text,
+    Turn,
+    document_id,
+    document_path,
+)
 
 TRIP = "Who comes along on the trip to Aniarda?"
 NOTE = Passage("Car repair", "Qulittus Works takes care of the repair of the car. The repair is planned for 18 August.")
@@ -95,6 +110,35 @@ def test_an_index_follows_its_notes(place: Place) -> None:
     assert report.unknown == (place.folder / "nothing.md",)
     assert notes.search("Zürichsee") == [] and not place.has("Zürichsee", "index")
     assert (place.notes / "lake.md").exists()
+
+
+def test_documents_without_files(place: Place) -> None:
+    notes = Notes(place.index)
+    before = notes.documents_since()
+    rows = [
+        Document(b"rows/1", "# Lake\n\nThe boat on the Thunersee leaves at nine. #boats", date=1_714_521_600),
+        Document(b"\xff\x00", "The ferry on the Thunersee leaves at ten.", title="Ferry", tags=["Boats"], kind="mail"),
+    ]
+    change = notes.put(rows, cursor=b"17")
+    assert (change, notes.cursor()) == (notes.documents_since(change).change, b"17")
+    hits = notes.search("Thunersee", tags=["boats"])
+    assert {document_id(hit.path) for hit in hits} == {b"rows/1", b"\xff\x00"}
+    assert [hit.date for hit in notes.search("Thunersee", folders=["document:/rows"])] == [1_714_521_600]
+    assert [hit.title for hit in notes.search("Thunersee", kinds=["mail"])] == ["Ferry"]
+    assert document_path(b"rows/1") in {file.path for file in notes.files()} and document_id(place.notes) is None
+    # The same again changes nothing.
+    assert notes.put(rows) == change
+    assert notes.put([], remove=[b"\xff\x00", b"none"]) == change + 1
+    changes = notes.documents_since(change)
+    assert (changes.put, changes.removed, changes.is_complete) == ((), (b"\xff\x00",), True)
+    assert [row.id for row in notes.documents_since(before.change).put] == [b"rows/1"]
+    assert not place.has("leaves at ten", "index")
+    for bad in (Document(b"", "a"), Document(b"x" * 513, "a"), Document(b"a", "x" * (8 << 20 | 1)), Document(b"a", "\0")):
+        with pytest.raises(refrain.NotesError):
+            notes.put([Document(b"good", "a good one"), bad])
+    assert notes.documents_since(changes.change).put == ()
+    notes.forget([document_path(b"rows/1")])
+    assert not place.has("Thunersee", "index") and not place.has("rows/1", "index")
 
 
 def test_bad_notes(place: Place, tmp_path: Path) -> None:

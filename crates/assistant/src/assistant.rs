@@ -12,13 +12,13 @@ use refrain::{
 };
 use refrain_grammar::Vocabulary;
 use refrain_index::notes::Embedder;
-use refrain_index::prefixes::PrefixOptions;
+use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
 use crate::gate::Gate;
-use crate::options::{AssistantOptions, JobOptions};
-use crate::store::{Hidden, Kept, Store, StoreError, names_with_index};
+use crate::options::{AssistantOptions, JobOptions, KeptPrompts};
+use crate::store::{Hidden, KeepPrefix, Kept, Store, StoreError, names_with_index};
 use crate::tasks::draft_source;
 use crate::template::{Prompts, plain_text};
 
@@ -32,6 +32,14 @@ pub struct Assistant {
     shared: Arc<Shared>,
     namespace: Arc<str>,
     drafts: bool,
+    jobs: Arc<OfJobs>,
+}
+
+/// What the jobs of an assistant do, as far as clones may differ.
+#[derive(Clone)]
+struct OfJobs {
+    prompts: Prompts,
+    options: AssistantOptions,
 }
 
 struct Shared {
@@ -42,8 +50,6 @@ struct Shared {
     key: Option<[u8; 32]>,
     /// Answers, if there is no store.
     memory: Arc<HistoryStore>,
-    prompts: Prompts,
-    options: AssistantOptions,
     /// Deletions so far. An answer is not kept if one has begun since its job was started.
     n_forgotten: AtomicU64,
     /// For grammars; built at the first use.
@@ -149,9 +155,9 @@ impl Builder {
         let store = store.transpose()?;
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
-        let shared =
-            Shared { engine, gate, notes, store, key, memory, prompts, options, n_forgotten, vocabulary };
-        let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into(), drafts: true };
+        let shared = Shared { engine, gate, notes, store, key, memory, n_forgotten, vocabulary };
+        let (shared, jobs) = (Arc::new(shared), Arc::new(OfJobs { prompts, options }));
+        let assistant = Assistant { shared, namespace: namespace.into(), drafts: true, jobs };
         assistant.finish_forgetting()?;
         Ok(assistant)
     }
@@ -209,6 +215,20 @@ impl Assistant {
     #[must_use]
     pub fn without_drafts(&self) -> Self {
         Self { drafts: false, ..self.clone() }
+    }
+
+    /// The same assistant, with the same notes and store, whose jobs have other options. [`AssistantOptions::prefix_bytes_max`] has no effect.
+    #[must_use]
+    pub fn with_options(&self, options: AssistantOptions) -> Self {
+        let jobs = OfJobs { options, ..OfJobs::clone(&self.jobs) };
+        Self { jobs: Arc::new(jobs), ..self.clone() }
+    }
+
+    /// The same assistant, with the same notes and store, whose jobs have other prompts.
+    #[must_use]
+    pub fn with_prompts(&self, prompts: Prompts) -> Self {
+        let jobs = OfJobs { prompts, ..OfJobs::clone(&self.jobs) };
+        Self { jobs: Arc::new(jobs), ..self.clone() }
     }
 
     /// The engine.
@@ -288,11 +308,11 @@ impl Assistant {
     }
 
     pub(crate) fn prompts(&self) -> &Prompts {
-        &self.shared.prompts
+        &self.jobs.prompts
     }
 
     pub(crate) fn options(&self) -> &AssistantOptions {
-        &self.shared.options
+        &self.jobs.options
     }
 
     pub(crate) fn has_chat_template(&self) -> bool {
@@ -386,26 +406,34 @@ impl Assistant {
         n_output: usize,
         kept: &Kept,
     ) -> Result<(), StoreError> {
-        if !self.options().keeps_prompts {
-            return Ok(());
-        }
         let n_prompt = session.tokens().len().saturating_sub(n_output);
         let up_to = if kept.conversation.is_some() { usize::MAX } else { n_prompt };
-        self.keep_prefix(session, kept, up_to).map(drop)
+        let keep = match self.options().keeps_prompts {
+            KeptPrompts::None => return Ok(()),
+            KeptPrompts::Repeated if kept.conversation.is_none() => PrefixStore::keep_repeated,
+            _ => PrefixStore::keep,
+        };
+        self.keep_prefix(session, kept, up_to, keep).map(drop)
     }
 
     /// Keeps the keys and values of a prompt that was prefetched. Returns the number of tokens that are kept now.
     pub(crate) fn keep_prompt(&self, session: &Session, kept: &Kept) -> Result<usize, StoreError> {
-        self.keep_prefix(session, kept, usize::MAX)
+        self.keep_prefix(session, kept, usize::MAX, PrefixStore::keep)
     }
 
-    fn keep_prefix(&self, session: &Session, kept: &Kept, up_to: usize) -> Result<usize, StoreError> {
+    fn keep_prefix(
+        &self,
+        session: &Session,
+        kept: &Kept,
+        up_to: usize,
+        keep: KeepPrefix,
+    ) -> Result<usize, StoreError> {
         let Some(store) = self.store() else { return Ok(0) };
         let _keeping = store.keeping();
         if kept.n_forgotten != self.n_forgotten() {
             return Ok(0);
         }
-        store.keep_prefix(session, &self.namespace, kept, up_to)
+        store.keep_prefix(session, &self.namespace, kept, up_to, keep)
     }
 
     /// Options of a generation, for a job.

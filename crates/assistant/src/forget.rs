@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, hand_in_with_key};
+use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, document_path, hand_in_with_key};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 
 use crate::assistant::Assistant;
@@ -297,6 +297,11 @@ fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, Notes
         None if folder.parent().is_none_or(Path::is_dir) => return Ok(false),
         None => return Err(NotesError::NoIndex { path: folder.clone() }),
     }
+    let has_list = !paths.is_empty();
+    if *is_all {
+        // All documents without files.
+        paths.push(document_path(b""));
+    }
     let lock_wait = Duration::from_millis(100);
     let options = NotesOptions { lock_wait, key: key.copied(), ..NotesOptions::default() };
     match NotesWriter::open_or_hand_in(folder, options, &Request::Forget(paths.clone()))? {
@@ -316,7 +321,7 @@ fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, Notes
             Ok(false)
         }
         // The other writer has the list of what it reads; here it is not known.
-        None if *is_all && paths.is_empty() => Err(NotesError::InUse { path: folder.clone() }),
+        None if *is_all && !has_list => Err(NotesError::InUse { path: folder.clone() }),
         None => Ok(true),
     }
 }

@@ -62,7 +62,7 @@ pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
 pub use job::{Job, JobEvent, Report, TextEvent};
-pub use options::{AssistantOptions, JobOptions, Priority};
+pub use options::{AssistantOptions, JobOptions, KeptPrompts, Priority};
 pub use passage::{LeftOut, LeftOutReason, Passage, Source};
 pub use store::{
     EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,

@@ -30,10 +30,10 @@ pub struct AssistantOptions {
     /// Whether the assistant keeps answers and summaries, and drafts later answers and summaries from them. It keeps them in the store
     /// if there is one, else in memory. Default `true`.
     pub history: bool,
-    /// With a store: whether the keys and values of every prompt are kept, so that no later prompt computes the same beginning
-    /// again. A token takes as many bytes as in the KV cache. Prompts of [`Assistant::prefetch`](crate::Assistant::prefetch) are
-    /// always kept. Default `true`.
-    pub keeps_prompts: bool,
+    /// With a store: which prompts' keys and values are kept, so that later prompts do not compute the same beginning again. A token takes
+    /// as many bytes as in the KV cache. Prompts of [`Assistant::prefetch`](crate::Assistant::prefetch) are always kept. Default:
+    /// [`KeptPrompts::Repeated`].
+    pub keeps_prompts: KeptPrompts,
     /// Maximum bytes of kept keys and values. Beyond it, the least recently used are evicted. Default 1 GiB.
     pub prefix_bytes_max: u64,
 }
@@ -49,10 +49,23 @@ impl Default for AssistantOptions {
             n_parts_max: 32,
             system: None,
             history: true,
-            keeps_prompts: true,
+            keeps_prompts: KeptPrompts::default(),
             prefix_bytes_max: 1 << 30,
         }
     }
+}
+
+/// The prompts whose keys and values are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeptPrompts {
+    /// Of conversations, every prompt: the next turn goes on from it. Of other tasks, what a second prompt begins with too, 64 tokens at a
+    /// time ([`PrefixStore::keep_repeated`](refrain_index::PrefixStore::keep_repeated)).
+    #[default]
+    Repeated,
+    /// All.
+    All,
+    /// None.
+    None,
 }
 
 /// Who waits for a job.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use refrain::PromptPassage;
-use refrain_index::notes::absolute;
+use refrain_index::notes::{absolute, document_id};
 use refrain_index::{Locator, NoteHit, NotePassage, NotesError};
 
 /// A piece of text that is shown to the model.
@@ -23,7 +23,8 @@ pub struct Passage {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Source {
-    /// The note, as an absolute path.
+    /// The note, as an absolute path; of a document without a file, the path that stands for its id
+    /// ([`document_path`](refrain_index::notes::document_path)).
     pub path: PathBuf,
     /// The bytes of the note from which the text was read.
     pub place: Range<u64>,
@@ -36,6 +37,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// The id of its document, if it is of a document without a file.
+    pub fn document_id(&self) -> Option<Vec<u8>> {
+        document_id(&self.path)
+    }
+
     /// A place in a note that is unknown.
     pub(crate) fn of_note(path: PathBuf) -> Self {
         Self { path, place: 0..0, is_verbatim: false, locator: None, score: None }

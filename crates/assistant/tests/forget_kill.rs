@@ -44,7 +44,7 @@ fn child() {
     for i in first..first + NOTES_PER_CHILD {
         let path = note(&folder, i);
         let mut question = AnswerRequest::new(format!("Who takes care of the repair {}?", code(i)));
-        question.folders = vec![path.clone()];
+        question.filter.folders = vec![path.clone()];
         assistant.answer(question, JobOptions::default()).expect("starts").run().expect("answers");
         if i % 2 == 0 {
             let request = SummarizeRequest::notes([path.clone()]);

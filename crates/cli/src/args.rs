@@ -26,8 +26,8 @@ pub(crate) use files::{GraphsArgs, InspectArgs, PackArgs, ProfileArgs, ScoreArgs
 pub(crate) use forget::ForgetArgs;
 pub(crate) use grammar::GrammarArgs;
 pub(crate) use index::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
-    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs, IndexReadArgs,
+    IndexSearchArgs, IndexStatusArgs,
 };
 pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
 pub(crate) use sampling::SamplingArgs;
@@ -160,7 +160,7 @@ pub(crate) struct RunArgs {
     ///
     /// With a request, a text on standard input is shown before it.
     pub(crate) prompt: Option<String>,
-    /// Texts before the request: .md and .txt files, and folders of them.
+    /// Texts before the request: files of every kind that the index reads, and folders of them.
     ///
     /// May be repeated.
     #[arg(long, value_name = "PATH")]
@@ -174,7 +174,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// Notes to search in each turn: .md and .txt files, and folders of them.
+    /// Notes to search in each turn: files of every kind that the index reads, and folders of them.
     ///
     /// May be repeated.
     #[arg(long, value_name = "PATH")]

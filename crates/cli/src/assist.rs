@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anstyle::{AnsiColor, Effects, Style};
-use refrain::{Engine, FinishReason, Origin, Sampling, SpecialTokens, Stats, TextKind};
+use refrain::{Engine, FinishReason, Origin, Sampling, SessionOptions, SpecialTokens, Stats, TextKind};
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
@@ -27,16 +28,17 @@ use crate::args::{
 use crate::context;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
+use crate::handed::{Served, by_server};
 use crate::index::{self, embedder_of, note_age, of_context, open_named};
 use crate::input::{STANDARD_INPUT, piped_text, read_bytes, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
-use crate::load::note_demonstration;
+use crate::load::{note_demonstration, note_kernels};
 use crate::progress::Progress;
 use crate::setup::{self, Setup};
 use crate::store::{budget, note_evicted};
 use crate::terminal::{AnswerStream, ask_user, note, visible, write_error};
-use crate::{profile, sampling};
+use crate::{profile, sampling, span};
 use refrain_program::args::ModelArgs;
 use refrain_program::place::data_folder;
 
@@ -46,9 +48,26 @@ const CITING: &str =
 
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let piped = piped_text()?;
-    if piped.is_some() && !args.within.is_empty() {
-        let problem = "--within is about the index, and the answer is from standard input";
-        return Err(Failure::usage(problem, "omit --within, or give `< /dev/null`"));
+    // Files that the index may not have are read here.
+    if let Some(store) = store_of(&args.task.assist).filter(|_| args.context.is_empty())
+        && let Some(exit) = by_server(&store, piped.as_deref(), interrupt)?
+    {
+        return Ok(exit);
+    }
+    ask_with(args, piped, interrupt, None)
+}
+
+/// As [`ask`], with a text that was piped, and in a server with its model and store.
+pub(crate) fn ask_with(
+    args: &AskArgs,
+    piped: Option<String>,
+    interrupt: &Interrupt,
+    served: Option<&Served>,
+) -> Result<Exit, Failure> {
+    if piped.is_some() && !args.filter.is_empty() {
+        let problem =
+            "--within, --kind, --dates and --tag are about the index, and the answer is from standard input";
+        return Err(Failure::usage(problem, "omit them, or give `< /dev/null`"));
     }
     // A default of the user may name the index.
     if piped.is_some() && args.notes.is_some() {
@@ -60,6 +79,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     };
     let given = match (args.context.is_empty() && piped.is_none()) || of_index.is_some() {
         true => None,
+        false if !args.filter.is_empty() => {
+            let problem = "--kind, --dates and --tag are about the index, which does not have these files";
+            return Err(Failure::usage(problem, "omit them, or add the files with `refrain index add`"));
+        }
         false => Some(context::Notes::read(&args.context, piped.as_deref())?),
     };
     let notes = match (&given, of_index) {
@@ -78,7 +101,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     }
     let mut options = AssistantOptions::default();
     options.n_passages = args.passages;
-    let assisted = Assisted::task(&args.task, notes.as_deref(), options, prompts)?;
+    let assisted = match served {
+        None => Assisted::task(&args.task, notes.as_deref(), options, prompts)?,
+        Some(served) => Assisted::served(&args.task, served, options, prompts)?,
+    };
     let given = match (given, piped) {
         // A log or a letter has its meaning as a whole.
         (Some(_), Some(piped))
@@ -97,10 +123,10 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         }
         (None, _) => None,
     };
-    // Only one of them is given.
-    let within = args.within.iter().chain(&args.context).map(|path| absolute(path)).collect::<Vec<_>>();
     let mut request = AnswerRequest::new(args.question.as_str());
-    request.folders = within;
+    request.filter = args.filter.filter();
+    // Only one of them is given.
+    request.filter.folders.extend(args.context.iter().map(|path| absolute(path)));
     request.passages = given;
     let job = assisted.assistant.answer(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
@@ -129,6 +155,11 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         (None, false) => SummarizeRequest::texts(read_texts(&args.paths)?),
     };
     request.request = args.request.clone().unwrap_or_default();
+    request.filter = args.filter.filter();
+    if args.query.is_none() && !args.filter.is_empty() {
+        let problem = "--within, --kind, --dates and --tag are about the search of --query";
+        return Err(Failure::usage(problem, "add --query, or omit them"));
+    }
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.summarize(request, JobOptions::default())?;
@@ -170,6 +201,11 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     request.earlier = earlier;
     request.request = args.request.clone().unwrap_or_default();
     request.n_passages = if notes.is_some() { args.passages } else { 0 };
+    request.filter = args.filter.filter();
+    if notes.is_none() && !args.filter.is_empty() {
+        let problem = "--within, --kind, --dates and --tag are about the index of notes";
+        return Err(Failure::usage(problem, "add --notes, or omit them"));
+    }
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.reply(request, JobOptions::default())?;
@@ -371,7 +407,8 @@ pub(crate) struct Assisted {
     model: ModelArgs,
     /// Whether one JSON object is written in place of the text.
     is_json: bool,
-    pub(crate) setup: Setup,
+    pub(crate) setup: Arc<Setup>,
+    context_len: usize,
     /// How tokens are chosen, without a grammar.
     pub(crate) sampling: Sampling,
     pub(crate) assistant: Assistant,
@@ -411,6 +448,31 @@ impl Assisted {
         Ok(Self { is_json: args.json, ..assisted })
     }
 
+    /// The assistant of a server, for a task of another process: its answers are those of an assistant that the process would open.
+    fn served(
+        args: &TaskArgs,
+        served: &Served,
+        mut options: AssistantOptions,
+        prompts: Prompts,
+    ) -> Result<Self, Failure> {
+        let (setup, args, is_json) = (Arc::clone(&served.setup), &args.assist, args.json);
+        let context_len = span::context_len(setup.engine.config(), &args.session, span::room(), 1);
+        options.session =
+            SessionOptions { context_len: Some(context_len), ..args.session.session_options("assistant") };
+        setup.engine.session(options.session.clone())?;
+        // The notices of a process that loads the model.
+        note_kernels(&setup.engine);
+        profile::note_mismatch(&setup.engine, options.session.kv_type);
+        let sampling = args.sampling.sampling(sampling::for_task(&setup.engine));
+        options.sampling = sampling.clone();
+        options.answer_tokens = args.sampling.max_tokens;
+        options.system = args.system.clone();
+        let assistant = served.assistant.with_options(options).with_prompts(prompts);
+        // What a writer has changed since; without it, the earlier state is searched.
+        assistant.notes().map(|notes| notes.refresh().ok());
+        Ok(Self { model: args.model.clone(), is_json, setup, context_len, sampling, assistant })
+    }
+
     /// Opens the assistant with these defaults of sampling.
     pub(crate) fn open(
         args: &AssistArgs,
@@ -419,7 +481,7 @@ impl Assisted {
         prompts: Prompts,
         defaults: impl FnOnce(&Engine) -> Sampling,
     ) -> Result<Self, Failure> {
-        let setup = setup::open(&args.model, &args.session, 1)?;
+        let setup = Arc::new(setup::open(&args.model, &args.session, 1)?);
         let engine = &setup.engine;
         // Its options are checked before a prompt is laid out by them.
         let of_session = setup.session_options(&args.session, "assistant");
@@ -470,7 +532,8 @@ impl Assisted {
                 "answers and computed prompts are kept in {place}, for later ones; --store none keeps nothing"
             )));
         }
-        Ok(Self { model: args.model.clone(), is_json: false, setup, sampling, assistant })
+        let context_len = setup.context_len();
+        Ok(Self { model: args.model.clone(), is_json: false, setup, context_len, sampling, assistant })
     }
 
     /// Whether texts fit half of the context whole: the rest is for the words of the prompt and the answer.
@@ -479,7 +542,7 @@ impl Assisted {
         let n_tokens =
             |text: &&str| tokenizer.encode(text, SpecialTokens::AsText).map_or(usize::MAX, |ids| ids.len());
         let sum = texts.iter().map(n_tokens).fold(0, usize::saturating_add);
-        sum <= self.setup.context_len() / 2
+        sum <= self.context_len / 2
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -494,6 +557,7 @@ impl Assisted {
         let shows = if self.is_json { Shows::Nothing } else { shows };
         let (mut new_text, mut is_reasoning, mut result) = (String::new(), false, None);
         for event in job {
+            interrupt.follow();
             let event = match event {
                 Err(TaskError::Cancelled) => {
                     out.end_line()?;

@@ -29,7 +29,7 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 24] = [
+const PER_CALL: [&str; 27] = [
     "help",
     "help-all",
     "version",
@@ -43,6 +43,9 @@ const PER_CALL: [&str; 24] = [
     "last",
     "earlier",
     "within",
+    "kind",
+    "dates",
+    "tag",
     "request",
     "context",
     "changes",
@@ -108,6 +111,35 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
             |origin| Failure::usage(first_line(&error), &format!("from {origin}")),
         )
     })
+}
+
+/// The command line with its defaults as options, which means the same in a process with other defaults.
+pub(crate) fn effective(args: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let matches = command_line().try_get_matches_from(args).map_err(|error| usage(&error))?;
+    let (root, path) = (built(), command_path(&matches));
+    let command = path.iter().try_fold(&root, |command, name| command.find_subcommand(name));
+    let mut effective = args.to_vec();
+    // Behind `--` there are no options.
+    let end = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let mut options = Vec::new();
+    for setting in settings(&matches)? {
+        let arg = command.into_iter().flat_map(configurable).find(|arg| long(arg) == setting.option);
+        let is_flag = arg.is_some_and(|arg| !arg.get_action().takes_values());
+        for value in &setting.values {
+            let mut option = OsString::from(format!("--{}", setting.option));
+            match is_flag {
+                true if value == "true" => {}
+                true => continue,
+                false => {
+                    option.push("=");
+                    option.push(value);
+                }
+            }
+            options.push(option);
+        }
+    }
+    effective.splice(end..end, options);
+    Ok(effective)
 }
 
 /// The default of an option of a command, such as the model of `chat`.

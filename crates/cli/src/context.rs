@@ -21,7 +21,7 @@ impl Notes {
     pub(crate) fn read(paths: &[PathBuf], piped: Option<&str>) -> Result<Self, Failure> {
         let mut found = read_documents(paths, &ReadLimits::default())?;
         // Hidden files and pictures are skipped without a notice: users do not expect them to be read.
-        let unexpected = |reason: &SkipReason| !matches!(reason, SkipReason::Hidden | SkipReason::NotANote);
+        let unexpected = |reason: &SkipReason| !matches!(reason, SkipReason::Hidden | SkipReason::NotASource);
         for skipped in found.skipped.iter().filter(|skipped| unexpected(&skipped.reason)) {
             note(&visible(&format!("skipped {}: {}", skipped.path.display(), skipped.reason)));
         }
@@ -29,7 +29,7 @@ impl Notes {
         let passages: Vec<_> = found.documents.iter().flat_map(split).collect();
         if let Some(place) = paths.first().filter(|_| passages.is_empty()) {
             let problem = format!("no text in `{}`", place.display());
-            return Err(Failure::input(problem, "notes are .md and .txt files"));
+            return Err(Failure::input(problem, "`refrain index add --help` lists the kinds of files"));
         }
         let sections = found.documents.iter().flat_map(split_sections).collect();
         Ok(Self { index: PassageIndex::build(passages)?, sections })

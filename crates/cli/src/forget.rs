@@ -8,18 +8,40 @@ use serde_json::json;
 
 use crate::args::ForgetArgs;
 use crate::failure::{Exit, Failure};
+use crate::handed::by_server;
+use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::terminal::{AnswerStream, note};
 use refrain_program::place::data_folder;
 
-pub(crate) fn forget(args: &ForgetArgs) -> Result<Exit, Failure> {
+pub(crate) fn forget(args: &ForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let (store, index) = folders(args)?;
+    if let Some(store) = &store
+        && let Some(exit) = by_server(store, None, interrupt)?
+    {
+        return Ok(exit);
+    }
+    let key = key()?;
+    forget_with(args, |what| Ok(forget_all_with_key(store.as_deref(), index.as_deref(), key.as_ref(), what)?))
+}
+
+/// The folders of the store and of the index.
+pub(crate) fn folders(args: &ForgetArgs) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
     let store = folder(args.store.as_deref(), "assistant", "--store")?;
     // Who names a store with --all means that store, not the notes of all programs.
     let index = match args.all && args.store.is_some() && args.notes.is_none() {
         true => None,
         false => folder(args.notes.as_deref(), "notes", "--notes")?,
     };
-    let all = forget_all_with_key(store.as_deref(), index.as_deref(), key()?.as_ref(), wanted(args))?;
+    Ok((store, index))
+}
+
+/// Deletes with a function, and tells what was deleted.
+pub(crate) fn forget_with(
+    args: &ForgetArgs,
+    delete: impl FnOnce(Vec<Forget>) -> Result<Forgotten, Failure>,
+) -> Result<Exit, Failure> {
+    let all = delete(wanted(args))?;
     if args.json {
         let json = json!({
             "answers": all.n_answers,

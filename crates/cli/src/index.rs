@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use refrain::{CancelToken, EngineOptions, Tokenizer};
 use refrain_index::notes::{
     Embedder, FailedRequest, Language, Locator, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
-    NotesStatus, NotesWriter, Request, Search, SkipReason, UpdateReport,
+    NotesStatus, NotesWriter, Request, Search, SkipReason, UpdateReport, document_id,
 };
 use serde_json::json;
 
 use crate::args::{
-    IndexCommand, IndexCommandArgs, IndexFilterArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs,
-    IndexReadArgs, IndexSearchArgs, IndexStatusArgs,
+    IndexCommand, IndexCommandArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs, IndexReadArgs,
+    IndexSearchArgs, IndexStatusArgs,
 };
 use crate::failure::{Exit, Failure, print_error};
 use crate::interrupt::Interrupt;
@@ -385,8 +385,8 @@ pub(crate) fn note_report(report: &UpdateReport) {
 /// What came of forgetting and of requests, beside numbers.
 fn note_requests(report: &UpdateReport) {
     for path in &report.unknown {
-        let path = path.display();
-        note(&visible(&format!("the index has nothing of {path}; from now on it is not read")));
+        let later = if document_id(path).is_some() { "" } else { "; from now on it is not read" };
+        note(&visible(&format!("the index has nothing of {}{later}", path.display())));
     }
     report.failed.iter().for_each(note_failed);
 }
@@ -438,20 +438,11 @@ fn open(folder: &Path) -> Result<NotesIndex, Failure> {
     }
 }
 
-/// A search with conditions.
-fn filtered<'a>(request: &'a str, limit: usize, filter: &IndexFilterArgs) -> Search<'a> {
-    let mut search = Search::new(request, limit);
-    search.kinds.clone_from(&filter.kind);
-    search.folders.clone_from(&filter.within);
-    (search.from, search.until) = filter.dates.map_or((None, None), |dates| (dates.from, dates.until));
-    search.tags.clone_from(&filter.tag);
-    search
-}
-
 fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     let index = open(&folder(&args.folder)?)?;
     let embedder = if args.words { None } else { stored_embedder(&index)? };
-    let mut request = filtered(&args.request, args.passages, &args.filter);
+    let mut request = Search::new(&args.request, args.passages);
+    request.filter = args.filter.filter();
     request.embedder = embedder.as_ref().map(|embedder| embedder as &dyn Embedder);
     let hits = index.search(&request)?;
     let mut out = AnswerStream::stdout();
@@ -517,6 +508,9 @@ fn status(args: &IndexStatusArgs) -> Result<Exit, Failure> {
     let kinds = status.by_kind.iter().filter(|(_, n)| *n > 0);
     let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{n} {kind}")).collect();
     out.line(&format!("files     {} ({} forgotten)", status.n_files, status.n_forgotten))?;
+    if status.n_documents > 0 {
+        out.line(&format!("documents {} without files", status.n_documents))?;
+    }
     out.line(&format!("passages  {} ({})", status.n_passages, kinds.join(", ")))?;
     out.line(&format!("disk      {:.1} MB in {} segments", status.bytes as f64 / 1e6, status.n_segments))?;
     let list = |ids: &[u64]| ids.iter().map(|id| format!("{id:016x}")).collect::<Vec<_>>().join(", ");
@@ -544,6 +538,7 @@ fn status_json(status: &NotesStatus) -> serde_json::Value {
         "roots": status.roots.iter().map(|root| root.to_string_lossy()).collect::<Vec<_>>(),
         "forgotten": status.n_forgotten,
         "files": status.n_files,
+        "documents": status.n_documents,
         "passages": status.n_passages,
         "by_kind": kinds,
         "unpurged": status.n_unpurged,

@@ -13,6 +13,8 @@ struct Target {
     cancel: Option<CancelToken>,
     /// Whether Ctrl-C was pressed during this answer.
     pressed: bool,
+    /// Cancelled by Ctrl-C in another process.
+    followed: Option<CancelToken>,
 }
 
 /// The handler of Ctrl-C.
@@ -30,9 +32,26 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// For a command of another process: its Ctrl-C cancels `token`.
+    pub(crate) fn following(token: CancelToken) -> Self {
+        let interrupt = Self::default();
+        interrupt.target().followed = Some(token);
+        interrupt
+    }
+
+    /// Cancels the running answer if the other process was interrupted.
+    pub(crate) fn follow(&self) {
+        let target = self.target();
+        if target.followed.as_ref().is_some_and(CancelToken::is_cancelled) {
+            target.cancel.iter().for_each(CancelToken::cancel);
+        }
+    }
+
     /// Until the guard is dropped, Ctrl-C cancels through `token`; a second one ends the program.
     pub(crate) fn cancels(&self, token: CancelToken) -> Cancelling<'_> {
-        *self.target() = Target { cancel: Some(token), pressed: false };
+        let mut target = self.target();
+        (target.cancel, target.pressed) = (Some(token), false);
+        drop(target);
         Cancelling(self)
     }
 
@@ -57,6 +76,7 @@ pub(crate) struct Cancelling<'a>(&'a Interrupt);
 
 impl Drop for Cancelling<'_> {
     fn drop(&mut self) {
-        *self.0.target() = Target::default();
+        let mut target = self.0.target();
+        (target.cancel, target.pressed) = (None, false);
     }
 }

@@ -1,6 +1,6 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@store`], [`mod@forget`],
+//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@store`], [`mod@forget`] (through a server that has the store: [`handed`]),
 //! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command. The commands share the options
 //! ([`args`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
@@ -20,6 +20,7 @@ mod first;
 mod forget;
 mod grammar;
 mod graphs;
+mod handed;
 mod hub;
 mod index;
 mod input;
@@ -81,7 +82,7 @@ fn run_program() -> Result<Exit, Failure> {
         Command::Model(args) => model(&args.command, &interrupt),
         Command::Index(args) => index::index(args, &interrupt),
         Command::Store(args) => store::store(args),
-        Command::Forget(args) => forget::forget(args),
+        Command::Forget(args) => forget::forget(args, &interrupt),
         Command::Config(ConfigArgs { command }) => match command {
             None => config::show(&args),
             Some(ConfigCommand::Completions(args)) => manual::completions(args),

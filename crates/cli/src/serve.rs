@@ -12,9 +12,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::args::{Listen, NotesArgs, ServeArgs, SessionArgs, is_none};
 use crate::failure::{Exit, Failure};
+use crate::handed::Host;
+use crate::index::embedder_of;
 use crate::interrupt::Interrupt;
 use crate::key::key;
-use crate::learned::LearnedFile;
 use crate::notes::{Notes, Ready};
 use crate::setup::{self, Setup};
 use crate::store::budget;
@@ -51,7 +52,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     let notes =
         args.notes.notes.as_ref().map(|named| Notes::find(named, args.notes.index.as_deref())).transpose()?;
     // The first model is loaded now: an unusable one should not wait for its first request.
-    let setup = setup::open(&args.model, &args.session, running)?;
+    let setup = Arc::new(setup::open(&args.model, &args.session, running)?);
     let gate = Arc::<Gate>::default();
     let first = First {
         model: &args.model,
@@ -67,6 +68,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         keeping.watch(assistant.notes());
     }
     // Notes are watched for one assistant, so a model with notes stays loaded.
+    let store = first.store().filter(|_| assistant.has_store());
     let (first, pinned) = match &notes {
         Some(_) => (first.spec(&setup, assistant, None), Some(setup)),
         None => (loaded_again(args, setup, assistant, Arc::clone(&gate)), None),
@@ -85,6 +87,17 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     };
     models.load(&id)?;
     let server = Server::bind(options, models)?;
+    let (server, announcement) = match store {
+        None => (server, None),
+        Some(store) => {
+            let index = notes.as_ref().map(|notes| notes.index().to_owned());
+            let model = pinned.clone().zip(index).map(|(setup, index)| (args.model.clone(), setup, index));
+            let host = Host { model };
+            let (server, announcement) =
+                server.with_handed(&store, Arc::new(move |handed| host.run(handed)))?;
+            (server, Some(announcement))
+        }
+    };
     // Whoever reads the address may stop the server at once.
     let stop = CancelToken::new();
     let stopping = interrupt.cancels(stop.clone());
@@ -113,7 +126,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     }
     load::note_demonstration(&args.model);
     server.run(&stop)?;
-    drop((stopping, keeping));
+    drop((stopping, keeping, announcement));
     if let Some(setup) = pinned {
         setup.learned.keep(&setup.engine);
     }
@@ -163,10 +176,9 @@ impl First<'_> {
         options.session = self.session_options(setup);
         options.sampling = self.sampling(setup);
         let args = self.notes;
-        let store = match &args.store {
-            Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
-            None => self.index.and_then(|_| data_folder("assistant")),
-        };
+        let store = self.store();
+        // As `ask` searches.
+        let embedder = self.index.map(embedder_of).transpose()?.flatten();
         if let Some(store) = &store {
             options.prefix_bytes_max = budget(store);
         }
@@ -176,6 +188,8 @@ impl First<'_> {
                 Assistant::builder(setup.engine.clone()).options(options.clone()).gate(Arc::clone(gate));
             if let Some(folder) = self.index {
                 builder = builder.notes(folder);
+                builder =
+                    embedder.iter().fold(builder, |builder, embedder| builder.embedder(embedder.clone()));
             }
             if let Some(folder) = store {
                 builder = builder.store(folder);
@@ -193,6 +207,14 @@ impl First<'_> {
             error => Err(error),
         });
         Ok(built?)
+    }
+
+    /// The folder of the store: the named one, or the default one if there are notes.
+    fn store(&self) -> Option<PathBuf> {
+        match &self.notes.store {
+            Some(folder) => Some(folder.clone()).filter(|folder| !is_none(folder)),
+            None => self.index.and_then(|_| data_folder("assistant")),
+        }
     }
 
     /// The model with its assistant. Its first request waits for `ready`.
@@ -214,15 +236,13 @@ impl First<'_> {
     }
 
     /// The model as it is loaded, with its learnt values.
-    fn loaded(&self, setup: Setup, assistant: Assistant) -> Loaded {
+    fn loaded(&self, setup: Arc<Setup>, assistant: Assistant) -> Loaded {
         let (session, sampling) = (self.session_options(&setup), self.sampling(&setup));
-        let Setup { engine, learned, .. } = setup;
-        let kept = Kept { engine: engine.clone(), learned };
-        let mut loaded = Loaded::new(engine);
+        let mut loaded = Loaded::new(setup.engine.clone());
         loaded.sampling = sampling;
         loaded.session = session;
         loaded.assistant = Some(assistant);
-        loaded.with_kept(kept)
+        loaded.with_kept(Kept(setup))
     }
 
     /// The name in the API.
@@ -242,7 +262,12 @@ impl First<'_> {
 }
 
 /// The first model: loaded already, and again after it was unloaded.
-fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, gate: Arc<Gate>) -> ModelSpec {
+fn loaded_again(
+    args: &'static ServeArgs,
+    setup: Arc<Setup>,
+    assistant: Assistant,
+    gate: Arc<Gate>,
+) -> ModelSpec {
     let first = First {
         model: &args.model,
         session: &args.session,
@@ -256,7 +281,7 @@ fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, ga
             return Ok(loaded);
         }
         let load = || -> Result<Loaded, Failure> {
-            let setup = setup::open(first.model, first.session, args.limits().running)?;
+            let setup = Arc::new(setup::open(first.model, first.session, args.limits().running)?);
             let assistant = first.assistant(&setup, &gate)?;
             Ok(first.loaded(setup, assistant))
         };
@@ -269,14 +294,11 @@ fn loaded_again(args: &'static ServeArgs, setup: Setup, assistant: Assistant, ga
 }
 
 /// Writes what was learnt when the model is unloaded.
-struct Kept {
-    engine: Engine,
-    learned: LearnedFile,
-}
+struct Kept(Arc<Setup>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.learned.keep(&self.engine);
+        self.0.learned.keep(&self.0.engine);
     }
 }
 

@@ -21,6 +21,7 @@ const DRAWINGS: u8 = 15;
 /// The progress bar of one operation.
 pub struct Progress {
     bar: ProgressBar,
+    is_tokens: bool,
     since: std::time::Instant,
 }
 
@@ -42,18 +43,26 @@ impl Progress {
 
     /// Work counted in tokens.
     pub fn tokens(what: &'static str) -> Self {
-        Self::new(what, "{msg} {wide_bar} {pos}/{len} tokens, {per_sec}")
+        let mut tokens = Self::new(what, "{msg} {wide_bar} {pos}/{len} tokens, {per_sec}");
+        tokens.is_tokens = true;
+        tokens
     }
 
     fn new(what: impl Into<Cow<'static, str>>, template: &str) -> Self {
         let bar = ProgressBar::hidden();
         bar.set_style(ProgressStyle::with_template(template).expect("templates are constants that parse"));
         bar.set_message(what);
-        Self { bar, since: std::time::Instant::now() }
+        Self { bar, is_tokens: false, since: std::time::Instant::now() }
     }
 
     /// `done` of `total` is done.
     pub fn set(&self, done: u64, total: u64) {
+        if let Some(to) = terminal::to_elsewhere() {
+            if self.is_tokens {
+                to.progress(done, total);
+            }
+            return;
+        }
         if self.bar.is_hidden() && terminal::has_bars() && self.since.elapsed() >= *QUIET {
             let line = Box::new(LastLine::default());
             self.bar.set_draw_target(ProgressDrawTarget::term_like_with_hz(line, DRAWINGS));

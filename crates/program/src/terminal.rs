@@ -7,8 +7,10 @@
 //! whole.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anstream::adapter::StripBytes;
@@ -45,6 +47,43 @@ impl Screen {
             let _ = io::stderr().write_all(ERASE.as_bytes());
         }
     }
+}
+
+/// Where a command's output goes in place of this program's terminal: a server runs the command for another process.
+pub trait Elsewhere {
+    /// Text of the answer, of an origin.
+    fn token(&self, text: &str, origin: &Origin);
+    /// The end of the line in which the answer stopped.
+    fn end_line(&self);
+    /// A line of standard output.
+    fn line(&self, line: &str);
+    /// Text for standard error.
+    fn error(&self, text: &str);
+    /// Whole lines for standard error.
+    fn error_lines(&self, text: &str);
+    /// Progress in tokens.
+    fn progress(&self, done: u64, total: u64);
+}
+
+thread_local! {
+    static ELSEWHERE: RefCell<Option<Rc<dyn Elsewhere>>> = const { RefCell::new(None) };
+}
+
+/// Does some work whose output, as far as it is written on this thread, goes elsewhere.
+pub fn elsewhere<T>(to: Rc<dyn Elsewhere>, work: impl FnOnce() -> T) -> T {
+    struct Back;
+    impl Drop for Back {
+        fn drop(&mut self) {
+            ELSEWHERE.set(None);
+        }
+    }
+    ELSEWHERE.set(Some(to));
+    let _back = Back;
+    work()
+}
+
+pub(crate) fn to_elsewhere() -> Option<Rc<dyn Elsewhere>> {
+    ELSEWHERE.with_borrow(Clone::clone)
 }
 
 /// Whether progress bars can be seen.
@@ -127,6 +166,9 @@ macro_rules! print_line {
 
 /// Writes to standard error at once, without colours where it shows none. A failure is ignored.
 pub fn write_error(text: &str) {
+    if let Some(to) = to_elsewhere() {
+        return to.error(text);
+    }
     let choice = AutoStream::choice(&io::stderr());
     let out: Box<dyn Write> = Box::new(Standard::new(io::stderr()));
     let _ = AutoStream::new(out, choice).write_all(text.as_bytes());
@@ -134,6 +176,9 @@ pub fn write_error(text: &str) {
 
 /// Writes whole lines to standard error, behind an unfinished line of the screen.
 pub fn write_error_lines(text: &str) {
+    if let Some(to) = to_elsewhere() {
+        return to.error_lines(text);
+    }
     let is_mid_line = io::stderr().is_terminal() && screen().is_mid_line;
     write_error(&format!("{}{text}\n", if is_mid_line { "\n" } else { "" }));
 }
@@ -168,6 +213,10 @@ impl AnswerStream {
         let Some(last) = text.chars().last() else {
             return Ok(());
         };
+        if let Some(to) = to_elsewhere() {
+            to.token(text, origin);
+            return Ok(());
+        }
         self.at_line_start = last == '\n';
         let text = if self.guarded { visible(text) } else { Cow::Borrowed(text) };
         if self.colored {
@@ -192,6 +241,10 @@ impl AnswerStream {
 
     /// Ends the line in which the answer stopped.
     pub fn end_line(&mut self) -> io::Result<()> {
+        if let Some(to) = to_elsewhere() {
+            to.end_line();
+            return Ok(());
+        }
         // On a terminal, a notice may have ended it.
         let is_ended = if io::stdout().is_terminal() { !screen().is_mid_line } else { self.at_line_start };
         self.at_line_start = true;
@@ -203,6 +256,10 @@ impl AnswerStream {
 
     /// Writes a line of the program itself.
     pub fn line(&mut self, line: &str) -> io::Result<()> {
+        if let Some(to) = to_elsewhere() {
+            to.line(line);
+            return Ok(());
+        }
         self.end_line()?;
         writeln!(self.out, "{line}")?;
         self.out.flush()
@@ -249,7 +306,9 @@ pub fn note(text: &str) {
 /// As [`note`], for a cause that lasts: the same text is written once.
 pub fn note_once(text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned()) {
+    // Every process that a server runs a command for reads it once.
+    if to_elsewhere().is_some() || SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned())
+    {
         note(text);
     }
 }

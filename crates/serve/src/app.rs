@@ -189,7 +189,7 @@ impl Drop for Registered {
 }
 
 /// Bits from the operating system's random numbers, via the keys of the standard library's hash maps.
-fn random_bits() -> u64 {
+pub(crate) fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

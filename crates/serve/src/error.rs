@@ -18,6 +18,14 @@ use crate::body::json;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// The folder of a store cannot have the file that names the server.
+    #[error("cannot write the server's address into `{}`: {source}", path.display())]
+    Announce {
+        /// The folder.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// Other devices could reach the server without a secret.
     #[error("other devices can reach {host}, so a token is needed")]
     TokenRequired {

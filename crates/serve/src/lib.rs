@@ -31,6 +31,7 @@
 //! `server` accepts connections, of a `socket`. `security` checks every request before a route sees it. `api` has the routes; each reads its request
 //! (`wire`), and gives a `work` request to the models. `work` makes the tokens of the prompt, waits in the `queue`, and drives the passes of
 //! the model in turns with the jobs of [`refrain_assistant`]. `warm` keeps keys and values of recent prompts.
+//! `handed` runs commands of other processes that need the server's store.
 //! `page` has the page at `/` and its endpoints. `mcp` has the Model Context Protocol at `/mcp`, and on standard input and output.
 
 mod api;
@@ -40,6 +41,7 @@ mod body;
 #[cfg(feature = "internals")]
 mod check;
 mod error;
+mod handed;
 mod limits;
 mod mcp;
 mod metrics;
@@ -57,6 +59,7 @@ mod wire;
 mod work;
 
 pub use error::{ModelsError, ServeError};
+pub use handed::{Announcement, HandError, Handed, HoldingServer, RunHanded};
 pub use limits::Limits;
 pub use mcp::StdioServer;
 pub use models::{Loaded, ModelKind, ModelSpec, Models};

@@ -10,6 +10,7 @@ use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 
 use crate::error::{ApiError, ApiResult, ErrorKind};
+use crate::handed::{is_handed, is_proof};
 use crate::options::ServeOptions;
 use crate::origin::{OriginName, split_authority};
 use crate::page::is_asset;
@@ -19,6 +20,8 @@ use crate::page::is_asset;
 pub(crate) struct Rules {
     /// The hash of the token.
     token: Option<blake3::Hash>,
+    /// The hash of the secret for commands of the program.
+    secret: Option<blake3::Hash>,
     origins: Vec<OriginName>,
     hosts: Vec<String>,
     is_loopback: bool,
@@ -41,10 +44,11 @@ pub(crate) enum Verdict {
 pub(crate) type CorsHeaders = Vec<(HeaderName, HeaderValue)>;
 
 impl Rules {
-    /// The rules of checked options.
-    pub(crate) fn new(options: &ServeOptions) -> Self {
+    /// The rules of checked options; `secret` is that of the program's own commands.
+    pub(crate) fn new(options: &ServeOptions, secret: Option<&str>) -> Self {
         Self {
             token: options.token.as_ref().map(|token| blake3::hash(token.as_bytes())),
+            secret: secret.map(|secret| blake3::hash(secret.as_bytes())),
             origins: options.origins.iter().filter_map(|origin| OriginName::read(origin)).collect(),
             hosts: options.hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             is_loopback: options.host.is_loopback(),
@@ -64,8 +68,9 @@ impl Rules {
             return Verdict::Preflight(preflight(cors, headers));
         }
         // Monitors ask for the health without a secret, and browsers for the files of the page. Neither answer has one.
-        let is_public = uri.path() == "/health" || is_asset(uri.path());
-        match self.check_token(headers) {
+        let is_public = uri.path() == "/health" || is_asset(uri.path()) || is_proof(uri.path());
+        let token = if is_handed(uri.path()) { &self.secret } else { &self.token };
+        match check_token(token.as_ref(), headers) {
             Err(error) if !is_public => Verdict::Refused(error, cors),
             _ => Verdict::Pass(cors),
         }
@@ -146,20 +151,21 @@ impl Rules {
             ),
         ])
     }
+}
 
-    fn check_token(&self, headers: &HeaderMap) -> ApiResult<()> {
-        let Some(expected) = &self.token else { return Ok(()) };
-        let mut given = headers.get_all(header::AUTHORIZATION).iter();
-        let (first, second) = (given.next(), given.next());
-        let token = first.map(HeaderValue::as_bytes).and_then(bearer).filter(|_| second.is_none());
-        // Compared in constant time (`blake3::Hash`); the hash also hides the length.
-        if token.is_some_and(|token| blake3::hash(token) == *expected) {
-            return Ok(());
-        }
-        let message = "the header `Authorization: Bearer …` is missing or has another token";
-        let error = ApiError::new(StatusCode::UNAUTHORIZED, ErrorKind::Authentication, message);
-        Err(error.with_code("invalid_api_key"))
+/// Compares the token of a request with a hash.
+fn check_token(expected: Option<&blake3::Hash>, headers: &HeaderMap) -> ApiResult<()> {
+    let Some(expected) = expected else { return Ok(()) };
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (first, second) = (given.next(), given.next());
+    let token = first.map(HeaderValue::as_bytes).and_then(bearer).filter(|_| second.is_none());
+    // Compared in constant time (`blake3::Hash`); the hash also hides the length.
+    if token.is_some_and(|token| blake3::hash(token) == *expected) {
+        return Ok(());
     }
+    let message = "the header `Authorization: Bearer …` is missing or has another token";
+    let error = ApiError::new(StatusCode::UNAUTHORIZED, ErrorKind::Authentication, message);
+    Err(error.with_code("invalid_api_key"))
 }
 
 /// The token of `Bearer token`.

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::app::{App, blocking_threads};
 use crate::error::{ApiError, ServeError};
+use crate::handed::{self, Announcement, RunHanded};
 use crate::limits::Limits;
 use crate::models::Models;
 use crate::options::ServeOptions;
@@ -77,7 +78,10 @@ pub struct Server {
     address: SocketAddr,
     options: ServeOptions,
     app: App,
+    page: Page,
     router: Router,
+    /// The secret of the program's own commands.
+    secret: Option<String>,
 }
 
 impl std::fmt::Debug for Server {
@@ -102,8 +106,32 @@ impl Server {
         let router = api::router()
             .with_state(app.clone())
             .merge(mcp::router(page.clone(), options.mcp_forget))
-            .merge(page::router(page));
-        Ok(Self { runtime, sigterm, bound, address, options, app, router })
+            .merge(page::router(page.clone()));
+        Ok(Self { runtime, sigterm, bound, address, options, app, page, router, secret: None })
+    }
+
+    /// Runs commands that other processes of the same program hand over, because the first model's assistant has the store in this folder
+    /// open. They find the server ([`HoldingServer::of`](crate::HoldingServer::of)) until the announcement is dropped.
+    ///
+    /// # Errors
+    /// [`ServeError::Announce`]: the folder of the store cannot be written.
+    pub fn with_handed(
+        mut self,
+        store: &Path,
+        run: Arc<RunHanded>,
+    ) -> Result<(Self, Announcement), ServeError> {
+        let secret = handed::new_secret();
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            // Every address of this device, and so this one.
+            let is_v4 = address.is_ipv4();
+            address.set_ip(if is_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        }
+        let announcement = Announcement::write(store, address, self.unix_socket(), &secret)
+            .map_err(|source| ServeError::Announce { path: store.to_owned(), source })?;
+        self.router = self.router.merge(handed::router(self.page.clone(), &secret, run));
+        self.secret = Some(secret);
+        Ok((self, announcement))
     }
 
     /// The address, with the port that was taken. Nothing listens there if the server has a [Unix socket](Self::unix_socket).
@@ -122,8 +150,8 @@ impl Server {
     /// # Errors
     /// [`ServeError::Runtime`]: the system refuses to watch the connections.
     pub fn run(self, stop: &CancelToken) -> Result<(), ServeError> {
-        let Self { runtime, sigterm, bound, options, app, router, .. } = self;
-        let rules = Arc::new(Rules::new(&options));
+        let Self { runtime, sigterm, bound, options, app, router, secret, .. } = self;
+        let rules = Arc::new(Rules::new(&options, secret.as_deref()));
         let served = runtime.block_on(async {
             let listener = bound.listen().map_err(ServeError::Runtime)?;
             // On the thread that serves: a connection wakes no second one.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::codec::{Decoder, Encoder};
+use super::documents::Documents;
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
 use super::language::Language;
@@ -14,7 +15,7 @@ use super::paths;
 use super::stamp::Stamp;
 
 /// The version of the format of catalogue and inverted index. An index of another version is built again.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// A file in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,9 +45,16 @@ pub(super) struct Catalogue {
     pub(super) next_file: u64,
     /// The languages among which those of the passages were detected.
     pub(super) languages: Vec<Language>,
+    /// The documents without files.
+    pub(super) documents: Documents,
 }
 
 impl Catalogue {
+    /// Nothing yet.
+    pub(super) fn new() -> Self {
+        Self { documents: Documents::new(), ..Self::default() }
+    }
+
     pub(super) fn path(folder: &Path, number: u64) -> PathBuf {
         folder.join(format!("catalogue-{number}"))
     }
@@ -94,6 +102,7 @@ impl Catalogue {
             encoder.u128(entry.hash);
             encoder.u32(entry.n_passages);
         }
+        self.documents.encode(&mut encoder);
         encoder.0
     }
 
@@ -118,7 +127,8 @@ impl Catalogue {
             let (hash, n_passages) = (decoder.u128()?, decoder.u32()?);
             entries.insert(path, Entry { file, stamp, is_settled, hash, n_passages });
         }
-        decoder.0.is_empty().then_some(Self { entries, next_file, languages })
+        let documents = Documents::decode(&mut decoder)?;
+        decoder.0.is_empty().then_some(Self { entries, next_file, languages, documents })
     }
 }
 
@@ -134,6 +144,7 @@ mod tests {
             let entry = Entry { file: i, stamp, is_settled: i == 1, hash: u128::MAX - 1, n_passages: 4 };
             catalogue.entries.insert(format!("/a/{i}.md").into(), entry);
         }
+        catalogue.documents = Documents::sample();
         let bytes = catalogue.encode();
         assert_eq!(Catalogue::decode(&bytes), Some(catalogue));
         assert!((0..bytes.len()).all(|end| Catalogue::decode(&bytes[..end]).is_none()));

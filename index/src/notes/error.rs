@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::report::SkipReason;
 use crate::seal::KeyProblem;
 
 /// The stored notes could not be opened, read or changed. Unless a variant states otherwise, nothing has changed.
@@ -87,6 +88,22 @@ pub enum NotesError {
         path: PathBuf,
         /// The reason.
         what: &'static str,
+    },
+    /// A document cannot be put ([`Transaction::put`](super::Transaction::put)).
+    #[error("`{}` cannot be put into the index: {reason}", path.display())]
+    Document {
+        /// The path that stands for its id ([`document_path`](super::document_path)).
+        path: PathBuf,
+        /// The reason, with the limit.
+        reason: SkipReason,
+    },
+    /// A transaction has too much for its memory. It is as before.
+    #[error("the transaction would have {bytes} bytes, more than {max}: commit it, and begin another one")]
+    TransactionFull {
+        /// Its bytes with the change that was refused.
+        bytes: u64,
+        /// The limit ([`TRANSACTION_BYTES_MAX`](super::TRANSACTION_BYTES_MAX)).
+        max: u64,
     },
     /// An [`Embedder`](super::Embedder) failed or returned vectors of another number or length.
     #[error("the embedder failed: {0}")]

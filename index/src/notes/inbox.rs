@@ -80,16 +80,21 @@ pub(super) fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-/// Leaves a request for the writer. Its paths are absolute. Returns the request's file.
-pub(super) fn put(folder: &Folder, request: &Request) -> Result<PathBuf, NotesError> {
+/// Leaves a request for the writer, behind those that wait. Its paths are absolute. Returns the request's file.
+pub(super) fn put(folder: &Folder, request: &Request, now: SystemTime) -> Result<PathBuf, NotesError> {
     static N_LEFT: AtomicU64 = AtomicU64::new(0);
     let inbox = path(folder);
     files::create_folder(&inbox)?;
-    if names(&inbox, REQUEST)?.len() >= REQUESTS_MAX {
+    let waiting = names(&inbox, REQUEST)?;
+    if waiting.len() >= REQUESTS_MAX {
         return Err(NotesError::InboxFull { path: inbox, max: REQUESTS_MAX });
     }
     // Ordered by time; two processes differ in their ids, and a clock may stand still.
-    let (time, n_left) = (since_1970(SystemTime::now()).max(0), N_LEFT.fetch_add(1, Ordering::Relaxed));
+    let n_left = N_LEFT.fetch_add(1, Ordering::Relaxed);
+    let time = since_1970(now).max(0);
+    // A clock that went back would order a request before those that wait.
+    let newest = waiting.iter().filter_map(|name| name.get(..20)?.parse::<i64>().ok()).max();
+    let time = newest.map_or(time, |newest| time.max(newest.saturating_add(1)));
     let path = inbox.join(format!("{time:020}-{}-{n_left:08}.{REQUEST}", std::process::id()));
     files::replace(&folder.seal, &path, &request.encode(), true).map_err(io_error("write", &path))?;
     Ok(path)
@@ -168,7 +173,11 @@ mod tests {
         let folder = Folder::new(temporary.path().to_owned(), Some(&[7; 32]));
         assert_eq!(read(&folder).unwrap(), []);
         let requests = [Request::Add(vec!["/a".into()]), Request::Forget(vec!["/b".into(), "/c".into()])];
-        requests.iter().for_each(|request| drop(put(&folder, request).unwrap()));
+        // The clock goes back in between.
+        let (now, day) = (SystemTime::now(), std::time::Duration::from_secs(86_400));
+        for (request, now) in requests.iter().zip([now, now - day]) {
+            put(&folder, request, now).unwrap();
+        }
         std::fs::write(path(&folder).join("9.request"), b"x").unwrap();
         let found: Vec<_> = read(&folder).unwrap().into_iter().map(|(_, request)| request).collect();
         assert_eq!(found, [Some(requests[0].clone()), Some(requests[1].clone()), None]);

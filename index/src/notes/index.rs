@@ -98,7 +98,8 @@ impl NotesIndex {
         self.state().snapshot.counts().0
     }
 
-    /// All passages of a file, or of the files in a folder, in the order of the index.
+    /// All passages of a file, or of the files in a folder, or of a document without a file ([`document_path`](super::document_path)), in the
+    /// order of the index.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -112,12 +113,14 @@ impl NotesIndex {
         Ok(passages?.into_iter().filter(|passage| passage.path.starts_with(&path)).collect())
     }
 
-    /// The files with passages, by path, after the last commit of any process. Reads the list of files anew: about 160 bytes per file.
+    /// The files and the documents without files that have passages, by path, after the last commit of any process. Reads their list anew:
+    /// about 160 bytes per file.
     ///
     /// # Errors
     /// The index cannot be read.
     pub fn files(&self) -> Result<Vec<NoteFile>, NotesError> {
-        let catalogue = read_catalogue(&self.shared.folder)?;
+        let catalogue = self.catalogue()?;
+        let documents = catalogue.documents.as_files().collect::<Vec<_>>();
         let with_passages = catalogue.entries.into_iter().filter(|(_, entry)| entry.n_passages > 0);
         let files = with_passages.map(|(path, entry)| NoteFile {
             path,
@@ -125,7 +128,8 @@ impl NotesIndex {
             modified: entry.stamp.modified.div_euclid(1_000_000_000),
             n_passages: entry.n_passages as usize,
         });
-        Ok(files.collect())
+        // Their paths are behind those of files.
+        Ok(files.chain(documents).collect())
     }
 
     /// The files and folders that updates read.
@@ -201,7 +205,7 @@ impl NotesIndex {
     pub fn names_of_all<P: AsRef<Path>>(&self, named: &[P]) -> Result<Vec<PathBuf>, NotesError> {
         let named: Vec<PathBuf> =
             named.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
-        let (sources, catalogue) = (self.sources()?, read_catalogue(&self.shared.folder)?);
+        let (sources, catalogue) = (self.sources()?, self.catalogue()?);
         let limits = Limits {
             file_bytes_max: sources.settings.file_bytes_max,
             n_entries_max: NotesOptions::default().n_entries_max,
@@ -266,7 +270,7 @@ impl NotesIndex {
         let folder = &self.shared.folder;
         let state = self.state();
         let (n_passages, n_unpurged) = state.snapshot.counts();
-        let catalogue = read_catalogue(folder)?;
+        let catalogue = self.catalogue()?;
         let sources = self.sources()?;
         let derived = derived::list(folder)?;
         let identities =
@@ -275,6 +279,7 @@ impl NotesIndex {
             n_forgotten: sources.n_forgotten(),
             roots: sources.roots.into_iter().collect(),
             n_files: catalogue.entries.len(),
+            n_documents: catalogue.documents.len(),
             n_passages,
             by_kind: state.snapshot.kinds()?,
             n_unpurged,
@@ -301,6 +306,19 @@ impl NotesIndex {
             Err(error) if error.is_damage() => Ok(Sources::default()),
             known => Ok(known?.unwrap_or_default()),
         }
+    }
+
+    /// The list of files and documents after the last commit of any process.
+    pub(super) fn catalogue(&self) -> Result<Catalogue, NotesError> {
+        let folder = self.folder();
+        retry(folder, || {
+            let store =
+                Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_path_buf() })?;
+            match store.catalogue_number()? {
+                0 => Ok(Catalogue::default()),
+                number => Catalogue::read(folder, number),
+            }
+        })
     }
 
     pub(super) fn state(&self) -> Arc<State> {
@@ -330,16 +348,6 @@ fn load(folder: &Folder, verified: &mut HashSet<PathBuf>) -> Result<State, Notes
         })
     };
     retry(folder, || load_once(verified))
-}
-
-fn read_catalogue(folder: &Folder) -> Result<Catalogue, NotesError> {
-    retry(folder, || {
-        let store = Store::open(folder)?.ok_or_else(|| NotesError::NoIndex { path: folder.to_path_buf() })?;
-        match store.catalogue_number()? {
-            0 => Ok(Catalogue::default()),
-            number => Catalogue::read(folder, number),
-        }
-    })
 }
 
 /// Repeats an attempt that met damage, if a writer has committed meanwhile.

@@ -8,8 +8,9 @@ use refrain_files::catch_quietly;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use super::catalogue::Entry;
+use super::documents::Metadata;
 use super::formats::{self, Body, Contents, Unit};
-use super::kind::Format;
+use super::kind::{Format, SourceKind};
 use super::language::Languages;
 use super::passage::{Locator, NotePassage, chunks};
 use super::report::SkipReason;
@@ -118,26 +119,70 @@ pub(super) fn contents(
     languages: &Languages,
 ) -> Result<FileContents, SkipReason> {
     let name = found.path.file_stem().unwrap_or_default().to_string_lossy();
-    let Contents { units, text, lost } = formats::read(found.format, &name, bytes)?;
-    let lines = found.format.has_lines().then(|| LineStarts::of(&text.bytes));
+    let read = formats::read(found.format, &name, bytes)?;
+    let about = About {
+        path: &found.path,
+        kind: found.format.kind(),
+        has_lines: found.format.has_lines(),
+        date: modified,
+    };
+    Ok(divided(&about, read, n_overlap, languages))
+}
+
+/// The passages and names of a document without a file: Markdown. `tags` are those of the metadata in their stored form, `now` is the date
+/// of a document without one.
+#[expect(clippy::too_many_arguments, reason = "what is known of a document, and how it is read")]
+pub(super) fn document_contents(
+    path: &Path,
+    id: &[u8],
+    text: &str,
+    metadata: &Metadata,
+    tags: &[String],
+    now: i64,
+    n_overlap: usize,
+    languages: &Languages,
+) -> Result<FileContents, SkipReason> {
+    let mut read = formats::read(Format::Text, &String::from_utf8_lossy(id), text.as_bytes())?;
+    for unit in &mut read.units {
+        unit.title = metadata.title.clone().unwrap_or_else(|| std::mem::take(&mut unit.title));
+        unit.date = metadata.date.or(unit.date);
+        unit.tags = formats::tags_of(unit.tags.iter().chain(tags));
+    }
+    let about = About { path, kind: metadata.kind, has_lines: true, date: now };
+    Ok(divided(&about, read, n_overlap, languages))
+}
+
+/// What passages have from their source.
+struct About<'a> {
+    path: &'a Path,
+    kind: SourceKind,
+    has_lines: bool,
+    /// The date of a unit without one.
+    date: i64,
+}
+
+/// The passages and names of what was read.
+fn divided(about: &About<'_>, read: Contents<'_>, n_overlap: usize, languages: &Languages) -> FileContents {
+    let Contents { units, text, lost } = read;
+    let lines = about.has_lines.then(|| LineStarts::of(&text.bytes));
     let passages = units.iter().flat_map(|unit| {
         let language = languages.detect(sample(unit, &text.bytes));
         let chunks = chunks(unit, &text.bytes, n_overlap).into_iter();
-        let (found, text, lines) = (&found, &text, &lines);
+        let (text, lines) = (&text, &lines);
         chunks.map(move |chunk| {
             let line = || Some(Locator::Line(lines.as_ref()?.line(chunk.place.start)));
             let locator = unit.page.map(Locator::Page).or_else(line);
             let place = text.place(chunk.place);
             NotePassage {
-                path: found.path.clone(),
-                kind: found.format.kind(),
+                path: about.path.to_owned(),
+                kind: about.kind,
                 key: xxh3_64(chunk.text.as_bytes()),
                 title: chunk.title,
                 text: chunk.text,
                 place: place.start as u64..place.end as u64,
                 is_verbatim: chunk.is_verbatim && text.is_verbatim(),
                 locator,
-                date: chunk.date.or(unit.date).unwrap_or(modified),
+                date: chunk.date.or(unit.date).unwrap_or(about.date),
                 tags: unit.tags.clone(),
                 language,
             }
@@ -148,7 +193,7 @@ pub(super) fn contents(
         Body::Verbatim(text) => text.names,
         Body::Decoded(_) => Vec::new(),
     });
-    Ok(FileContents { passages, names: names.collect(), lost })
+    FileContents { passages, names: names.collect(), lost }
 }
 
 /// The offsets at which the lines of a text begin. (A file has at most 1 GiB.)

@@ -28,6 +28,9 @@
 //! events, elements of a screen. A passage repeats some words of the one before it
 //! ([`NotesOptions::n_overlap_words`]), and has its bytes in the file ([`NotePassage::place`]).
 //!
+//! Texts without files, such as the rows of a database, are put under ids in [`Transaction`]s. They are searched, cited and
+//! forgotten by paths that stand for the ids ([`document_path`]).
+//!
 //! # In the folder
 //!
 //! ```text
@@ -36,14 +39,15 @@
 //!   .key                  of an encrypted index: tells a wrong key
 //!   .inbox/               requests of other processes, a file each
 //!   sources, sources-copy the folders to be read, hashes of forgotten paths, settings
-//!   catalogue-N           files with lengths, times and hashes; the last commit names N
+//!   catalogue-N           files with lengths, times and hashes, documents without files; the last commit names N
 //!   words/                the inverted index with the texts (tantivy)
 //!   tokens-TOKENIZER      token ids of texts
 //!   vectors-EMBEDDER      vectors of texts
 //! ```
 //!
 //! Only `sources` cannot be built again from the notes, so it is there twice. Every file has checksums. A damaged index is
-//! set aside ([`Notice::Rebuilt`]), and the next [`NotesWriter::update`] reads the notes again.
+//! set aside ([`Notice::Rebuilt`]), and the next [`NotesWriter::update`] reads the notes again. Documents without files are gone then: their
+//! app finds no [`NotesWriter::cursor`], and puts them again.
 //!
 //! # Processes
 //!
@@ -57,13 +61,14 @@
 //! When [`NotesWriter::forget`], [`NotesWriter::update`] or [`NotesWriter::purge`] has returned, no file of the folder has
 //! a byte of text that is in no passage any more: segments of the inverted index with removed passages are written again
 //! without them, and so are stored token ids and vectors. A crash in between is finished by the next writer when it
-//! opens the folder. [`NotesWriter::update_paths`] alone leaves replaced text on the disk until one of these calls.
+//! opens the folder. [`NotesWriter::update_paths`] and [`Transaction::commit`] alone leave replaced text on the disk until one of these calls.
 
 mod catalogue;
 mod codec;
 mod derive;
 mod derived;
 mod directory;
+mod documents;
 mod error;
 mod files;
 mod formats;
@@ -98,6 +103,10 @@ pub(crate) mod words;
 mod writer;
 
 pub use derive::{DIMENSIONS_MAX, Embedder};
+pub use documents::{
+    CURSOR_BYTES_MAX, DocumentChanges, ID_BYTES_MAX, Metadata, NoteDocument, TRANSACTION_BYTES_MAX,
+    Transaction,
+};
 pub use error::NotesError;
 pub(crate) use formats::Decoded;
 pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
@@ -109,8 +118,8 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
-pub use paths::{absolute, without_links};
+pub use paths::{absolute, document_id, document_path, without_links};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
-pub use search::{NoteHit, Search};
+pub use search::{NoteFilter, NoteHit, Search};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::Catalogue;
-use super::paths::without_links;
+use super::paths::{is_document, without_links};
 use super::report::SkipReason;
 use super::sources::Sources;
 #[cfg(unix)]
@@ -36,9 +36,13 @@ pub(super) fn names(
 ) -> Vec<Names> {
     let own = |path: &PathBuf| Names { now: [path.clone()].into(), ..Names::default() };
     let mut names: Vec<Names> = named.iter().map(own).collect();
-    let files: Vec<HashSet<Identity>> =
-        named.iter().map(|path| identities(path, limits.n_entries_max)).collect();
-    for (path, Names { now: names, .. }) in named.iter().zip(&mut names) {
+    let files: Vec<HashSet<Identity>> = named
+        .iter()
+        .map(|path| if is_document(path) { HashSet::new() } else { identities(path, limits.n_entries_max) })
+        .collect();
+    for (path, Names { now: names, .. }) in
+        named.iter().zip(&mut names).filter(|(path, _)| !is_document(path))
+    {
         // Also of a file that is gone, because its text is still in the index.
         let place = without_links(path);
         names.extend(sources.roots.iter().filter_map(|root| {

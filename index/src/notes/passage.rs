@@ -12,7 +12,8 @@ use crate::passage::{PASSAGE_WORDS_MAX, count_words, short_title, slices, title_
 /// A passage as the index stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotePassage {
-    /// The file, as an absolute path.
+    /// The file, as an absolute path; of a document without a file, the path that stands for its id
+    /// ([`document_path`](super::document_path)).
     pub path: PathBuf,
     /// The kind of its source.
     pub kind: SourceKind,

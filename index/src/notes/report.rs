@@ -202,15 +202,16 @@ pub enum Notice {
     },
 }
 
-/// A file of the index.
+/// A file of the index, or a document without a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoteFile {
-    /// The file, as an absolute path.
+    /// The file, as an absolute path; of a document without a file, the path that stands for its id
+    /// ([`document_path`](super::document_path)).
     pub path: PathBuf,
     /// Its length when it was read, in bytes.
     pub bytes: u64,
-    /// Its last change before it was read, in seconds since 1970, UTC.
+    /// Its last change before it was read, in seconds since 1970, UTC; of a document without a file, the time at which it was put.
     pub modified: i64,
     /// Number of its passages, at least 1.
     pub n_passages: usize,
@@ -225,6 +226,8 @@ pub struct NotesStatus {
     pub n_forgotten: usize,
     /// Number of files with passages.
     pub n_files: usize,
+    /// Number of documents without files.
+    pub n_documents: usize,
     /// Number of passages.
     pub n_passages: usize,
     /// Number of passages by kind of source.

@@ -58,9 +58,19 @@ pub struct Search<'a> {
     pub text: &'a str,
     /// Maximum number of hits.
     pub limit: usize,
+    /// Conditions on passages.
+    pub filter: NoteFilter,
+    /// Ranks by the vectors of this embedder too. Passages without stored vectors are ranked by words alone.
+    pub embedder: Option<&'a dyn Embedder>,
+}
+
+/// Conditions on passages. A passage must meet all of them; the default is met by every passage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NoteFilter {
     /// The kinds of sources; empty: all.
     pub kinds: Vec<SourceKind>,
-    /// Files, or folders with everything below them; empty: all.
+    /// Files, or folders with everything below them; empty: all. Documents without files have paths too
+    /// ([`document_path`](super::document_path)).
     pub folders: Vec<PathBuf>,
     /// The earliest date, in seconds since 1970.
     pub from: Option<i64>,
@@ -68,8 +78,13 @@ pub struct Search<'a> {
     pub until: Option<i64>,
     /// A passage must have at least one of these tags; empty: all passages.
     pub tags: Vec<String>,
-    /// Ranks by the vectors of this embedder too. Passages without stored vectors are ranked by words alone.
-    pub embedder: Option<&'a dyn Embedder>,
+}
+
+impl NoteFilter {
+    /// Files, or folders with everything below them.
+    pub fn within<P: Into<PathBuf>>(folders: impl IntoIterator<Item = P>) -> Self {
+        Self { folders: folders.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
 }
 
 impl<'a> Search<'a> {
@@ -106,7 +121,7 @@ impl NotesIndex {
             let mut functional = state.functional.lock().unwrap_or_else(PoisonError::into_inner);
             Wanted::new(search.text, &state.languages, &mut functional)
         };
-        let filter = filter(search, snapshot)?;
+        let filter = filter(&search.filter, snapshot)?;
         let n_ranked = if search.embedder.is_some() { limit.max(FUSED) } else { limit };
         let by_words = by_words(snapshot, &wanted, filter.as_deref(), n_ranked)?;
         let ranked = match search.embedder {
@@ -364,26 +379,26 @@ fn add_scores(
     Ok(())
 }
 
-/// The query that all conditions of a search form; `None` if there are none.
-fn filter(search: &Search<'_>, snapshot: &Snapshot) -> Result<Option<Box<dyn Query>>, NotesError> {
+/// The query that all conditions form; `None` if there are none.
+fn filter(given: &NoteFilter, snapshot: &Snapshot) -> Result<Option<Box<dyn Query>>, NotesError> {
     let fields = &snapshot.fields;
-    let folders: Vec<Term> = search
+    let folders: Vec<Term> = given
         .folders
         .iter()
         .map(|folder| paths::absolute(folder).map(|folder| fields.of_path(&folder)))
         .collect::<Result<_, _>>()?;
-    let kinds = search.kinds.iter().map(|&kind| fields.of_kind(kind)).collect();
-    let tags = search.tags.iter().map(|tag| fields.of_tag(tag.trim_start_matches('#'))).collect();
+    let kinds = given.kinds.iter().map(|&kind| fields.of_kind(kind)).collect();
+    let tags = given.tags.iter().map(|tag| fields.of_tag(tag.trim_start_matches('#'))).collect();
     let sets: [Vec<Term>; 3] = [kinds, folders, tags];
     let mut conditions: Vec<(Occur, Box<dyn Query>)> = sets
         .into_iter()
         .filter(|terms| !terms.is_empty())
         .map(|terms| (Occur::Must, Box::new(TermSetQuery::new(terms)) as Box<dyn Query>))
         .collect();
-    if search.from.is_some() || search.until.is_some() {
+    if given.from.is_some() || given.until.is_some() {
         let bound =
             |date: Option<i64>| date.map_or(Bound::Unbounded, |date| Bound::Included(fields.at(date)));
-        conditions.push((Occur::Must, Box::new(RangeQuery::new(bound(search.from), bound(search.until)))));
+        conditions.push((Occur::Must, Box::new(RangeQuery::new(bound(given.from), bound(given.until)))));
     }
     Ok((!conditions.is_empty()).then(|| Box::new(BooleanQuery::new(conditions)) as Box<dyn Query>))
 }

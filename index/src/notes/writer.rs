@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use refrain::internals::kernels::has_room;
 use tantivy::IndexWriter;
@@ -99,12 +99,13 @@ impl NotesWriter {
             Err(error) if error.is_damage() => {
                 let aside = Store::set_aside(&folder)?;
                 notices.push(Notice::Rebuilt { reason: error.to_string(), aside });
-                (Store::create(&folder)?, Catalogue::default(), 0)
+                (Store::create(&folder)?, Catalogue::new(), 0)
             }
             opened => opened?,
         };
         if catalogue.languages != sources.settings.languages {
             catalogue.entries.values_mut().for_each(Entry::outdate);
+            catalogue.documents.outdate();
         }
         if !has_room(WRITER_BYTES) {
             return Err(io_error("index", &folder)(std::io::ErrorKind::OutOfMemory.into()));
@@ -248,7 +249,8 @@ impl NotesWriter {
     /// file in the folder has a byte of the forgotten text. The notes themselves are not changed. (The disk may hold
     /// freed blocks, and a reader that is open keeps the state that it has read.)
     ///
-    /// If the index has nothing of a path, the path is in [`UpdateReport::unknown`]; later updates do not read it either.
+    /// If the index has nothing of a path, the path is in [`UpdateReport::unknown`]; later updates do not read it either. Of documents without
+    /// files ([`document_path`](super::document_path)), not even the ids remain.
     ///
     /// # Errors
     /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal when it
@@ -256,10 +258,12 @@ impl NotesWriter {
     pub fn forget<P: AsRef<Path>>(&mut self, forgotten: &[P]) -> Result<UpdateReport, NotesError> {
         self.check_running()?;
         let forgotten = absolute(forgotten)?;
+        let (documents, files): (Vec<PathBuf>, Vec<PathBuf>) =
+            forgotten.iter().cloned().partition(|path| paths::is_document(path));
         let mut sources = self.sources.clone();
         let mut unknown = Vec::new();
         let mut earlier = BTreeSet::new();
-        for (path, names) in forgotten.iter().zip(self.names(&forgotten)) {
+        for (path, names) in files.iter().zip(self.names(&files)) {
             if !names.now.iter().chain(&names.earlier).any(|name| self.is_known(name)) {
                 unknown.push(path.clone());
             }
@@ -268,7 +272,19 @@ impl NotesWriter {
         }
         // First, so that no update reads the notes again if a crash follows.
         self.set_sources(sources)?;
-        let n_removed = self.remove_unread_and(&earlier)?;
+        let mut n_removed = self.remove_unread_and(&earlier)?;
+        let mut has_forgotten = false;
+        for path in documents {
+            match self.forget_documents(&path) {
+                Some(n) => (n_removed, has_forgotten) = (n_removed + n, true),
+                // All documents, and there are none.
+                None if paths::document_id(&path).is_none() => {}
+                None => unknown.push(path),
+            }
+        }
+        if has_forgotten {
+            self.commit()?;
+        }
         self.purge()?;
         inbox::remove_failed(&self.folder, &forgotten)?;
         Ok(UpdateReport { n_removed, unknown, ..UpdateReport::default() })
@@ -444,6 +460,11 @@ impl NotesWriter {
         committed.inspect_err(|_| self.has_stopped = true)
     }
 
+    /// No change is possible any more.
+    pub(super) fn stop(&mut self) {
+        self.has_stopped = true;
+    }
+
     pub(super) fn check_running(&self) -> Result<(), NotesError> {
         match self.has_stopped {
             true => Err(NotesError::Stopped { path: self.folder.to_path_buf() }),
@@ -525,7 +546,7 @@ fn leave(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<Pat
         Request::Update => Request::Update,
         Request::Forget(paths) => Request::Forget(absolute(paths)?),
     };
-    inbox::put(&folder, &request)
+    inbox::put(&folder, &request, SystemTime::now())
 }
 
 fn absolute<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, NotesError> {
@@ -548,13 +569,13 @@ pub type OnProgress<'a> = dyn FnMut(u64, u64) -> ControlFlow<()> + 'a;
 /// Opens inverted index and catalogue, and verifies both.
 fn open_index(folder: &Folder) -> Result<(Store, Catalogue, u64), NotesError> {
     let Some(store) = Store::open(folder)? else {
-        return Ok((Store::create(folder)?, Catalogue::default(), 0));
+        return Ok((Store::create(folder)?, Catalogue::new(), 0));
     };
     store.verify(&mut HashSet::new())?;
     // Opens every segment, so that a missing file is noticed here.
     store.snapshot()?;
     let number = store.catalogue_number()?;
-    let catalogue = if number == 0 { Catalogue::default() } else { Catalogue::read(folder, number)? };
+    let catalogue = if number == 0 { Catalogue::new() } else { Catalogue::read(folder, number)? };
     Ok((store, catalogue, number))
 }
 

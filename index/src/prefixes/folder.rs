@@ -88,6 +88,9 @@ pub(super) fn label_name(block: Id, label: Id) -> String {
     format!("{block}.{label}")
 }
 
+/// The name of the list of blocks that were seen and are not stored.
+pub(super) const SEEN: &str = "seen";
+
 /// The name of a file that is being written by a store.
 pub(super) fn partial_name(store: Id, number: u64) -> String {
     format!("{store}-{number}{PARTIAL}")
@@ -116,6 +119,8 @@ pub(super) struct Tree {
     /// Names of files that are being written, with their stores.
     pub(super) partials: Vec<(String, Id)>,
     pub(super) intents: Vec<Intent>,
+    /// Whether there is a list of blocks that were seen.
+    pub(super) has_seen: bool,
     /// Second names of a block: copies that the store has not made. They are forgotten with any other.
     pub(super) copies: Vec<String>,
     pub(super) foreign: Vec<String>,
@@ -142,6 +147,8 @@ impl Tree {
                 tree.labels.entry(block).or_default().insert(label);
             } else if let Some(store) = parse_partial(&name) {
                 tree.partials.push((name, store));
+            } else if name == SEEN {
+                tree.has_seen = true;
             } else if let Some(intent) = Intent::parse(&name) {
                 tree.intents.push(intent);
             } else {

@@ -36,6 +36,7 @@
 //!       ID.LABEL                    empty: the block contains tokens with this label
 //!       STORE-N.partial             a block that is being written
 //!       forget-…                    empty: what is being forgotten
+//!       seen                        ids of blocks that one prompt had, and that are not stored
 //! ```
 //!
 //! A block's id is a hash of its parent's id and its tokens, and the first parent is a hash of namespace and
@@ -76,6 +77,7 @@ mod options;
 mod recurrent;
 mod report;
 mod seal;
+mod seen;
 mod store;
 mod upkeep;
 

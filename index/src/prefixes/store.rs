@@ -452,7 +452,7 @@ impl PrefixStore {
                     session.state().write_keys_values(range, out)
                 }?)
             })?;
-        let number = self.n_written.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number();
         let (path, partial) = (tree.path(&planned.entry), tree.folder.join(partial_name(self.id, number)));
         // Recurrent layers have another state at the end of a shorter one.
         let shorter = match session.state().ends() {
@@ -488,9 +488,14 @@ impl PrefixStore {
         Ok(true)
     }
 
+    /// A number for the name of an unfinished file.
+    pub(super) fn next_number(&self) -> u64 {
+        self.n_written.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Writes `partial`, and renames it to `path` if `before_rename` gives a value. `None` if it gives none, or if
     /// `partial` was removed meanwhile.
-    fn put<T>(
+    pub(super) fn put<T>(
         &self,
         partial: &Path,
         path: &Path,

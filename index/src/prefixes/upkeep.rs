@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::PrefixError;
 use super::error::io_error;
-use super::folder::{Entry, Intent, LABEL_BYTES, Tree, list, nanos, remove};
+use super::folder::{Entry, Intent, LABEL_BYTES, SEEN, Tree, list, nanos, remove};
 use super::seal::Id;
 use super::store::{PrefixStore, lock_name, unless_gone};
 use crate::disk_file::if_there;
@@ -93,7 +93,8 @@ impl PrefixStore {
     fn forget_in(&self, folder: &Path, intents: &[Intent]) -> Result<usize, PrefixError> {
         let Some(_changing) = unless_gone(self.lock_changes().map(Some))? else { return Ok(0) };
         let tree = Tree::list(&*self.disk, folder)?;
-        let is_empty = tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty();
+        let is_empty =
+            tree.blocks.is_empty() && tree.partials.is_empty() && tree.labels.is_empty() && !tree.has_seen;
         if is_empty && tree.intents.is_empty() {
             return Ok(0);
         }
@@ -129,6 +130,8 @@ impl PrefixStore {
             .map(|name| remove(disk, &folder.join(name)))
             .collect();
         let removed = tree.remove(disk, &victims);
+        // A hash of what is forgotten may be among the others.
+        remove(disk, &folder.join(SEEN))?;
         partials.into_iter().collect::<Result<(), PrefixError>>()?;
         let n_removed = removed?;
         tree.remove_stale_labels(disk)?;
@@ -208,6 +211,9 @@ impl PrefixStore {
                 total += bytes;
                 let bytes = bytes + tree.labels_of(entry.id).count() as u64 * LABEL_BYTES;
                 blocks.push((own, Reverse(entry.index), bytes, tree_idx, entry.id));
+            }
+            if tree.has_seen {
+                total += self.disk.stat(&tree.folder.join(SEEN)).map_or(0, |(bytes, _)| bytes);
             }
             for (partial, _) in &tree.partials {
                 total += self.disk.stat(&tree.folder.join(partial)).map_or(0, |(bytes, _)| bytes);

@@ -34,6 +34,27 @@ fn a_folder_is_read_in_the_order_of_its_paths() {
 }
 
 #[test]
+fn files_of_all_formats_are_read() {
+    let folder = folder(&[
+        ("a.html", b"<h1>Roof</h1><p>The roof leaks.</p>"),
+        ("b.eml", b"Subject: Gate\r\n\r\nThe gate is =E2=82=AC 5.\r\n"),
+        ("c.py", b"# The pump runs.\nx = 1\n"),
+        ("d.csv", b"room,state\nattic,dry\n"),
+        ("e.docx", b"no archive"),
+        ("f.pdf", b"%PDF-1.4"),
+    ]);
+    let found = read(folder.path());
+    let texts: Vec<_> = found.documents.iter().map(|document| document.text.as_str()).collect();
+    let words = ["The roof leaks.", "Gate", "# The pump runs.\nx = 1", "attic"];
+    assert!(texts.len() == 4 && texts.iter().zip(words).all(|(text, word)| text.contains(word)), "{texts:?}");
+    assert!(found.documents.iter().all(|document| !document.is_markdown));
+    let reasons: Vec<_> = found.skipped.iter().map(|skipped| &skipped.reason).collect();
+    assert!(matches!(reasons[..], [SkipReason::Format(_), SkipReason::Format(_)]), "{reasons:?}");
+    let broken = read_documents(&[folder.path().join("e.docx")], &ReadLimits::default()).unwrap_err();
+    assert!(matches!(broken, ReadError::Format { .. }) && broken.to_string().contains("e.docx"), "{broken}");
+}
+
+#[test]
 fn what_is_not_a_note_is_skipped_and_reported() {
     let folder = folder(&[
         (".git/HEAD.txt", b"ref"),
@@ -56,7 +77,7 @@ fn what_is_not_a_note_is_skipped_and_reported() {
         ("binary.txt", SkipReason::NotText),
         ("latin1.md", SkipReason::NotText),
         ("long.md", SkipReason::TooLong { limit: 10 }),
-        ("photo.jpg", SkipReason::NotANote),
+        ("photo.jpg", SkipReason::NotASource),
     ];
     assert_eq!(skipped, expected.map(|(name, reason)| (name.to_owned(), reason)));
 }

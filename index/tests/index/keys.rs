@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
 use refrain_index::history::{Access, HistoryKey, HistoryLog, HistoryOptions, LeftOutReason, SyncPolicy};
-use refrain_index::notes::{NotesIndex, NotesOptions, NotesWriter, Request, Search, hand_in_with_key};
+use refrain_index::notes::{
+    Metadata, NotesIndex, NotesOptions, NotesWriter, Request, Search, hand_in_with_key,
+};
 use refrain_index::{HistoryError, KeyProblem, NotesError};
 
 const KEY: [u8; 32] = [3; 32];
@@ -61,6 +63,7 @@ impl Notes {
         let mut writer = notes.writer(key).unwrap();
         writer.add(&[notes.path("notes")]).unwrap();
         writer.update(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+        writer.put(b"ferryman", "The ferryman is Zanetti.", &Metadata::default()).unwrap();
         drop(writer);
         hand_in_with_key(&notes.index(), key.as_ref(), &Request::Add(vec![notes.path("notes/tap.md")]))
             .unwrap();
@@ -89,19 +92,21 @@ impl Notes {
 #[test]
 fn an_encrypted_index_finds_the_same_and_has_no_word() {
     let (plain, sealed) = (Notes::new(None), Notes::new(Some(KEY)));
-    for request in ["Who repairs the tap?", "ferry 7", "pier"] {
+    for request in ["Who repairs the tap?", "ferry 7", "pier", "Zanetti"] {
         assert_eq!(plain.found(None, request).unwrap(), sealed.found(Some(KEY), request).unwrap());
     }
     let mut seen = 0;
     for (path, bytes) in files(&plain.index()).into_iter().chain(files(&sealed.index())) {
         let is_sealed = path.starts_with(sealed.index());
-        for word in ["Qulittus", "qulittus", "ferry", "ferri", "tap.md", "schema", "segments"] {
+        for word in
+            ["Qulittus", "qulittus", "ferry", "ferri", "tap.md", "schema", "segments", "Zanetti", "document:"]
+        {
             let has = has(&bytes, word.as_bytes());
             assert!(!(has && is_sealed), "{path:?}: {word}");
             seen += usize::from(has);
         }
     }
-    assert!(seen >= 5, "the search finds what is there");
+    assert!(seen >= 7, "the search finds what is there");
     for options in [
         format!("{:?}", NotesOptions { key: Some(KEY), ..NotesOptions::default() }),
         format!("{:?}", HistoryOptions { key: Some(KEY), ..HistoryOptions::default() }),

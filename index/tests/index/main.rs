@@ -4,6 +4,7 @@ mod history;
 mod history_lossless;
 mod keys;
 mod notes;
+mod notes_documents;
 mod notes_embedder;
 mod notes_encodings;
 mod notes_formats;

@@ -86,14 +86,19 @@ fn every_format_is_found_and_filtered() {
         names
     };
     assert_eq!(
-        filtered(&|search| search.kinds = vec![SourceKind::Chat, SourceKind::Event]),
+        filtered(&|search| search.filter.kinds = vec![SourceKind::Chat, SourceKind::Event]),
         ["c.ics", "chat.jsonl"]
     );
-    assert_eq!(filtered(&|search| search.folders = vec![place.notes().join("mail")]), ["a.eml", "b.mbox"]);
-    assert_eq!(filtered(&|search| search.folders = vec![place.notes().join("mail/a.eml")]), ["a.eml"]);
-    assert_eq!(filtered(&|search| search.tags = vec!["#Health".to_owned()]), ["c.ics"]);
     assert_eq!(
-        filtered(&|search| (search.from, search.until) = (Some(1_714_564_000), Some(1_714_567_000))),
+        filtered(&|search| search.filter.folders = vec![place.notes().join("mail")]),
+        ["a.eml", "b.mbox"]
+    );
+    assert_eq!(filtered(&|search| search.filter.folders = vec![place.notes().join("mail/a.eml")]), ["a.eml"]);
+    assert_eq!(filtered(&|search| search.filter.tags = vec!["#Health".to_owned()]), ["c.ics"]);
+    assert_eq!(
+        filtered(
+            &|search| (search.filter.from, search.filter.until) = (Some(1_714_564_000), Some(1_714_567_000))
+        ),
         ["a.eml", "c.ics"]
     );
     let paint = &search(&index, "blue paint")[0];
@@ -180,7 +185,7 @@ fn messages_have_their_own_dates() {
     place.write("a.jsonl", [message(1, "tap"), message(9, "roof")].concat());
     let index = place.indexed();
     let mut request = Search::new("tap roof", 9);
-    request.from = parse_date("2024-05-05");
+    request.filter.from = parse_date("2024-05-05");
     let hits = index.search(&request).unwrap();
     assert_eq!(hits.len(), 1);
     assert!(hits[0].passage.text.contains("roof"));
@@ -841,7 +846,7 @@ fn hybrid_searches_find_what_words_do_not() {
     request.embedder = Some(&Letters);
     let hybrid = names(&index.search(&request).unwrap());
     assert_eq!(hybrid.iter().collect::<BTreeSet<_>>().len(), 2);
-    request.folders = vec![place.notes().join("b.md")];
+    request.filter.folders = vec![place.notes().join("b.md")];
     assert_eq!(names(&index.search(&request).unwrap()), ["b.md"]);
     request.embedder = Some(&Failing);
     assert!(matches!(index.search(&request), Err(NotesError::Embedder(_))));

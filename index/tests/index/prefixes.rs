@@ -340,3 +340,48 @@ fn a_store_is_shared_by_threads() {
     });
     assert!(store.verify().expect("reads").left_aside.is_empty());
 }
+
+/// Of a prompt that comes once, nothing but hashes is written; what two prompts begin with is stored, and what comes again whole.
+#[test]
+fn what_comes_twice_is_kept() {
+    for key in [None, Some([7; 32])] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (engine, store) = (engine(1), open(folder.path(), key));
+        let tokens =
+            |from: u32| (0..200).map(|i| TokenId(if i < 100 { 5 + i } else { from + i })).collect::<Vec<_>>();
+        let sessions = [10, 400].map(|from| computed(&engine, &tokens(from)));
+        let label = |name: &str| [Label { tokens: 130..200, name: name.to_owned() }];
+        let keep = |session: &Session, name: &str| {
+            store.keep_repeated(session, "a", &label(name), 199).expect("kept")
+        };
+        assert_eq!(keep(&sessions[0], "one"), 0);
+        assert!(!holds(folder.path(), &token_bytes(&tokens(10)[..8])));
+        assert_eq!(store.status().expect("lists").bytes, 0);
+        // The whole blocks of the common beginning.
+        assert_eq!(keep(&sessions[1], "two"), 64);
+        assert_eq!(keep(&sessions[1], "two"), 199);
+        let restored = |from: u32| {
+            let mut session = engine.session(plain()).expect("a session");
+            session.append_tokens(&tokens(from)).expect("fits");
+            let n = store.restore(&mut session, "a").expect("restores");
+            assert_eq!(state(&session), state(&computed(&engine, &tokens(from)))[..state(&session).len()]);
+            n
+        };
+        assert_eq!((restored(400), restored(10)), (199, 100));
+        // Another namespace has seen nothing, and what was seen is forgotten with anything.
+        assert_eq!(store.keep_repeated(&sessions[0], "b", &[], 199).expect("kept"), 0);
+        let seen = |folder: &Path| files(folder).iter().filter(|(path, _)| path.ends_with("seen")).count();
+        assert_eq!(seen(folder.path()), 2);
+        store.forget("a", "nothing").expect("forgets");
+        store.clear().expect("forgets");
+        assert_eq!(seen(folder.path()), 0);
+        assert_eq!(keep(&sessions[0], "one"), 0);
+        // A list that is anything is no error.
+        let list =
+            files(folder.path()).into_iter().find(|(path, _)| path.ends_with("seen")).expect("a list").0;
+        std::fs::write(&list, vec![7; 100_001]).expect("written");
+        assert_eq!(keep(&sessions[0], "one"), 0);
+        assert_eq!(keep(&sessions[0], "one"), 199);
+        assert!(std::fs::metadata(&list).expect("a list").len() <= 4096 * 16);
+    }
+}

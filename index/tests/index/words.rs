@@ -92,7 +92,7 @@ fn words_of_all_scripts_are_found_in_all_forms() {
         for (requests, expected) in requests {
             for request in requests.iter().flat_map(|request| forms(request)) {
                 let mut search = Search::new(&request, 1);
-                search.folders = vec![path.clone()];
+                search.filter.folders = vec![path.clone()];
                 let n_found = index.search(&search).unwrap().len();
                 // In memory, all words are stemmed as English ones.
                 let n_in_memory = in_memory.search(&request, 1).unwrap().len();
@@ -129,7 +129,7 @@ fn tags_do_not_depend_on_their_form() {
     let index = place.indexed();
     for tag in ["café", "#CAFÉ", "한국", "हिन्दी"] {
         let mut search = Search::new("text", 3);
-        search.tags = vec![tag.to_owned()];
+        search.filter.tags = vec![tag.to_owned()];
         assert_eq!(index.search(&search).unwrap().len(), 1, "{tag}");
     }
 }

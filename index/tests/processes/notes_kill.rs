@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use refrain_index::notes::{NotesIndex, NotesWriter};
+use refrain_index::notes::{Metadata, NotesIndex, NotesWriter, document_path};
 
 use crate::child_support::{self, Child};
 use crate::notes_support::{self, found, options, update};
@@ -148,6 +148,107 @@ fn a_killed_writer_loses_nothing_and_finishes_deletions() {
 #[ignore = "many minutes: 5,000 rounds"]
 fn a_writer_killed_5000_times_loses_nothing_and_finishes_deletions() {
     rounds(5000);
+}
+
+/// The environment variable with the folder of a child that puts documents.
+const DOCUMENTS: &str = "REFRAIN_TEST_NOTES_DOCUMENTS";
+
+/// The documents of a transaction, beside the one of its own.
+const SHARED: [&str; 3] = ["shared/a", "shared/b", "shared/c"];
+
+/// Puts the same documents anew in each transaction, with its number, and one of its own, which the next transactions remove and
+/// forget. Not a test by itself.
+#[test]
+fn child_with_documents() {
+    let Some(folder) = std::env::var_os(DOCUMENTS) else { return };
+    let mut out = std::io::stdout();
+    let mut writer = NotesWriter::open(&Path::new(&folder).join("index"), options()).expect("opens");
+    let first = writer.cursor().map_or(0, |cursor| cursor_number(cursor) + 1);
+    writeln!(out, "\nopen").expect("a parent");
+    for i in first.. {
+        let mut transaction = writer.transaction();
+        for id in SHARED {
+            let text = format!("The generation is generation{i}word, in {id}.");
+            transaction.put(id.as_bytes(), &text, &Metadata::default()).expect("put");
+        }
+        let text = format!("The word is {}.", secret(i));
+        transaction.put(format!("own/{i}").as_bytes(), &text, &Metadata::default()).expect("put");
+        if let Some(before) = i.checked_sub(2) {
+            transaction.remove(format!("own/{before}").as_bytes()).expect("removed");
+        }
+        transaction.set_cursor(Some(i.to_string().as_bytes())).expect("short");
+        transaction.commit().expect("commits");
+        writeln!(out, "\nsafe {i}").expect("a parent");
+        if i % 3 == 0 {
+            writer.forget(&[document_path(format!("own/{i}").as_bytes())]).expect("forgets");
+            writeln!(out, "\nforgotten {i}").expect("a parent");
+        }
+    }
+}
+
+fn cursor_number(cursor: &[u8]) -> u32 {
+    std::str::from_utf8(cursor).expect("a number").parse().expect("a number")
+}
+
+fn check_documents(folder: &Path, safe: &[u32], forgotten: &[u32]) {
+    let index_folder = folder.join("index");
+    let index = match NotesIndex::open(&index_folder) {
+        // Killed before the first commit.
+        Err(_) if safe.is_empty() => return,
+        index => index.expect("a reader opens after a kill"),
+    };
+    let cursor = index.cursor().expect("reads").map(|cursor| cursor_number(&cursor));
+    assert!(cursor >= safe.last().copied(), "{cursor:?} of {safe:?}");
+    let Some(newest) = cursor else { return };
+    // A transaction is there as a whole, and nothing of the ones before.
+    for id in SHARED {
+        let passages = index.passages_of(&document_path(id.as_bytes())).expect("reads");
+        let texts: Vec<&str> = passages.iter().map(|passage| passage.text.as_str()).collect();
+        assert_eq!(texts, [format!("The generation is generation{newest}word, in {id}.")]);
+    }
+    for i in newest.saturating_sub(6)..=newest {
+        let is_there =
+            !index.passages_of(&document_path(format!("own/{i}").as_bytes())).expect("reads").is_empty();
+        if i + 2 <= newest || forgotten.contains(&i) {
+            assert!(!is_there, "own/{i} of {newest}");
+        } else if i % 3 != 0 {
+            assert!(is_there, "own/{i} of {newest}");
+        }
+    }
+    drop(index);
+    drop(NotesWriter::open(&index_folder, options()).expect("opens after a kill"));
+    let gone = (0..newest).filter(|i| i + 2 <= newest || forgotten.contains(i));
+    for i in gone {
+        assert!(notes_support::files_with(&index_folder, secret(i).as_bytes()).is_empty(), "{i} is gone");
+    }
+    if let Some(before) = newest.checked_sub(1) {
+        let before = format!("generation{before}word");
+        assert!(
+            notes_support::files_with(&index_folder, before.as_bytes()).is_empty(),
+            "{before} was replaced"
+        );
+    }
+}
+
+#[test]
+fn a_killed_transaction_is_there_as_a_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut safe, mut forgotten) = (Vec::new(), Vec::new());
+    for i in 0..40_u32 {
+        let command = child_support::command("notes_kill::child_with_documents");
+        let child = Child::start({ command }.env(DOCUMENTS, folder.path()));
+        let longer = Duration::from_micros(u64::from(i) * 1709 % 20_000);
+        child.kill((i * 5 % 7) as usize + 1, longer, |line| {
+            match line.split_once(' ') {
+                Some(("safe", i)) => safe.extend(i.parse::<u32>()),
+                Some(("forgotten", i)) => forgotten.extend(i.parse::<u32>()),
+                _ => return line == "open",
+            }
+            true
+        });
+        check_documents(folder.path(), &safe, &forgotten);
+    }
+    assert!(safe.len() > 40 && !forgotten.is_empty(), "the rounds reached deletions");
 }
 
 /// The environment variable with the folder of a child whose files have a limit.

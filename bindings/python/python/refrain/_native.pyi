@@ -14,6 +14,8 @@ from refrain._sources import DraftSource
 from refrain.assistant import (
     Answer,
     ChatAnswer,
+    Document,
+    DocumentChanges,
     Edit,
     Forgotten,
     Hit,
@@ -225,7 +227,7 @@ class Assistant:
         n_parts_max: int = 32,
         history: bool = True,
         key: bytes | None = None,
-        keeps_prompts: bool = True,
+        keeps_prompts: Literal["repeated", "all", "none"] = "repeated",
         prefix_bytes_max: int = ...,
         context_len: int | None = None,
         kv_type: KvType = "f16",
@@ -237,6 +239,10 @@ class Assistant:
         question: str,
         *,
         folders: Items[Path] = ...,
+        kinds: Items[Kind] = ...,
+        since: int | None = None,
+        until: int | None = None,
+        tags: Items[str] = ...,
         n_passages: int | None = None,
         passages: Items[Passage] | None = None,
         **options: Unpack[JobOptions],
@@ -274,6 +280,10 @@ class Assistant:
         question: str = "",
         *,
         folders: Items[Path] = ...,
+        kinds: Items[Kind] = ...,
+        since: int | None = None,
+        until: int | None = None,
+        tags: Items[str] = ...,
         n_passages: int | None = None,
         passages: Items[Passage] | None = None,
         **options: Unpack[JobOptions],
@@ -329,6 +339,11 @@ class Notes:
         until: int | None = None,
         tags: Items[str] = ...,
     ) -> list[Hit]: ...
+    def put(
+        self, documents: Items[Document], *, remove: Items[bytes] = ..., cursor: bytes | None = None
+    ) -> int: ...
+    def documents_since(self, change: int = 0) -> DocumentChanges: ...
+    def cursor(self) -> bytes | None: ...
     def files(self) -> list[NoteFile]: ...
     def refresh(self) -> None: ...
     @property
@@ -389,6 +404,8 @@ class Proposal:
     def is_chain(self) -> bool: ...
     def __len__(self) -> int: ...
 
+def document_path(id: bytes) -> pathlib.Path: ...
+def document_id(path: Path) -> bytes | None: ...
 def _panic(message: str) -> None: ...
 
 __version__: str

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict
 
 from refrain._events import Finish, Stats
-from refrain._native import Assistant, CancelToken, Conversation, Job, Notes
+from refrain._native import Assistant, CancelToken, Conversation, Job, Notes, document_id, document_path
 from refrain._sources import DraftSource
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
     "Command",
     "Conversation",
     "CopiedSpan",
+    "Document",
+    "DocumentChanges",
     "Edit",
     "Forgotten",
     "Hit",
@@ -41,6 +43,7 @@ __all__ = [
     "JobEvent",
     "JobOptions",
     "LeftOut",
+    "NoteDocument",
     "NoteFile",
     "Notes",
     "Part",
@@ -59,6 +62,8 @@ __all__ = [
     "Turn",
     "UiCommand",
     "UpdateReport",
+    "document_id",
+    "document_path",
 ]
 
 Place: TypeAlias = tuple[int, int]
@@ -433,14 +438,60 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Document:
+    """A text without a file, for :meth:`Notes.put`."""
+
+    id: bytes
+    """Any bytes, at most 512."""
+    text: str
+    """The text, read as Markdown; at most 8 MiB."""
+    title: str | None = None
+    """``None``: that in the front matter, else the first heading, else the id."""
+    date: int | None = None
+    """Seconds since 1970. ``None``: the date in the front matter, else the time at which it is put."""
+    tags: Sequence[str] = ()
+    """Tags, beside those in the text."""
+    kind: Literal["note", "mail", "chat", "screen", "event", "document", "data", "code"] = "note"
+    """The kind, for searches."""
+
+
+@dataclass(frozen=True)
+class NoteDocument:
+    """A document of an index. The index has its passages, not its whole text."""
+
+    id: bytes
+    """The id."""
+    n_bytes: int
+    """Length of its text."""
+    n_passages: int
+    """Number of its passages."""
+    change: int
+    """The number of the change that has put it."""
+
+
+@dataclass(frozen=True)
+class DocumentChanges:
+    """The documents that were put and removed since a change."""
+
+    change: int
+    """The last change: the next call continues behind it."""
+    put: tuple[NoteDocument, ...]
+    """The documents that were put and are there."""
+    removed: tuple[bytes, ...]
+    """The ids of documents that were removed and are not there."""
+    is_complete: bool
+    """Whether these are the changes since the given number. Otherwise ``put`` has every document, and a copy begins anew."""
+
+
+@dataclass(frozen=True)
 class NoteFile:
-    """A file of an index."""
+    """A file of an index, or a document without a file."""
 
     path: Path
-    """The file."""
+    """The file, or the path that stands for the document's id."""
     bytes: int
     """Its length when it was read."""
     modified: int
-    """Its last change before it was read, in seconds since 1970."""
+    """Its last change before it was read, or the time at which it was put, in seconds since 1970."""
     n_passages: int
     """Number of its passages."""

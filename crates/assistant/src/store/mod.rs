@@ -295,7 +295,7 @@ impl Store {
         self.compact()
     }
 
-    /// Keeps keys and values of the first tokens of a session. The namespace and the notes are noted first, so that a
+    /// Keeps keys and values of the first tokens of a session, as far as `keep` does. The namespace and the notes are noted first, so that a
     /// deletion finds them.
     pub(crate) fn keep_prefix(
         &self,
@@ -303,13 +303,14 @@ impl Store {
         namespace: &str,
         kept: &Kept,
         up_to: usize,
+        keep: KeepPrefix,
     ) -> Result<usize, StoreError> {
         // Held until the prefix is kept: a compaction may drop what only prefixes need, and clears them then.
         let mut ledger = self.ledger();
         let mut entries = ledger.new_notes(kept.starts.iter().map(|(note, _)| note));
         entries.extend(ledger.new_namespace(namespace));
         ledger.append(entries)?;
-        let n_kept = self.prefixes.keep(session, namespace, &kept.labels(session.tokens()), up_to)?;
+        let n_kept = keep(&self.prefixes, session, namespace, &kept.labels(session.tokens()), up_to)?;
         drop(ledger);
         self.compact()?;
         Ok(n_kept)
@@ -337,6 +338,9 @@ impl Store {
         ledger.compact(&compaction)
     }
 }
+
+/// How a prefix is kept: as a whole, or as far as it is repeated.
+pub(crate) type KeepPrefix = fn(&PrefixStore, &Session, &str, &[Label], usize) -> Result<usize, PrefixError>;
 
 /// Whether a folder has something in it. One that cannot be listed may have.
 fn has_entries(folder: &Path) -> bool {

@@ -1,9 +1,9 @@
 //! Answers to questions from notes.
 
 use std::convert::identity;
-use std::path::PathBuf;
 
 use refrain::TokenId;
+use refrain_index::NoteFilter;
 
 use super::{Found, Provenance};
 use crate::assistant::Assistant;
@@ -19,8 +19,8 @@ use crate::passage::Passage;
 pub struct AnswerRequest {
     /// The question.
     pub question: String,
-    /// Files, or folders with everything below them, to search; empty: all notes.
-    pub folders: Vec<PathBuf>,
+    /// The notes to search. Default: all.
+    pub filter: NoteFilter,
     /// Maximum number of passages to show; default: [`AssistantOptions::n_passages`](crate::AssistantOptions).
     pub n_passages: Option<usize>,
     /// Passages to show in place of a search, best first.
@@ -71,10 +71,10 @@ impl Assistant {
         request: AnswerRequest,
         options: &JobOptions,
     ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
-        let AnswerRequest { question, folders, n_passages, passages } = request;
+        let AnswerRequest { question, filter, n_passages, passages } = request;
         let Found { passages, tokens } = match passages {
             Some(passages) => Found { passages, tokens: Vec::new() },
-            None => self.search(&question, n_passages.unwrap_or(self.options().n_passages), &folders)?,
+            None => self.search(&question, n_passages.unwrap_or(self.options().n_passages), &filter)?,
         };
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "answer from" });

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use refrain::{Message, Role, Session, TokenId};
+use refrain_index::NoteFilter;
 use refrain_index::notes::absolute;
 
 use super::{Found, Provenance};
@@ -86,6 +87,8 @@ pub struct ChatRequest {
     /// Number of passages of the notes to show, by a search for the words. Passages that an earlier turn shows are not shown
     /// again. Default 0.
     pub n_passages: usize,
+    /// The notes to search. Default: all.
+    pub filter: NoteFilter,
     /// Passages to show in place of a search, best first.
     pub passages: Option<Vec<Passage>>,
 }
@@ -93,7 +96,7 @@ pub struct ChatRequest {
 impl ChatRequest {
     /// A turn without notes.
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), n_passages: 0, passages: None }
+        Self { text: text.into(), n_passages: 0, filter: NoteFilter::default(), passages: None }
     }
 }
 
@@ -175,11 +178,11 @@ impl Conversation {
             // Nothing of it is older.
             state.n_forgotten = assistant.n_forgotten();
         }
-        let ChatRequest { text, n_passages, passages } = request;
+        let ChatRequest { text, n_passages, filter, passages } = request;
         let Found { mut passages, tokens } = match (passages, n_passages) {
             (Some(passages), _) => Found { passages, tokens: Vec::new() },
             (None, 0) => Found::default(),
-            (None, n) => assistant.search(&text, n, &[])?,
+            (None, n) => assistant.search(&text, n, &filter)?,
         };
         passages.retain(|passage| !state.shows(passage));
         let (dropped, layout) = self.lay_out_turn(&state.turns, &passages, &text, &options)?;

@@ -12,12 +12,11 @@ mod ui;
 mod write;
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::PassagesSource;
 use refrain::{Session, SpecialTokens, TokenId};
-use refrain_index::Search;
+use refrain_index::{NoteFilter, Search};
 
 pub use answer::{Answer, AnswerRequest};
 pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId, Turn};
@@ -45,10 +44,10 @@ pub(crate) struct Found {
 
 impl Assistant {
     /// Searches the notes, except those that another process is to delete from the index.
-    pub(crate) fn search(&self, text: &str, n_shown: usize, folders: &[PathBuf]) -> Result<Found, TaskError> {
+    pub(crate) fn search(&self, text: &str, n_shown: usize, filter: &NoteFilter) -> Result<Found, TaskError> {
         let index = self.notes().ok_or(TaskError::NoNotes)?;
         let mut search = Search::new(text, n_shown.max(self.options().n_draft_passages));
-        search.folders = folders.to_vec();
+        search.filter = filter.clone();
         let hits = self.search_notes(search)?;
         let passages: Vec<_> = hits.iter().map(|hit| hit.passage.clone()).collect();
         let tokens = index.tokens(self.engine().tokenizer(), &passages)?;

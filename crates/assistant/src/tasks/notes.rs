@@ -35,7 +35,7 @@ impl Assistant {
         Ok(hits)
     }
 
-    /// The files of the index, by path, without those that wait to be deleted.
+    /// The files of the index and its documents without files, by path, without those that wait to be deleted.
     ///
     /// # Errors
     /// [`TaskError::NoNotes`]; the index cannot be read.
@@ -53,6 +53,6 @@ impl Assistant {
     /// # Errors
     /// [`TaskError::NoNotes`]; [`TaskError::NoSuchNote`]: the index has no such note, or it waits to be deleted; the index cannot be read.
     pub fn note(&self, path: &Path) -> Result<Vec<Passage>, TaskError> {
-        self.passages_of(&SummarizeRequest::notes([PathBuf::from(path)]).subject)
+        self.passages_of(&SummarizeRequest::notes([PathBuf::from(path)]))
     }
 }

@@ -1,6 +1,7 @@
 //! Replies to messages.
 
 use refrain::TokenId;
+use refrain_index::NoteFilter;
 
 use super::{Answer, Found, Provenance};
 use crate::assistant::Assistant;
@@ -28,6 +29,8 @@ pub struct ReplyRequest {
     pub passages: Vec<Passage>,
     /// Number of passages of the notes to show behind them, by a search for the message and the wish. Default 0.
     pub n_passages: usize,
+    /// The notes to search. Default: all.
+    pub filter: NoteFilter,
 }
 
 impl ReplyRequest {
@@ -46,6 +49,7 @@ impl ReplyRequest {
             length: None,
             passages: Vec::new(),
             n_passages: 0,
+            filter: NoteFilter::default(),
         }
     }
 
@@ -119,13 +123,13 @@ impl Assistant {
         options: &JobOptions,
     ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
         let wish = request.wish();
-        let ReplyRequest { message, earlier, passages: helpful, n_passages, .. } = request;
+        let ReplyRequest { message, earlier, passages: helpful, n_passages, filter, .. } = request;
         if message.text.trim().is_empty() {
             return Err(TaskError::Nothing { verb: "reply to" });
         }
         let found = match n_passages {
             0 => Found::default(),
-            n => self.search(&format!("{wish}\n{}", message.text), n, &[])?,
+            n => self.search(&format!("{wish}\n{}", message.text), n, &filter)?,
         };
         let helpful = helpful.into_iter().chain(found.passages);
         let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(helpful).collect();

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use refrain::{Stats, TextKind};
 use refrain_index::notes::absolute;
-use refrain_index::{Document, NotesError, split_sections};
+use refrain_index::{Document, NoteFilter, NotesError, split_sections};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::assistant::Assistant;
@@ -26,6 +26,8 @@ pub struct SummarizeRequest {
     pub(super) subject: Subject,
     /// The user's wish, such as `In two sentences.`; may be empty.
     pub request: String,
+    /// The notes to search for a [`query`](Self::query). Default: all.
+    pub filter: NoteFilter,
 }
 
 #[derive(Debug, Clone)]
@@ -82,7 +84,7 @@ impl SummarizeRequest {
     }
 
     fn of(subject: Subject) -> Self {
-        Self { subject, request: String::new() }
+        Self { subject, request: String::new(), filter: NoteFilter::default() }
     }
 
     /// The hash under which the summary is stored: of the kind of subject, its names, and the request. `None` for texts that
@@ -102,7 +104,13 @@ impl SummarizeRequest {
                 }
             }
             Subject::Notes(paths) => (1, paths.iter().map(|path| of_path(path)).collect()),
-            Subject::Query(text) => (2, vec![text.clone().into_bytes()]),
+            // Without conditions, as before there were any.
+            Subject::Query(text) if self.filter == NoteFilter::default() => {
+                (2, vec![text.clone().into_bytes()])
+            }
+            Subject::Query(text) => {
+                (4, vec![text.clone().into_bytes(), format!("{:?}", self.filter).into_bytes()])
+            }
         };
         let mut bytes = vec![kind];
         for name in names.iter().map(Vec::as_slice).chain([self.request.as_bytes()]) {
@@ -152,7 +160,7 @@ impl Assistant {
     ) -> Result<Job<Summary>, TaskError> {
         let n_forgotten = self.n_forgotten();
         let subject = request.key();
-        let passages = self.passages_of(&request.subject)?;
+        let passages = self.passages_of(&request)?;
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "summarize" });
         }
@@ -198,7 +206,7 @@ impl Assistant {
         request: &SummarizeRequest,
         options: &JobOptions,
     ) -> Result<Layout, TaskError> {
-        let passages = self.passages_of(&request.subject)?;
+        let passages = self.passages_of(request)?;
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "summarize" });
         }
@@ -206,8 +214,8 @@ impl Assistant {
         self.lay_out(&self.prompts().summarize, &[], &passages, &request.request, room)
     }
 
-    pub(super) fn passages_of(&self, subject: &Subject) -> Result<Vec<Passage>, TaskError> {
-        match subject {
+    pub(super) fn passages_of(&self, request: &SummarizeRequest) -> Result<Vec<Passage>, TaskError> {
+        match &request.subject {
             Subject::Texts { texts, .. } => Ok(texts.iter().flat_map(sections).collect()),
             Subject::Notes(paths) => {
                 let index = self.notes().ok_or(TaskError::NoNotes)?;
@@ -223,7 +231,9 @@ impl Assistant {
                 }
                 Ok(joined(passages))
             }
-            Subject::Query(text) => Ok(self.search(text, self.options().n_passages, &[])?.passages),
+            Subject::Query(text) => {
+                Ok(self.search(text, self.options().n_passages, &request.filter)?.passages)
+            }
         }
     }
 }

@@ -6,7 +6,10 @@ use refrain_assistant::{
     AnswerRequest, Assistant, BuildError, ChatRequest, EditRequest, Forget, ForgetError, Forgotten, JobEvent,
     JobOptions, Passage, Prefetch, StoreError, SummarizeRequest, TaskError, Turn,
 };
-use refrain_index::notes::{NotesError, NotesIndex, NotesOptions, NotesWriter, Request, hand_in};
+use refrain_index::NoteFilter;
+use refrain_index::notes::{
+    Metadata, NotesError, NotesIndex, NotesOptions, NotesWriter, Request, document_path, hand_in,
+};
 
 use crate::support::{self, Place, changed, engine, sample_notes};
 
@@ -564,4 +567,41 @@ fn a_conversation_that_begins_after_a_deletion_is_kept() {
     assistant.forget(Forget::Everything).unwrap();
     conversation.say(ChatRequest::new("My word is Zanzibar."), JobOptions::default()).unwrap().run().unwrap();
     assert_eq!(assistant.forget(Forget::Conversation(conversation.id())).unwrap().n_answers, 1);
+}
+
+#[test]
+fn a_document_without_a_file_is_forgotten_with_what_was_made_from_it() {
+    let place = place();
+    let text = "# Bicycle\n\nQulittus Works takes care of the repair of the bicycle. The repair is planned for 18 August.";
+    let put = || {
+        let mut writer = NotesWriter::open(&place.path("index"), NotesOptions::default()).unwrap();
+        writer.put(b"rows/1", text, &Metadata::default()).unwrap();
+    };
+    put();
+    let assistant = place.with_store();
+    assistant.forget(Forget::Note(place.notes().join("car.md"))).unwrap();
+    let answer = || {
+        let mut request = AnswerRequest::new("Who takes care of the repair of the bicycle?");
+        request.filter = NoteFilter::within(["document:/rows"]);
+        assistant.answer(request, JobOptions::default()).unwrap().run()
+    };
+    let answered = answer().unwrap();
+    assert!(answered.text.contains(SECRET), "{}", answered.text);
+    let source = answered.passages[0].source.as_ref().unwrap();
+    assert_eq!(source.document_id().as_deref(), Some(&b"rows/1"[..]));
+    assert!(!assistant.note(&document_path(b"rows/1")).unwrap().is_empty());
+    assert!(assistant.note_files().unwrap().iter().any(|file| file.path == document_path(b"rows/1")));
+    let forgotten = assistant.forget(Forget::Note(document_path(b"rows"))).unwrap();
+    assert!(forgotten.n_answers == 1 && forgotten.n_prefix_blocks > 0, "{forgotten:?}");
+    for form in forms(SECRET) {
+        assert!(place.files_with(&form).is_empty());
+    }
+    assert!(place.files_with(b"rows/1").is_empty());
+    // Everything means these too.
+    put();
+    assistant.notes().unwrap().refresh().unwrap();
+    answer().unwrap();
+    assistant.forget(Forget::Everything).unwrap();
+    assert!(place.files_with(SECRET.as_bytes()).is_empty());
+    assert_eq!(assistant.notes().unwrap().status().unwrap().n_documents, 0);
 }

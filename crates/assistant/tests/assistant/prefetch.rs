@@ -4,11 +4,11 @@ use std::path::Path;
 
 use refrain::{Engine, EngineOptions};
 use refrain_assistant::{
-    AnswerRequest, Assistant, JobEvent, JobOptions, Passage, Prefetch, StoredKind, SummarizeRequest,
-    TaskError, store_status,
+    AnswerRequest, Assistant, ChatRequest, Forget, JobEvent, JobOptions, KeptPrompts, Passage, Prefetch,
+    StoredKind, SummarizeRequest, TaskError, store_status,
 };
 
-use crate::support::{self, Place, changed};
+use crate::support::{self, Place, changed, options};
 
 #[test]
 fn a_prefetched_prompt_is_restored_and_gives_the_same_answer() {
@@ -127,4 +127,37 @@ fn a_cancelled_prefetch_keeps_nothing_and_a_summary_can_be_prefetched() {
     assert_eq!(after.text, before.text);
     let without = place.assistant().prefetch(Prefetch::Summarize(request()), JobOptions::default());
     assert!(matches!(without, Err(TaskError::NoStore)));
+}
+
+/// By default, a prompt that comes once takes no room in the store: what a second one begins with too is kept, and turns of conversations.
+#[test]
+fn prompts_are_kept_when_they_come_again() {
+    let place = Place::with_samples();
+    let options = changed(options(), |it| it.keeps_prompts = KeptPrompts::default());
+    let assistant = place.builder().store(place.path("store")).options(options).build().unwrap();
+    let blocks = || {
+        let folders =
+            std::fs::read_dir(place.path("store/prefixes")).unwrap().flatten().map(|entry| entry.path());
+        let below =
+            folders.filter(|path| path.is_dir()).flat_map(|path| std::fs::read_dir(path).unwrap().flatten());
+        let files = below.flat_map(|folder| std::fs::read_dir(folder.path()).unwrap().flatten());
+        files.filter(|file| file.file_name() != "seen" && file.metadata().unwrap().len() > 0).count()
+    };
+    let ask = || {
+        let request = AnswerRequest::new("Who repairs the roof?");
+        assistant.answer(request, JobOptions::default()).unwrap().run().unwrap()
+    };
+    let first = ask();
+    assert_eq!((blocks(), first.report.stats[0].cached_tokens), (0, 0));
+    let (second, third) = (ask(), ask());
+    assert!(blocks() > 0 && second.report.stats[0].cached_tokens == 0);
+    assert!(third.report.stats[0].prefilled_tokens == 0 && third.report.stats[0].cached_tokens > 100);
+    assert_eq!((&second.text, &third.text), (&first.text, &first.text));
+    let note = first.passages[0].source.as_ref().unwrap().path.clone();
+    assert!(assistant.forget(Forget::Note(note)).unwrap().n_prefix_blocks > 0);
+    let before = blocks();
+    let conversation = assistant.conversation();
+    let said = conversation.say(ChatRequest::new("Tell me about Ada."), JobOptions::default()).unwrap();
+    said.run().unwrap();
+    assert!(blocks() > before);
 }

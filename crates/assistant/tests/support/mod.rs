@@ -12,7 +12,7 @@ use refrain::internals::draft::CostProfile;
 use refrain::{
     Drafting, Engine, EngineOptions, Event, GenerateOptions, Message, Role, Sampling, Session, SessionOptions,
 };
-use refrain_assistant::{Assistant, AssistantOptions, Builder};
+use refrain_assistant::{Assistant, AssistantOptions, Builder, KeptPrompts};
 use refrain_index::notes::{NotesOptions, NotesWriter};
 
 /// The sample notes of the fixture model.
@@ -105,7 +105,11 @@ pub(crate) fn changed<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
 }
 
 pub(crate) fn options() -> AssistantOptions {
-    changed(AssistantOptions::default(), |it| it.answer_tokens = Some(80))
+    changed(AssistantOptions::default(), |it| {
+        it.answer_tokens = Some(80);
+        // What is kept is to be deleted, and to change no output.
+        it.keeps_prompts = KeptPrompts::All;
+    })
 }
 
 fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use refrain_program::args::ModelArgs;
 
+use super::index::IndexFilterArgs;
 use super::sampling::SamplingArgs;
 use super::session::SessionArgs;
 
@@ -44,14 +45,10 @@ pub(crate) struct AssistArgs {
 pub(crate) struct AskArgs {
     /// The question. A text on standard input is answered from, in place of the index.
     pub(crate) question: String,
-    /// Only notes in this file or folder. May be repeated.
-    #[arg(long, value_name = "PATH", conflicts_with = "context")]
-    pub(crate) within: Vec<PathBuf>,
     /// Answer from these files and folders alone.
     ///
-    /// If the index reads all of them, it is compared with them and searched; otherwise .md and .txt files are read for this answer. May be
-    /// repeated.
-    #[arg(long, value_name = "PATH", conflicts_with = "notes")]
+    /// If the index reads all of them, it is compared with them and searched; otherwise they are read for this answer. May be repeated.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["notes", "within"])]
     pub(crate) context: Vec<PathBuf>,
     /// The index of notes.
     ///
@@ -64,6 +61,8 @@ pub(crate) struct AskArgs {
     /// Do not let the answer cite the passages as [1].
     #[arg(long)]
     pub(crate) no_citations: bool,
+    #[command(flatten)]
+    pub(crate) filter: IndexFilterArgs,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
 }
@@ -85,6 +84,8 @@ pub(crate) struct SummarizeArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) changes: bool,
     #[command(flatten)]
+    pub(crate) filter: IndexFilterArgs,
+    #[command(flatten)]
     pub(crate) task: TaskArgs,
 }
 
@@ -104,6 +105,8 @@ pub(crate) struct ReplyArgs {
     /// With --notes: maximum number of passages.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "notes", value_parser = super::at_least_one())]
     pub(crate) passages: usize,
+    #[command(flatten)]
+    pub(crate) filter: IndexFilterArgs,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
 }

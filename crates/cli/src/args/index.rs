@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use refrain_index::SourceKind;
-use refrain_index::notes::parse_date;
+use refrain_index::notes::{absolute, parse_date};
+use refrain_index::{NoteFilter, SourceKind};
 use refrain_program::args::bytes;
 
 #[derive(Debug, Args)]
@@ -125,7 +125,7 @@ pub(crate) struct IndexSearchArgs {
 }
 
 /// Conditions on passages.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct IndexFilterArgs {
     /// Only this kind of source: note, mail, chat, screen, event, document, data or code.
@@ -133,7 +133,7 @@ pub(crate) struct IndexFilterArgs {
     /// May be repeated.
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<SourceKind>,
-    /// Only this file, or files in this folder. May be repeated.
+    /// Only this file, or files in this folder; `document:/ID` is a text that an app has put. May be repeated.
     #[arg(long, value_name = "PATH")]
     pub(crate) within: Vec<PathBuf>,
     /// Only from a date up to one: `2024-05-01..2024-05-31` (UTC).
@@ -144,6 +144,26 @@ pub(crate) struct IndexFilterArgs {
     /// Only with this tag, or with one of several. May be repeated.
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
+}
+
+impl IndexFilterArgs {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The conditions. Paths are as the index has them.
+    pub(crate) fn filter(&self) -> NoteFilter {
+        let dates = self.dates.unwrap_or(Dates { from: None, until: None });
+        // One that cannot be absolute is refused by the search.
+        let within = self.within.iter().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
+        NoteFilter {
+            kinds: self.kind.clone(),
+            folders: within.collect(),
+            from: dates.from,
+            until: dates.until,
+            tags: self.tag.clone(),
+        }
+    }
 }
 
 pub(super) fn date(text: &str) -> Result<i64, String> {

@@ -8,6 +8,7 @@ mod failures;
 mod forget;
 mod grammar;
 mod graphs;
+mod handed;
 mod history;
 #[path = "../support/hub.rs"]
 mod hub;

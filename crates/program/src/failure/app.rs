@@ -119,7 +119,9 @@ impl From<ServeError> for Failure {
                 Exit::Failed,
                 format!("{error} (stop it or move it away, or choose another --listen)"),
             ),
-            ServeError::Runtime(_) | ServeError::Handshake => Self::new(Exit::Failed, error.to_string()),
+            ServeError::Runtime(_) | ServeError::Handshake | ServeError::Announce { .. } => {
+                Self::new(Exit::Failed, error.to_string())
+            }
             error => Self::usage(error, "see `refrain serve --help`"),
         }
     }

@@ -3,7 +3,7 @@
 
 import { count, el, fill } from "./dom";
 import { originKey, originName } from "./origins";
-import { openSource } from "./source";
+import { openSource, placeOf } from "./source";
 import type { Answered, Copied, Piece, Sentence } from "./wire";
 
 /** An answer that is being written. */
@@ -172,12 +172,13 @@ export function passageList(answered: Answered): HTMLElement {
       passage.n_words_copied > 0 && `${count(passage.n_words_copied, "word")} copied`,
       supported > 0 && `supports ${count(supported, "sentence")}`,
     ].filter((part): part is string => part !== false);
+    const file = placeOf(passage);
     const open = (event: Event): void => void openSource(passage.id, null, event.currentTarget as HTMLElement);
     return el(
       "li",
       parts.length === 0 ? { class: "unused" } : {},
-      el("button", { type: "button", class: "passage", click: open }, passage.title || passage.file),
-      el("span", { class: "dim" }, ` ${passage.title ? `${passage.file} · ` : ""}${parts.join(" · ") || "shown, not used"}`),
+      el("button", { type: "button", class: "passage", click: open }, passage.title || file),
+      el("span", { class: "dim" }, ` ${passage.title ? `${file} · ` : ""}${parts.join(" · ") || "shown, not used"}`),
     );
   });
   const omitted = leftOut.map(({ title, file, n_tokens, is_rest }) =>

@@ -6,6 +6,11 @@ import { confirmForget } from "./forget";
 import { announce } from "./live";
 import type { Range, Source } from "./wire";
 
+/** The file of a passage, with the line or page on which the passage begins. */
+export function placeOf({ file, locator }: { file: string; locator: string | null }): string {
+  return locator === null ? file : `${file}, ${locator}`;
+}
+
 /** Where the focus goes when the panel is closed. */
 let opener: HTMLElement | null = null;
 /** The newest request; an older one that ends later shows nothing. */
@@ -72,7 +77,7 @@ function show(source: Source, place: Range | null, id: string): void {
   const body = el("div", { class: "note-text", tabindex: 0, role: "region", "aria-label": "Text of the note" }, ...sections);
   const heading = frame(
     title,
-    el("p", { class: "dim file" }, source.file),
+    el("p", { class: "dim file" }, placeOf(source)),
     ...(source.is_current ? [] : [el("p", { class: "hint" }, "The note has changed since. This is the passage as the model saw it.")]),
     body,
     el("p", { class: "foot" }, forget),

@@ -44,6 +44,8 @@ export interface PassageInfo {
   id: string;
   title: string;
   file: string;
+  /** The line or page on which it begins, such as `line 12`. */
+  locator: string | null;
   n_words_copied: number;
 }
 
@@ -93,6 +95,7 @@ export type StreamEvent<Result> =
 export interface Source {
   title: string;
   file: string;
+  locator: string | null;
   /** Whether the note still has the passage; otherwise the text is the passage as it was shown. */
   is_current: boolean;
   sections: { title: string; text: string }[];

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use refrain_index::SourceKind;
 use refrain_index::notes::parse_date;
+use refrain_index::{NoteFilter, SourceKind};
 use serde_json::Value;
 
 use super::names;
@@ -40,17 +40,20 @@ pub(super) enum Call {
 pub(super) struct SearchCall {
     pub(super) query: String,
     pub(super) limit: usize,
-    pub(super) kinds: Vec<SourceKind>,
+    pub(super) filter: Filter,
+}
+
+/// Conditions on passages. Folders have names for people.
+pub(super) struct Filter {
     pub(super) folders: Vec<String>,
-    pub(super) tags: Vec<String>,
-    pub(super) from: Option<i64>,
-    pub(super) until: Option<i64>,
+    /// The others.
+    pub(super) conditions: NoteFilter,
 }
 
 pub(super) struct AnswerCall {
     pub(super) question: String,
     pub(super) limit: Option<usize>,
-    pub(super) folders: Vec<String>,
+    pub(super) filter: Filter,
     pub(super) output: Output,
 }
 
@@ -106,31 +109,36 @@ impl Call {
 fn search(fields: &mut Fields<'_>) -> ApiResult<SearchCall> {
     let query = fields.required_text("query", QUERY_BYTES_MAX)?;
     let limit = count(fields, "limit", HITS_MAX)?.unwrap_or(HITS);
+    Ok(SearchCall { query, limit, filter: filter(fields)? })
+}
+
+fn filter(fields: &mut Fields<'_>) -> ApiResult<Filter> {
     let kinds = names_in(fields, "kinds")?;
     let kinds = kinds.iter().map(|kind| {
         let known = SourceKind::ALL.into_iter().find(|known| known.name() == kind);
         known.ok_or_else(|| {
-            ApiError::field("kinds", "`note`, `mail`, `chat`, `screen` or `event` is expected")
+            let names: Vec<String> =
+                SourceKind::ALL.into_iter().map(|kind| format!("`{}`", kind.name())).collect();
+            ApiError::field("kinds", format!("one of {} is expected", names.join(", ")))
         })
     });
-    Ok(SearchCall {
-        query,
-        limit,
+    let conditions = NoteFilter {
         kinds: kinds.collect::<ApiResult<_>>()?,
-        folders: names_in(fields, "folders")?,
         tags: names_in(fields, "tags")?,
         from: date(fields, "from")?.map(|(seconds, _)| seconds),
         // A day without a time counts as a whole.
         until: date(fields, "until")?
             .map(|(seconds, is_day)| if is_day { seconds + 86_399 } else { seconds }),
-    })
+        ..NoteFilter::default()
+    };
+    Ok(Filter { folders: names_in(fields, "folders")?, conditions })
 }
 
 fn answer(fields: &mut Fields<'_>) -> ApiResult<AnswerCall> {
     Ok(AnswerCall {
         question: fields.required_text("question", QUESTION_BYTES_MAX)?,
         limit: count(fields, "limit", PASSAGES_MAX)?,
-        folders: names_in(fields, "folders")?,
+        filter: filter(fields)?,
         output: output(fields)?,
     })
 }
@@ -263,7 +271,7 @@ mod tests {
     #[test]
     fn a_day_ends_with_its_last_second() {
         let read = |until: &str| match Call::read("search_notes", &json!({ "query": "a", "until": until })) {
-            Ok(Call::Search(search)) => search.until,
+            Ok(Call::Search(search)) => search.filter.conditions.until,
             _ => panic!("{until}"),
         };
         assert_eq!(read("1970-01-02"), Some(2 * 86_400 - 1));

@@ -6,8 +6,10 @@
 use std::path::{Component, Path, PathBuf};
 
 use refrain_assistant::Assistant;
-use refrain_index::notes::NoteFile;
+use refrain_index::NoteFilter;
+use refrain_index::notes::{NoteFile, document_id, document_path};
 
+use super::arguments::Filter;
 use crate::error::{ApiError, ApiResult};
 use crate::page::{of_task, short_path};
 
@@ -66,8 +68,12 @@ impl Names {
         Self { roots: roots.unwrap_or_default() }
     }
 
-    /// The path below the parent of the user's folder, with `/` between its parts: `notes/work/plan.md`.
+    /// The path below the parent of the user's folder, with `/` between its parts: `notes/work/plan.md`. A document without a file has the
+    /// path that stands for its id.
     pub(super) fn name(&self, path: &Path) -> String {
+        if document_id(path).is_some() {
+            return path.display().to_string();
+        }
         // The innermost folder.
         let root =
             self.roots.iter().filter(|root| path.starts_with(root)).max_by_key(|root| root.as_os_str().len());
@@ -81,6 +87,9 @@ impl Names {
     /// # Errors
     /// Status 404: no folder of the notes begins so.
     pub(super) fn paths(&self, name: &str) -> ApiResult<Vec<PathBuf>> {
+        if let Some(id) = document_id(Path::new(name)) {
+            return Ok(vec![document_path(&id)]);
+        }
         let given = Path::new(name.trim_end_matches('/'));
         // `..` and absolute paths name nothing below the folders.
         let is_plain = given.components().all(|part| matches!(part, Component::Normal(_)));
@@ -99,9 +108,17 @@ impl Names {
     }
 
     /// As [`paths`](Self::paths), for several names.
-    pub(super) fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
+    fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
         let paths = names.iter().map(|name| self.paths(name)).collect::<ApiResult<Vec<_>>>()?;
         Ok(paths.concat())
+    }
+
+    /// The conditions of a search.
+    ///
+    /// # Errors
+    /// As [`paths`](Self::paths).
+    pub(super) fn filter(&self, filter: Filter) -> ApiResult<NoteFilter> {
+        Ok(NoteFilter { folders: self.all_paths(&filter.folders)?, ..filter.conditions })
     }
 }
 

@@ -38,10 +38,7 @@ impl Mcp {
             let _ = notes.refresh();
             let names = Names::of(&assistant);
             let mut search = Search::new(&call.query, call.limit);
-            search.kinds = call.kinds;
-            search.folders = names.all_paths(&call.folders)?;
-            search.tags = call.tags.iter().map(|tag| tag.to_lowercase()).collect();
-            (search.from, search.until) = (call.from, call.until);
+            search.filter = names.filter(call.filter)?;
             let hits = assistant.search_notes(search).map_err(of_task)?;
             Ok(of_hits(&hits, &names))
         })
@@ -58,9 +55,8 @@ impl Mcp {
         let job = move |reporter: &Reporter| {
             assistant.notes().map(|notes| notes.refresh().ok());
             let names = Names::of(&assistant);
-            let folders = names.all_paths(&call.folders)?;
             let mut request = AnswerRequest::new(call.question);
-            request.folders = folders;
+            request.filter = names.filter(call.filter)?;
             request.n_passages = call.limit;
             let mut options = options(&call.output, reporter);
             options.sampling = Some(model.sampling.clone());

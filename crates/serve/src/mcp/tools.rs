@@ -27,17 +27,11 @@ pub(super) fn is_destructive(tool: &Tool) -> bool {
 }
 
 fn search() -> Tool {
-    let kinds: Vec<&str> = SourceKind::ALL.into_iter().map(SourceKind::name).collect();
     let input = object(
-        json!({
+        with_filter(json!({
             "query": text("Plain words or a question; not a query language.", QUERY_BYTES_MAX),
             "limit": integer(&format!("Maximum number of passages; default {HITS}."), HITS_MAX),
-            "kinds": names(&json!({ "type": "string", "enum": kinds }), "Only these kinds of sources."),
-            "folders": folders(),
-            "tags": names(&json!({ "type": "string" }), "Only passages with one of these tags."),
-            "from": string("Only from this date on, such as 2024-05-01 or 2024-05-01T12:30:00Z."),
-            "until": string("Only up to this date; a day without a time counts as a whole."),
-        }),
+        })),
         &["query"],
     );
     let passage = full(json!({
@@ -49,7 +43,7 @@ fn search() -> Tool {
         "is_verbatim": boolean("Whether these bytes are the text itself."),
         "locator": nullable(&string("The line or page on which it begins, such as `line 12` or `page 3`.")),
         "matched": { "type": "array", "items": range("Bytes of a word that matched."), "description": "Words of the query, as bytes of `text`." },
-        "kind": { "type": "string", "enum": kinds },
+        "kind": { "type": "string", "enum": kinds() },
         "date": string("The date of the note, message or event (UTC)."),
         "tags": { "type": "array", "items": { "type": "string" } },
         "score": { "type": "number", "description": "Larger is better; comparable within one search only." },
@@ -59,15 +53,29 @@ fn search() -> Tool {
         .with_annotations(ToolAnnotations::with_title("Search notes").read_only(true).idempotent(true).open_world(false))
 }
 
+fn kinds() -> Vec<&'static str> {
+    SourceKind::ALL.into_iter().map(SourceKind::name).collect()
+}
+
+/// The arguments of a search of the notes, beside others.
+fn with_filter(mut properties: Value) -> Value {
+    properties["kinds"] =
+        names(&json!({ "type": "string", "enum": kinds() }), "Only these kinds of sources.");
+    properties["folders"] = folders();
+    properties["tags"] = names(&json!({ "type": "string" }), "Only passages with one of these tags.");
+    properties["from"] = string("Only from this date on, such as 2024-05-01 or 2024-05-01T12:30:00Z.");
+    properties["until"] = string("Only up to this date; a day without a time counts as a whole.");
+    properties
+}
+
 fn answer() -> Tool {
     let input = object(
-        json!({
+        with_filter(json!({
             "question": text("The question.", QUESTION_BYTES_MAX),
             "limit": integer("Maximum number of passages that the answer is made from; default 4.", PASSAGES_MAX),
-            "folders": folders(),
             "max_tokens": max_tokens(),
             "keep": keep(),
-        }),
+        })),
         &["question"],
     );
     let source = full(json!({

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use refrain_assistant::{Assistant, Forget, Forgotten};
+use refrain_assistant::{Assistant, Forget, ForgetError, Forgotten};
 use serde_json::{Value, json};
 
 use super::shown::Entry;
@@ -82,14 +82,19 @@ impl Page {
     /// # Errors
     /// Status 500: not everything could be deleted.
     pub(crate) fn forget(&self, assistant: &Assistant, what: &Forget) -> ApiResult<Forgotten> {
+        self.forget_with(assistant, what).map_err(|_| {
+            ApiError::server("not everything could be deleted; the rest is deleted at the next start")
+        })
+    }
+
+    /// As [`forget`](Self::forget), with the reason of a failure.
+    pub(crate) fn forget_with(&self, assistant: &Assistant, what: &Forget) -> Result<Forgotten, ForgetError> {
         // Also if the store fails: what the page was shown goes first.
         self.forget_shown(what);
         let forgotten = assistant.forget(what.clone());
         // Jobs that ended meanwhile.
         self.forget_shown(what);
-        forgotten.map_err(|_| {
-            ApiError::server("not everything could be deleted; the rest is deleted at the next start")
-        })
+        forgotten
     }
 
     fn forget_shown(&self, what: &Forget) {

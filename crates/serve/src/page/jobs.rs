@@ -236,6 +236,7 @@ fn answered(answer: &Answer, sources: &[Option<SourceName>]) -> Value {
                 "id": source.as_ref().map_or("", |source| &source.id),
                 "title": passage.title,
                 "file": file_of(passage.source.as_ref()),
+                "locator": locator_of(passage.source.as_ref()),
                 "n_words_copied": n_copied(index),
             })
         })
@@ -289,6 +290,11 @@ fn left_out_json(left_out: &LeftOut) -> Value {
 
 fn file_of(source: Option<&Source>) -> String {
     source.map(|source| short_path(&source.path)).unwrap_or_default()
+}
+
+/// The line or page on which a passage begins.
+fn locator_of(source: Option<&Source>) -> Option<String> {
+    Some(source?.locator?.to_string())
 }
 
 fn paths_of(passages: &[Passage]) -> Vec<PathBuf> {

@@ -36,6 +36,7 @@ pub(crate) use forget::forgotten_json;
 pub(crate) use jobs::{of_task, stats_json, support_of};
 pub(crate) use shown::short_path;
 pub(crate) use state::Page;
+pub(crate) use stream::{Sink, run as run_stream};
 
 use crate::blocking::blocking;
 use crate::body;

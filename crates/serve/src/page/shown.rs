@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use refrain_assistant::Passage;
+use refrain_index::Locator;
+use refrain_index::notes::document_id;
 use serde::Serialize;
 
 /// Passages that can be opened. Beyond it, the oldest cannot.
@@ -33,6 +35,8 @@ pub(super) struct Source {
     pub(super) text: String,
     /// The bytes of the note that it was read from.
     pub(super) place: Range<u64>,
+    /// The line or page on which it begins.
+    pub(super) locator: Option<Locator>,
 }
 
 /// What the page shows of a source that it can open.
@@ -90,6 +94,7 @@ impl Shown {
                     title: passage.title.clone(),
                     text: passage.text.clone(),
                     place: note.place.clone(),
+                    locator: note.locator,
                 });
                 keep_newest(&mut self.sources, SOURCES_MAX, |source| source.text.len());
                 id
@@ -139,8 +144,11 @@ fn keep_newest<T>(items: &mut VecDeque<T>, n_max: usize, bytes: impl Fn(&T) -> u
     }
 }
 
-/// The file's name with its folder's, enough to know it by.
+/// The file's name with its folder's, enough to know it by. A document without a file has the path that stands for its id.
 pub(crate) fn short_path(path: &Path) -> String {
+    if document_id(path).is_some() {
+        return path.display().to_string();
+    }
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let folder = path.parent().and_then(name);
     folder.into_iter().chain(name(path)).collect::<Vec<_>>().join("/")
@@ -215,5 +223,6 @@ mod tests {
     fn a_file_is_named_with_its_folder() {
         assert_eq!(short_path(Path::new("/home/ada/notes/trip.md")), "notes/trip.md");
         assert_eq!(short_path(Path::new("/trip.md")), "trip.md");
+        assert_eq!(short_path(Path::new("document:/trips/7")), "document:/trips/7");
     }
 }

@@ -51,6 +51,7 @@ fn around(source: &Source, passages: &[NotePassage]) -> Value {
     json!({
         "title": source.title,
         "file": short_path(&source.path),
+        "locator": source.locator.map(|locator| locator.to_string()),
         "is_current": at.is_some(),
         "sections": sections,
         "section": section,
@@ -104,6 +105,7 @@ mod tests {
             .map(|range| passage(range.start as u64..range.end as u64, &note[range.clone()]))
             .collect();
         let source = |text: &str, start: u64| Source {
+            locator: None,
             id: String::new(),
             path: "/n/a.md".into(),
             title: "A".to_owned(),

@@ -24,7 +24,7 @@ use crate::metrics::add;
 use crate::queue::Place;
 
 /// Where a job writes its events. They are bounded by the tokens of its output, so a slow client does not hold its place.
-pub(super) struct Sink {
+pub(crate) struct Sink {
     sender: UnboundedSender<String>,
     pub(super) cancel: CancelToken,
     started: Instant,
@@ -33,7 +33,7 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Sends an event. If the page has gone, the job has been cancelled.
-    pub(super) fn send(&self, name: &str, data: &impl Serialize) {
+    pub(crate) fn send(&self, name: &str, data: &impl Serialize) {
         let data = serde_json::to_string(data).expect("numbers and texts have a JSON form");
         let _ = self.sender.send(format!("event: {name}\ndata: {data}\n\n"));
     }
@@ -52,16 +52,21 @@ impl Sink {
         }
     }
 
+    /// Cancelled when the client has gone.
+    pub(crate) fn cancel(&self) -> &CancelToken {
+        &self.cancel
+    }
+
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
 /// Runs `job` on a thread of its own when its turn in the queue comes, and streams what it sends.
-pub(super) fn run(
+pub(crate) fn run(
     page: &Page,
     place: Place,
-    job: impl FnOnce(&Sink) -> ApiResult<()> + Send + 'static,
+    job: impl FnOnce(&Arc<Sink>) -> ApiResult<()> + Send + 'static,
 ) -> Response {
     let app = page.app().clone();
     add(&app.metrics().requests, 1);

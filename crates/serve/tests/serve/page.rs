@@ -51,11 +51,13 @@ fn an_answer_is_that_of_the_assistant_with_drafts_and_without() {
         |more: Value| done(&server.post("/page/ask", &support::with(&json!({ "question": QUESTION }), more)));
     let (drafted, streamed) = ask(json!({}));
     assert_eq!((drafted["text"].as_str(), streamed.as_str()), (Some(own.text.as_str()), own.text.as_str()));
+    // Its prompt is kept, because two requests had it.
+    ask(json!({}));
     let (plain, streamed) = ask(json!({ "drafts": false, "keep": false }));
     assert_eq!((&plain["text"], streamed), (&drafted["text"], own.text.clone()));
     assert_eq!(plain["stats"]["tokens"], plain["stats"]["steps"]);
     assert!(drafted["stats"]["steps"].as_u64() < drafted["stats"]["tokens"].as_u64());
-    assert!(plain["stats"]["cached_tokens"].as_u64() > Some(0), "the prompt is kept by the first request");
+    assert!(plain["stats"]["cached_tokens"].as_u64() > Some(0), "the prompt is kept by the second request");
     // With one seed, drawn texts are equal too.
     let drawn = json!({ "temperature": 1.5, "seed": 7, "keep": false });
     let (first, _) = ask(drawn.clone());
@@ -73,12 +75,14 @@ fn a_copied_span_leads_to_its_source_by_an_id() {
     let span = &answer["copied"][0];
     let passage = &answer["passages"][span["passage"].as_u64().expect("an index") as usize];
     assert_eq!(passage["file"], "notes/repair-roof.md");
+    assert!(passage["locator"].as_str().is_some_and(|locator| locator.starts_with("line ")), "{passage}");
     let id = passage["id"].as_str().unwrap();
     let source = server.get(&format!("/page/source/{id}")).json();
     let section = &source["sections"][source["section"].as_u64().unwrap() as usize];
     let copied = units(answer["text"].as_str().unwrap(), &span["output"]);
     assert_eq!(units(section["text"].as_str().unwrap(), &span["place"]), copied);
     assert_eq!((&source["is_current"], &source["file"]), (&json!(true), &json!("notes/repair-roof.md")));
+    assert_eq!(source["locator"], passage["locator"]);
     // The same passage has the same id; a path and an unknown id open nothing.
     let (again, _) = done(&server.post("/page/ask", &json!({ "question": QUESTION })));
     assert_eq!(again["passages"][0]["id"], answer["passages"][0]["id"]);

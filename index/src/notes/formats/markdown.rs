@@ -37,6 +37,11 @@ fn tag(text: &str) -> Option<String> {
     (!tag.is_empty() && tag.len() <= TAG_BYTES_MAX).then_some(tag)
 }
 
+/// Tags in their stored form, sorted, each once.
+pub(in crate::notes) fn tags_of<'a>(tags: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    sorted(tags.into_iter().filter_map(|label| tag(label)).collect())
+}
+
 /// Words `#tag` of a text at `offset`, outside of `literal` places: a letter first, then letters with their
 /// marks, digits, `-`, `_` and `/`.
 fn tags_in(text: &str, offset: usize, literal: &[Range<usize>]) -> Vec<String> {

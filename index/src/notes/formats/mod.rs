@@ -28,6 +28,7 @@ mod unit;
 
 pub use date::parse_date;
 pub(crate) use encoding::Decoded;
+pub(super) use markdown::tags_of;
 pub use screen::{ScreenElement, ScreenXml, read_screen_xml};
 use unit::Losses;
 pub(super) use unit::{Body, Piece, Unit, Verbatim};
