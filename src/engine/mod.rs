@@ -12,6 +12,7 @@ mod budget;
 mod cores;
 mod device;
 mod error;
+mod estimate;
 mod event;
 mod generation;
 mod handle;
@@ -32,6 +33,7 @@ mod step;
 
 pub use device::Device;
 pub use error::{EngineProblem, GenerateProblem, SessionProblem};
+pub use estimate::{MemoryEstimate, SpeedEstimate};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;
