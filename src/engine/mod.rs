@@ -37,7 +37,7 @@ pub use estimate::{MemoryEstimate, SpeedEstimate};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;
-pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_together};
+pub use generation::{Exchange, Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
 pub use learned::LearnedState;
 pub use options::{
