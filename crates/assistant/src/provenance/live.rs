@@ -16,6 +16,10 @@ use super::sentences::{is_line_end, is_settled};
 /// bytes waits for eight.
 const GROWTH: usize = 256;
 
+/// The same for what a line has beyond [`LINE_BYTES`]: a paragraph has fewer.
+const GROWTH_BEYOND: usize = 16;
+const LINE_BYTES: usize = 16 << 10;
+
 /// A complete sentence of an answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -64,7 +68,9 @@ impl LiveSentences {
     /// Takes the next piece of the answer and gives the sentences that are complete now.
     pub fn push(&mut self, piece: &str) -> Vec<SentenceReady> {
         self.text.push_str(piece);
-        let is_due = (self.text.len() - self.seen).saturating_mul(GROWTH) >= self.text.len();
+        let (n_bytes, grown) = (self.text.len(), self.text.len() - self.seen);
+        let is_due = grown.saturating_mul(GROWTH) >= n_bytes
+            && grown.saturating_mul(GROWTH_BEYOND) >= n_bytes.saturating_sub(LINE_BYTES);
         if is_due || piece.contains('\n') { self.look(false) } else { Vec::new() }
     }
 
