@@ -16,8 +16,8 @@ use crate::profile::{MachineProfile, ProfileKey, cpu_name};
 use refrain_stream::available_bytes;
 
 /// Bytes of a tokenizer in memory per token of its vocabulary: the token's bytes, their merges or scores, and the maps from and to ids.
-/// Measured with the fixture's vocabulary (`tests/memory/estimates.rs`).
-const TOKENIZER_TOKEN_BYTES: u64 = 400;
+/// `tests/memory/tokenizer_memory.rs` measures it.
+pub const TOKENIZER_TOKEN_BYTES: u64 = 400;
 
 /// Bytes of the history in memory per token.
 const HISTORY_TOKEN_BYTES: u64 = 60;

@@ -33,7 +33,7 @@ mod step;
 
 pub use device::Device;
 pub use error::{EngineProblem, GenerateProblem, SessionProblem};
-pub use estimate::{MemoryEstimate, SpeedEstimate};
+pub use estimate::{MemoryEstimate, SpeedEstimate, TOKENIZER_TOKEN_BYTES};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;

@@ -5,9 +5,7 @@ use std::fmt;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryEstimate;
 use refrain::drafting::DraftSource;
-use refrain::{
-    CancelToken, DryOptions, EngineOptions, LoadError, LogitsProcessor, Sampling, SessionOptions,
-};
+use refrain::{CancelToken, DryOptions, EngineOptions, LoadError, LogitsProcessor, Sampling, SessionOptions};
 use refrain_index::history::HistoryOptions;
 
 /// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`,
