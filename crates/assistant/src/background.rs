@@ -249,7 +249,7 @@ impl Background {
             let took = now.saturating_sub(last);
             (last, time) = (now, time.saturating_add(took));
             // Events between two passes take no time: the next pass may come behind any of them.
-            step_time = Some(step_time.unwrap_or_default().mul_f32(0.75).max(took));
+            step_time = Some(step_time.unwrap_or_default().mul_f32(0.95).max(took));
         }
         if pause == Some(Pause::Memory) {
             self.release_memory();
@@ -426,6 +426,13 @@ mod tests {
             });
             assert_eq!((run.done.len(), run.n_left, run.time), (3, 0, Duration::ZERO));
         }
+    }
+
+    #[test]
+    fn work_moves_to_the_thread_of_a_scheduler() {
+        fn is_send<T: Send>(_: &T) {}
+        let (_folder, work) = work(Duration::ZERO);
+        is_send(&work);
     }
 
     #[test]

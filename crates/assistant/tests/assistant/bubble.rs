@@ -43,8 +43,12 @@ fn one_call_gives_text_sources_support_and_what_was_left_out() {
         let supports = |index: usize| bubble.sentences[index].support.passage() == Some(number - 1);
         assert!(source.supports.iter().all(|&index| supports(index)));
     }
-    assert!(bubble.sources.iter().any(|source| !source.supports.is_empty()), "{:?}", bubble.sentences);
-    assert_eq!((bubble.unsupported().count(), bubble.is_cut, bubble.left_out.len()), (0, false, 0));
+    let n_supported: usize = bubble.sources.iter().map(|source| source.supports.len()).sum();
+    let supports = answer.provenance.sentences.iter().filter_map(|sentence| sentence.support.passage());
+    assert!(n_supported > 0 && n_supported == supports.count(), "{:?}", bubble.sentences);
+    let missing = answer.provenance.sentences.iter().filter(|sentence| sentence.support.is_missing());
+    assert_eq!(bubble.unsupported().count(), missing.count());
+    assert_eq!((bubble.is_cut, &bubble.left_out), (false, &answer.report.left_out));
 }
 
 #[test]
