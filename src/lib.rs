@@ -88,10 +88,12 @@ pub mod drafting {
     pub use crate::pruning::{Predictor, PruningConfig, Safeguards};
 }
 
-/// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets.
+/// The device: heat, power and memory that the app reports, measured costs and energy, instruction sets; whether a model fits, and its speed.
 pub mod device {
     pub use crate::energy::{EnergyMeter, EnergyStats};
-    pub use crate::engine::{Device, MemoryPressure, PowerState, ThermalState};
+    pub use crate::engine::{
+        Device, MemoryEstimate, MemoryPressure, PowerState, SpeedEstimate, ThermalState,
+    };
     pub use crate::kernels::{IsaKind, KernelsNotice};
     pub use crate::profile::{MachineProfile, ProfileOptions, ThreadEnergy};
 }

@@ -42,11 +42,17 @@ impl SessionOptions {
     /// more threads than processors (32 bytes per slot and thread). An app that streams the model within a budget
     /// [reserves](field@crate::streaming::StreamOptions::reserved_bytes) this amount per concurrent session.
     pub fn memory_bytes(&self, config: &ModelConfig) -> u64 {
+        self.bytes(config, true).total()
+    }
+
+    /// The parts of [`memory_bytes`](Self::memory_bytes); with an output matrix in memory, the logits of a piece of it are left out.
+    pub(super) fn bytes(&self, config: &ModelConfig, is_head_streamed: bool) -> SessionBytes {
         let size = self.cache_size(config);
-        let (n_slots, kv_bytes) = (size.n_slots, KvCache::bytes(config, size));
+        let n_slots = size.n_slots;
         let row_bytes = (config.vocab_size as u64).saturating_mul(size_of::<f32>() as u64);
+        let wave_bytes = row_bytes.saturating_mul(self.projection_rows as u64);
         let logits_bytes =
-            row_bytes.saturating_mul(self.projection_rows as u64).max(STREAMED_WAVE_BYTES as u64);
+            if is_head_streamed { wave_bytes.max(STREAMED_WAVE_BYTES as u64) } else { wave_bytes };
         let reads = self.drafting == Drafting::Auto && self.reads_rows();
         // One for each pair of tokens, and one for each token.
         let own_lists =
@@ -58,12 +64,32 @@ impl SessionOptions {
         };
         let list_bytes = PredictionsSource::bytes(EchoConfig { lists_max, ..EchoConfig::AUTO });
         let drafts = self.drafting != Drafting::Off;
-        kv_bytes
-            .saturating_add(Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots))
-            // Logits of the wave, and of a piece of a streamed output matrix.
-            .saturating_add(2 * logits_bytes)
-            .saturating_add(if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 })
-            .saturating_add(if reads { Reader::bytes(config).saturating_add(list_bytes) } else { 0 })
+        let sources = if drafts { DRAFT_TOKEN_BYTES.saturating_mul(n_slots as u64) } else { 0 };
+        let read = if reads { Reader::bytes(config).saturating_add(list_bytes) } else { 0 };
+        SessionBytes {
+            kv: KvCache::bytes(config, size),
+            batch: Workspace::bytes(config, self.prefill_chunk.max(self.rows_max()), n_slots)
+                // Logits of the wave, and of a piece of a streamed output matrix or of another generation's wave.
+                .saturating_add(logits_bytes.saturating_mul(2)),
+            drafts: sources.saturating_add(read),
+        }
+    }
+}
+
+/// Upper bounds of a session's bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionBytes {
+    /// Keys, values and recurrent states of a full context.
+    pub(super) kv: u64,
+    /// Activations, rotations, attention scores and logits of a pass.
+    pub(super) batch: u64,
+    /// Draft sources and projection rows.
+    pub(super) drafts: u64,
+}
+
+impl SessionBytes {
+    pub(super) fn total(self) -> u64 {
+        self.kv.saturating_add(self.batch).saturating_add(self.drafts)
     }
 }
 
@@ -84,12 +110,15 @@ impl DraftModelOptions {
     /// loaded first, so an app that streams the target within a budget
     /// [reserves](crate::streaming::StreamOptions::reserved_bytes) them.
     pub fn memory_bytes(&self, checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
-        let config = checkpoint.config();
-        let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
-        let session_bytes = match session.drafting {
-            Drafting::AsClaimed => 0,
-            _ => DraftModelSource::bytes(config, context_len, KvType::F16),
-        };
-        self.quantize.weights_bytes(checkpoint).saturating_add(session_bytes)
+        self.quantize.weights_bytes(checkpoint).saturating_add(draft_session_bytes(checkpoint, session))
+    }
+}
+
+/// Bytes of one session's state for the draft model in `checkpoint`.
+pub(super) fn draft_session_bytes(checkpoint: &Checkpoint, session: &SessionOptions) -> u64 {
+    let context_len = session.context_len.unwrap_or(CONTEXT_LEN_DEFAULT_MAX);
+    match session.drafting {
+        Drafting::AsClaimed => 0,
+        _ => DraftModelSource::bytes(checkpoint.config(), context_len, KvType::F16),
     }
 }

@@ -12,6 +12,7 @@ mod budget;
 mod cores;
 mod device;
 mod error;
+mod estimate;
 mod event;
 mod generation;
 mod handle;
@@ -32,10 +33,11 @@ mod step;
 
 pub use device::Device;
 pub use error::{EngineProblem, GenerateProblem, SessionProblem};
+pub use estimate::{MemoryEstimate, SpeedEstimate, TOKENIZER_TOKEN_BYTES};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};
 #[cfg(feature = "stream")]
 pub use generation::EventStream;
-pub use generation::{Generation, OwnedGeneration, RefusedGeneration, step_together};
+pub use generation::{Exchange, Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
 pub use learned::LearnedState;
 pub use options::{

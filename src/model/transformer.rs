@@ -52,12 +52,12 @@ use crate::model::config::{
 use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
-use crate::model::packed::{ModelIdentity, identity_of_weights};
+use crate::model::packed::{ModelIdentity, PackedFile, identity_of_weights};
 use crate::model::resident::{Layer, Weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{ActiveRows, Hooks, Rows};
 use crate::model::state::TreeRows;
-use crate::model::streamed::{Streamed, StreamedError};
+use crate::model::streamed::{StreamMemory, Streamed, StreamedError};
 use crate::model::weights::{LoadOptions, Quantize, WeightsError};
 pub use error::ForwardError;
 use refrain_stream::StreamOptions;
@@ -304,6 +304,20 @@ impl Buffers {
     }
 }
 
+/// The packed file of a model that is to be streamed.
+fn streamed_file<'a>(
+    checkpoint: &'a Checkpoint,
+    options: &LoadOptions<'_>,
+) -> Result<&'a PackedFile, StreamedError> {
+    let Some(file) = checkpoint.packed() else {
+        return Err(StreamedError::NotPacked { file: checkpoint.name().to_owned() });
+    };
+    if options.quantize == Quantize::F32 {
+        return Err(StreamedError::Widened { file: file.file().to_owned() });
+    }
+    Ok(file)
+}
+
 /// Appends rows of `x`, `[n_rows, row_len]`, to `to`.
 fn append_rows(to: &mut Vec<f32>, x: &[f32], rows: &[u32], row_len: usize) {
     to.reserve_exact(rows.len() * row_len);
@@ -327,6 +341,26 @@ impl Model {
             identity.get_or_init(|| file.identity());
         }
         Ok(Self { config: checkpoint.config().clone(), weights, graphs: None, streamed: None, identity })
+    }
+
+    /// The memory that the weights would take, from the headers of the files alone: all of it for a model in memory or of static
+    /// graphs, and by its parts for a streamed one.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), as far as options and headers tell.
+    pub(crate) fn planned_memory(
+        checkpoint: &Checkpoint,
+        options: &LoadOptions<'_>,
+    ) -> Result<(u64, Option<StreamMemory>), WeightsError> {
+        if let Some(streaming) = options.streaming {
+            let memory = Streamed::planned_memory(streamed_file(checkpoint, options)?, streaming)?;
+            return Ok((memory.pinned_bytes, Some(memory)));
+        }
+        if let Some(folder) = checkpoint.graphs() {
+            return Ok((StaticGraphs::planned_bytes(folder, options.graph_memory_max)?, None));
+        }
+        Self::refuse_head(checkpoint)?;
+        Ok((options.quantize.weights_bytes(checkpoint), None))
     }
 
     /// # Errors
@@ -362,12 +396,7 @@ impl Model {
         streaming: &StreamOptions,
         options: LoadOptions<'_>,
     ) -> Result<Self, StreamedError> {
-        let Some(file) = checkpoint.packed() else {
-            return Err(StreamedError::NotPacked { file: checkpoint.name().to_owned() });
-        };
-        if options.quantize == Quantize::F32 {
-            return Err(StreamedError::Widened { file: file.file().to_owned() });
-        }
+        let file = streamed_file(checkpoint, &options)?;
         let (streamed, weights) = Streamed::open(file, streaming, options.progress)?;
         let (config, identity) = (checkpoint.config().clone(), OnceLock::from(file.identity()));
         Ok(Self { config, weights, graphs: None, streamed: Some(streamed), identity })

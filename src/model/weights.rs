@@ -70,6 +70,13 @@ impl Quantize {
     }
 
     internals! {
+        /// Those of the weights' bytes that are matrices: norms, biases and other vectors are left out, as in the profile of a model.
+        fn matrices_bytes(self, checkpoint: &Checkpoint) -> u64 {
+            let vectors = checkpoint.tensors().filter(|(_, info)| info.n_rows == 1);
+            let vectors_bytes: u64 = vectors.map(|(_, info)| 4 * info.n_cols as u64).sum();
+            self.weights_bytes(checkpoint).saturating_sub(vectors_bytes)
+        }
+
         /// Bytes of the weights that a pass of one row and its projection read: all matrices but the rows of embeddings that
         /// are looked up, and of experts those that a row uses.
         fn bytes_per_row(self, checkpoint: &Checkpoint) -> u64 {

@@ -228,24 +228,34 @@ impl Fault for ProfileMismatch {
 
 impl ProfileKey {
     pub(super) fn new(model: &Model, compute: Compute<'_>, kv_type: KvType) -> Self {
-        let ModelConfig { hidden_dim, vocab_size, .. } = *model.config();
-        let Widths { n_heads, n_kv_heads, head_dim, ffn_dim, .. } = model.config().widths();
-        let experts = model.config().layers.iter().map(|layer| match &layer.feed {
-            FeedForward::Experts(experts) => experts.n_experts,
-            FeedForward::None | FeedForward::Dense(_) => 0,
-        });
         Self {
             cpu: cpu_name(),
             isa: compute.kernels.isa().name().to_owned(),
             n_threads: compute.pool.n_threads(),
-            n_layers: model.config().n_layers(),
+            ..Self::of(model.config(), kv_type, model.memory_usage())
+        }
+    }
+
+    /// The part of the key that belongs to a model with so many bytes of weights; the machine is left open.
+    pub(super) fn of(config: &ModelConfig, kv_type: KvType, weights_bytes: usize) -> Self {
+        let ModelConfig { hidden_dim, vocab_size, .. } = *config;
+        let Widths { n_heads, n_kv_heads, head_dim, ffn_dim, .. } = config.widths();
+        let experts = config.layers.iter().map(|layer| match &layer.feed {
+            FeedForward::Experts(experts) => experts.n_experts,
+            FeedForward::None | FeedForward::Dense(_) => 0,
+        });
+        Self {
+            cpu: String::new(),
+            isa: String::new(),
+            n_threads: 0,
+            n_layers: config.n_layers(),
             hidden_dim,
             ffn_dim,
             n_heads,
             n_kv_heads,
             head_dim,
             vocab_size,
-            weights_bytes: model.memory_usage(),
+            weights_bytes,
             n_experts: experts.max().unwrap_or(0),
             kv_type,
         }
@@ -327,6 +337,23 @@ impl MachineProfile {
         let measurements: Vec<(usize, f32)> =
             self.projection.iter().map(|cost| (cost.rows, cost.us)).collect();
         CostProfile::from_measurements(&measurements)
+    }
+
+    /// Time of a prefill chunk of `rows` rows without a context, µs: linear between the measured lengths and from a step of one row to the
+    /// shortest, and in proportion beyond the longest.
+    pub(super) fn prefill_us(&self, rows: usize) -> f64 {
+        let one = self.verify.first().map(|cost| (cost.rows, f64::from(cost.us)));
+        let points = self.prefill.iter().map(|cost| (cost.rows, f64::from(cost.us)));
+        let mut before = one.unwrap_or((1, 0.0));
+        for (to, us) in points {
+            if rows <= to {
+                let (from, from_us) = before;
+                let share = rows.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64;
+                return from_us + share * (us - from_us);
+            }
+            before = (to, us);
+        }
+        before.1 * rows as f64 / before.0 as f64
     }
 
     /// Time of projecting `rows` rows: the time of the next measured number of rows.
@@ -461,6 +488,15 @@ mod tests {
         }
         // One row is projected at a time.
         assert!((profile.costs(0, 1).verify_us(8, 1) - 210.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn chunks_between_the_measured_ones_have_times_between() {
+        let profile = profile();
+        for (rows, us) in [(1, 100.0), (64, 900.0), (128, 1800.0), (640, 9000.0)] {
+            assert!((profile.prefill_us(rows) - us).abs() < 1e-6, "{rows}: {}", profile.prefill_us(rows));
+        }
+        assert!(profile.prefill_us(20) > 100.0 && profile.prefill_us(20) < 900.0);
     }
 
     #[test]

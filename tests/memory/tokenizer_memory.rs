@@ -3,6 +3,7 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::Duration;
 
+use refrain::internals::engine::TOKENIZER_TOKEN_BYTES;
 use refrain::internals::model::gguf::{GgufFile, GgufValue};
 use refrain::internals::tokenizer::{FILE_MEMORY_MULTIPLE, FILE_MEMORY_SLACK};
 use refrain::{SpecialTokens, Tokenizer, TokenizerError};
@@ -122,6 +123,33 @@ fn byte_level_runs_with_the_merges_of_the_file() {
     let merges = (1..n).map(|len| json!([&"a".repeat(len), "a"]));
     json["model"]["merges"].as_array_mut().unwrap().extend(merges);
     build_json(&json).unwrap();
+}
+
+/// The estimate of a model's memory counts so many bytes for each token.
+#[test]
+fn a_tokenizer_keeps_what_is_estimated() {
+    let _turn = turn();
+    let mut json = tokenizer_json();
+    let letters: Vec<String> = ('a'..='z').map(String::from).collect();
+    let pairs = letters.iter().flat_map(|a| letters.iter().map(move |b| (a.clone(), b.clone())));
+    let triples =
+        pairs.clone().flat_map(|(a, b)| letters.iter().map(move |c| (format!("{a}{b}"), c.clone())));
+    // Behind the tokens that the file has, and those that are added to it.
+    for (id, (left, right)) in (261..).zip(pairs.clone().chain(triples)) {
+        let vocab = json["model"]["vocab"].as_object_mut().unwrap();
+        if !vocab.contains_key(&format!("{left}{right}")) {
+            vocab.insert(format!("{left}{right}"), id.into());
+            json["model"]["merges"].as_array_mut().unwrap().push(json!([left, right]));
+        }
+    }
+    let text = json.to_string();
+    drop(json);
+    let before = MEMORY.current_usage();
+    let tokenizer = Tokenizer::from_json(&text, "tokenizer.json").unwrap();
+    let kept = (MEMORY.current_usage() - before) as u64;
+    let estimated = TOKENIZER_TOKEN_BYTES * tokenizer.vocab_size() as u64;
+    println!("{kept} bytes of {} tokens, {estimated} estimated", tokenizer.vocab_size());
+    assert!(kept <= estimated && estimated <= 4 * kept, "{kept} bytes, {estimated} estimated");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod estimates;
 mod float_env;
 mod full_context;
 mod quiet_panics;

@@ -127,7 +127,7 @@ fn sample(sampling: &mut Sampling, name: &str, value: &Bound<'_, PyAny>) -> PyRe
 ///     embedder: the engine of the embedding model whose vectors the index has: notes are then searched by meaning too.
 ///     store: a folder that keeps answers and computed prompts, used by one process at a time. ``None`` keeps answers in memory.
 ///     namespace: an account of the app. Drafts, kept answers and prompts of one namespace never reach another.
-///     prompts: templates by task: ``"answer"``, ``"summarize"``, ``"ui"``, ``"reply"``, ``"edit"``. Text with the places ``{passages}`` or
+///     prompts: templates by task: ``"answer"``, ``"cited_answer"`` (for :meth:`ask`), ``"summarize"``, ``"ui"``, ``"reply"``, ``"edit"``. Text with the places ``{passages}`` or
 ///         ``{cited_passages}``, and ``{request}``.
 ///     system: a system turn before every prompt.
 ///     max_tokens: room for the output. ``None``: 512, at most a quarter of the context.
@@ -283,6 +283,29 @@ impl Assistant {
             assistant.answer(request, options).map_err(failed)
         })?;
         Ok(Job::new(job, "Answer", results::answer, None))
+    }
+
+    /// Answers a question from notes with citations, and gives what a chat bubble shows: text, sources, copied parts, the support of each
+    /// sentence, and what was left out. The prompt is the template ``"cited_answer"``.
+    ///
+    /// Args: as :meth:`answer`.
+    ///
+    /// Raises: as :meth:`answer`.
+    #[pyo3(signature = (question, *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    fn ask(
+        &self,
+        py: Python<'_>,
+        question: String,
+        folders: Vec<PathBuf>,
+        n_passages: Option<usize>,
+        passages: Option<Vec<Passage>>,
+        options: Option<Bound<'_, PyDict>>,
+    ) -> PyResult<Job> {
+        let request = answer_request(question, folders, n_passages, passages)?;
+        let job = self.start(py, options.as_ref(), |assistant, options| {
+            assistant.ask(request, options).map_err(failed)
+        })?;
+        Ok(Job::new(job, "Bubble", results::bubble, None))
     }
 
     /// Summarises texts, notes, or the passages that match a query: one of the three. Texts that do not fit one prompt are summarised in
@@ -575,12 +598,13 @@ fn templates(given: BTreeMap<String, String>) -> Result<Prompts, Failure> {
         let template = Template::new(&text).map_err(|error| Failure::Template(task.clone(), error))?;
         match task.as_str() {
             "answer" => prompts.answer = template,
+            "cited_answer" => prompts.cited_answer = template,
             "summarize" => prompts.summarize = template,
             "ui" => prompts.ui = template,
             "reply" => prompts.reply = template,
             "edit" => prompts.edit = template,
             _ => {
-                let choices = vec!["answer", "summarize", "ui", "reply", "edit"];
+                let choices = vec!["answer", "cited_answer", "summarize", "ui", "reply", "edit"];
                 return Err(Failure::Choice { option: "prompts", given: task, choices });
             }
         }

@@ -1,11 +1,12 @@
 //! The engine, and its outputs on disk as a draft source of its sessions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PySequence;
 use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryEstimate;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{DraftPolicy, DraftRows};
 use refrain::{EngineOptions, SessionOptions, TokenId};
@@ -68,6 +69,15 @@ impl Engine {
     }
 }
 
+/// The draft model of the model at `path`; `mtp` names the head in its own file.
+fn open_draft_model(draft_path: &Path, path: &Path) -> Result<Checkpoint, Failure> {
+    let opened = match draft_path.as_os_str() == "mtp" {
+        true => Checkpoint::open_mtp(path),
+        false => Checkpoint::open(draft_path),
+    };
+    opened.map_err(Failure::Load)
+}
+
 #[pymethods]
 impl Engine {
     #[new]
@@ -97,11 +107,7 @@ impl Engine {
         let engine = compute(py, || {
             let engine = refrain::Engine::open(&path, options).map_err(Failure::Load)?;
             if let Some(draft_path) = draft_model {
-                let opened = match draft_path.as_os_str() == "mtp" {
-                    true => Checkpoint::open_mtp(&path),
-                    false => Checkpoint::open(&draft_path),
-                };
-                let draft_model = opened.map_err(Failure::Load)?;
+                let draft_model = open_draft_model(&draft_path, &path)?;
                 engine
                     .set_draft_model(&draft_model, DraftModelOptions::default(), |_, _| {})
                     .map_err(Failure::Load)?;
@@ -109,6 +115,44 @@ impl Engine {
             Ok(engine)
         })?;
         Ok(Self { engine: Resident::new(engine), path })
+    }
+
+    /// The memory that a model and its sessions take, before it is loaded: only the header of its file is read.
+    ///
+    /// Args:
+    ///     path, quantize, draft_model: as for the engine.
+    ///     context_len, kv_type: as for :meth:`session`.
+    ///     n_sessions: sessions at a time.
+    ///
+    /// Raises:
+    ///     LoadError: the file is damaged, or cannot be loaded with these arguments.
+    ///     OptionError: an argument is outside its range.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, quantize = "keep", draft_model = None, context_len = None, kv_type = "f16", n_sessions = 1))]
+    fn estimate_memory(
+        py: Python<'_>,
+        path: PathBuf,
+        quantize: &str,
+        draft_model: Option<PathBuf>,
+        context_len: Option<usize>,
+        kv_type: &str,
+        n_sessions: usize,
+    ) -> PyResult<Py<PyAny>> {
+        let options = EngineOptions { quantize: options::quantize(quantize)?, ..EngineOptions::default() };
+        let kv_type = options::kv_type(kv_type)?;
+        let session = SessionOptions { context_len, kv_type, ..SessionOptions::default() };
+        let memory = compute(py, || {
+            let checkpoint = Checkpoint::open(&path).map_err(Failure::Load)?;
+            let memory = MemoryEstimate::new(&checkpoint, &options, &session, n_sessions);
+            let memory = memory.map_err(Failure::Load)?;
+            let Some(draft_path) = draft_model else { return Ok(memory) };
+            let draft_model = open_draft_model(&draft_path, &path)?;
+            Ok(memory.with_draft_model(&draft_model, &DraftModelOptions::default(), &session, n_sessions))
+        })?;
+        let mut values = serde_json::to_value(memory).unwrap_or_default();
+        values["total_bytes"] = memory.total_bytes().into();
+        values["fits"] = memory.fits().into();
+        Ok(py.import("refrain._events")?.getattr("memory_estimate")?.call1((values.to_string(),))?.unbind())
     }
 
     /// Starts a session: one conversation, or one plain text.

@@ -12,7 +12,7 @@ use crate::border::{compute, guarded};
 use crate::errors::Failure;
 use crate::held::Held;
 use crate::resident::Resident;
-use crate::results::{change_in_characters, object};
+use crate::results::{change_in_characters, object, place};
 use crate::signals::Signals;
 use crate::steps::{Stepped, Steps, Taken};
 use crate::token::kind_name;
@@ -20,8 +20,8 @@ use crate::token::kind_name;
 /// A running task: an iterator of its events that ends with the result.
 ///
 /// Made by the methods of :class:`Assistant` and :class:`Conversation`. Nothing is computed until an event is taken, without the
-/// interpreter's lock, and at most one pass of the model at a time. Events are :class:`Prefill`, :class:`Text`, :class:`Part` and
-/// :class:`Change`; the last one is the result. ``async for`` computes in a thread of its own. ``with`` closes the job at the end of the block.
+/// interpreter's lock, and at most one pass of the model at a time. Events are :class:`Prefill`, :class:`Text`, :class:`SentenceReady`
+/// (after :meth:`announce_sentences`), :class:`Part` and :class:`Change`; the last one is the result. ``async for`` computes in a thread of its own. ``with`` closes the job at the end of the block.
 ///
 /// A job that is closed, cancelled or failed keeps no answer, and leaves its conversation as before.
 #[pyclass(frozen, generic, module = "refrain.assistant")]
@@ -46,6 +46,8 @@ trait Task: Send {
 
     /// Steps of the running generation whose tokens were all taken.
     fn n_steps(&self) -> Option<usize>;
+
+    fn announce_sentences(&mut self);
 }
 
 /// An event on its way to Python.
@@ -55,6 +57,12 @@ enum Item {
         text: String,
         kind: TextKind,
         origin: Origin,
+    },
+    /// A complete sentence, and its place in characters.
+    Sentence {
+        index: usize,
+        place: [usize; 2],
+        text: String,
     },
     Part {
         index: usize,
@@ -76,6 +84,8 @@ struct Typed<T> {
     write: Write<T>,
     /// That text, and the new one so far.
     texts: Option<(String, String)>,
+    /// The answer so far, if its sentences are announced.
+    said: Option<String>,
 }
 
 impl<T: Send + 'static> Task for Typed<T> {
@@ -91,7 +101,14 @@ impl<T: Send + 'static> Task for Typed<T> {
                     if let Some((_, new)) = self.texts.as_mut().filter(|_| event.kind == TextKind::Answer) {
                         new.push_str(&event.text);
                     }
+                    if let Some(said) = self.said.as_mut().filter(|_| event.kind == TextKind::Answer) {
+                        said.push_str(&event.text);
+                    }
                     Item::Text { text: event.text, kind: event.kind, origin: event.origin }
+                }
+                JobEvent::Sentence(ready) => {
+                    let said = self.said.as_deref().unwrap_or_default();
+                    Item::Sentence { index: ready.index, place: place(said, &ready.place), text: ready.text }
                 }
                 JobEvent::Part { index, n_parts, text } => Item::Part { index, n_parts, text },
                 JobEvent::Edit(change) => match &self.texts {
@@ -111,6 +128,11 @@ impl<T: Send + 'static> Task for Typed<T> {
     fn n_steps(&self) -> Option<usize> {
         self.job.stats().map(|stats| stats.steps)
     }
+
+    fn announce_sentences(&mut self) {
+        self.job.announce_sentences();
+        self.said.get_or_insert_default();
+    }
 }
 
 impl Job {
@@ -124,7 +146,7 @@ impl Job {
     ) -> Self {
         let cancel = job.cancel_token();
         let texts = edited.map(|old| (old, String::new()));
-        let task: Box<dyn Task> = Box::new(Typed { job, class, write, texts });
+        let task: Box<dyn Task> = Box::new(Typed { job, class, write, texts, said: None });
         let work = Held::new(Work { task: Some(task), events: VecDeque::new() });
         Self(Resident::new(Arc::new(Working { work, cancel })))
     }
@@ -249,6 +271,18 @@ impl Job {
         event_object(py, result)
     }
 
+    /// Makes each complete sentence of the answer an event, :class:`SentenceReady`, for reading it aloud. To be called before the first
+    /// event is taken.
+    fn announce_sentences(&self, py: Python<'_>) -> PyResult<()> {
+        let working = self.0.get()?;
+        compute(py, || {
+            if let Some(task) = &mut working.work.lock()?.task {
+                task.announce_sentences();
+            }
+            Ok(())
+        })
+    }
+
     /// Stops the job before its next layer, from any thread. Its next event raises :class:`~refrain.errors.JobCancelledError`.
     fn cancel(&self) -> PyResult<()> {
         self.0.get()?.cancel.cancel();
@@ -308,6 +342,9 @@ fn event_object(py: Python<'_>, item: Item) -> PyResult<Py<PyAny>> {
                 Origin::Draft(name) => Some(name.as_str()),
             };
             module.getattr("Text")?.call1((text, kind_name(kind), origin))?
+        }
+        Item::Sentence { index, place: [start, end], text } => {
+            module.getattr("SentenceReady")?.call1((index, (start, end), text))?
         }
         Item::Part { index, n_parts, text } => module.getattr("Part")?.call1((index, n_parts, text))?,
         Item::Change(value) => return object(py, "Change", &value),

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use pyo3::prelude::*;
 use refrain::FinishReason;
 use refrain_assistant::edit::DiffEvent;
-use refrain_assistant::provenance::Support;
+use refrain_assistant::provenance::{CheckedSentence, CopiedSpan, Support};
 use refrain_assistant::{
-    Answer, ChatAnswer, Command, Direction, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
+    Answer, Bubble, BubbleSource, ChatAnswer, Command, Direction, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
     Provenance, Reply, Report, Source, Summary, Turn, UiCommand,
 };
 use serde_json::{Value, json};
@@ -47,14 +47,26 @@ fn passages(all: &[Passage]) -> Vec<Value> {
 }
 
 fn provenance(provenance: &Provenance, text: &str, shown: &[Passage]) -> Value {
-    let copied = provenance.copied.iter().map(|span| {
-        let of = shown.get(span.passage).map_or("", |passage| &passage.text);
+    let texts: Vec<&str> = shown.iter().map(|passage| &*passage.text).collect();
+    let [copied, sentences] = spans_and_sentences(&provenance.copied, &provenance.sentences, text, &texts);
+    json!({ "copied": copied, "sentences": sentences })
+}
+
+/// The copied spans and the sentences of a text from these texts.
+fn spans_and_sentences(
+    copied: &[CopiedSpan],
+    sentences: &[CheckedSentence],
+    text: &str,
+    shown: &[&str],
+) -> [Value; 2] {
+    let copied = copied.iter().map(|span| {
+        let of = shown.get(span.passage).copied().unwrap_or_default();
         json!({
             "output": place(text, &span.output), "passage": span.passage, "place": place(of, &span.place),
             "is_exact": span.is_exact, "n_words": span.n_words,
         })
     });
-    let sentences = provenance.sentences.iter().map(|sentence| {
+    let sentences = sentences.iter().map(|sentence| {
         let (support, by, share) = match sentence.support {
             Support::Copied { passage, share } => ("copied", Some(passage), Some(share)),
             Support::Words { passage, share } => ("words", Some(passage), Some(share)),
@@ -71,7 +83,7 @@ fn provenance(provenance: &Provenance, text: &str, shown: &[Passage]) -> Value {
             "citations": citations.collect::<Vec<_>>(),
         })
     });
-    json!({ "copied": copied.collect::<Vec<_>>(), "sentences": sentences.collect::<Vec<_>>() })
+    [copied.collect(), sentences.collect()]
 }
 
 /// The name of a reason in Python.
@@ -126,6 +138,28 @@ pub(crate) fn answer(done: Answer, _: &str) -> Value {
     json!({
         "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages),
         "provenance": provenance(&done.provenance, &done.text, &done.passages), "report": report(&done.report),
+    })
+}
+
+pub(crate) fn bubble(done: Bubble, _: &str) -> Value {
+    let unsupported: Vec<usize> = done.unsupported().collect();
+    let texts: Vec<&str> = done.sources.iter().map(|source| &*source.text).collect();
+    let [copied, sentences] = spans_and_sentences(&done.copied, &done.sentences, &done.text, &texts);
+    json!({
+        "text": done.text, "reasoning": done.reasoning,
+        "sources": done.sources.iter().map(bubble_source).collect::<Vec<_>>(),
+        "copied": copied, "sentences": sentences, "unsupported": unsupported,
+        "left_out": done.left_out.iter().map(left_out).collect::<Vec<_>>(), "is_cut": done.is_cut,
+        "report": report(&done.report),
+    })
+}
+
+fn bubble_source(source: &BubbleSource) -> Value {
+    let BubbleSource { number, title, path: file, locator, text, is_cited, supports, .. } = source;
+    json!({
+        "number": number, "title": title, "path": file.as_deref().map(path),
+        "locator": locator.map(|locator| locator.to_string()), "text": text, "is_cited": is_cited,
+        "supports": supports,
     })
 }
 

@@ -21,12 +21,15 @@ from refrain import errors
 from refrain.assistant import (
     Answer,
     Assistant,
+    Bubble,
     Change,
     Document,
     Notes,
     Part,
     Passage,
     Prefill,
+    Sentence,
+    SentenceReady,
     Source,
     Summary,
     Text,
@@ -251,6 +254,30 @@ def test_templates_with_citations(engine: refrain.Engine) -> None:
     template = "Answer in one sentence.\n\n{cited_passages}\n\nQuestion: {request}"
     answer = Assistant(engine, prompts={"answer": template}).answer("Who repairs the car?", passages=[NOTE], max_tokens=12).run()
     assert answer.text == plain_text(engine, f"Answer in one sentence.\n\n# [1] {NOTE.title}\n{NOTE.text}\n\nQuestion: Who repairs the car?", 12)
+
+
+def test_a_bubble_has_all_that_is_shown(engine: refrain.Engine, place: Place) -> None:
+    assistant = Assistant(engine, notes=place.index)
+    bubble = assistant.ask("Who comes along on the trip to Aniarda?", max_tokens=24).run()
+    assert isinstance(bubble, Bubble) and bubble.text and bubble.report.left_out == bubble.left_out
+    first = bubble.sources[0]
+    assert first.number == 1 and first.path is not None and first.path.name == "aniarda-travel.md" and first.locator
+    assert all(isinstance(sentence, Sentence) for sentence in bubble.sentences) and bubble.is_cut in (True, False)
+    template = "Answer in one sentence.\n\n{cited_passages}\n\nQuestion: {request}"
+    cited = Assistant(engine, prompts={"cited_answer": template}).ask("Who repairs the car?", passages=[NOTE], max_tokens=12).run()
+    assert cited.text == plain_text(engine, f"Answer in one sentence.\n\n# [1] {NOTE.title}\n{NOTE.text}\n\nQuestion: Who repairs the car?", 12)
+    assert cited.sources[0].text == NOTE.text and cited.sources[0].path is None
+
+
+def test_sentences_are_announced_when_they_are_complete(engine: refrain.Engine) -> None:
+    job = Assistant(engine).summarize([Passage("Boats", "The boat leaves at ten. It comes back at noon. " * 4)], max_tokens=40)
+    job.announce_sentences()
+    *events, summary = job
+    assert isinstance(summary, Summary)
+    ready = [event for event in events if isinstance(event, SentenceReady)]
+    assert ready and [sentence.index for sentence in ready] == list(range(len(ready)))
+    for sentence in ready:
+        assert summary.text[slice(*sentence.place)] == sentence.text
 
 
 def plain_text(engine: refrain.Engine, prompt: str, max_tokens: int) -> str:

@@ -104,6 +104,17 @@ def test_every_statistic_of_the_engine_has_a_field(asked: refrain.Session) -> No
     assert set(json.loads(seen[-1])) == {field.name for field in fields(refrain.Stats)}
 
 
+def test_the_memory_is_estimated_before_the_model_is_loaded(engine: refrain.Engine, tmp_path: Path) -> None:
+    memory = refrain.Engine.estimate_memory(MODEL)
+    assert isinstance(memory, refrain.MemoryEstimate) and memory.fits in (True, None)
+    assert engine.memory_bytes <= memory.weights_bytes < memory.total_bytes
+    more = refrain.Engine.estimate_memory(MODEL, kv_type="f32", n_sessions=3, draft_model=MODEL)
+    assert more.kv_bytes > 3 * memory.kv_bytes and more.draft_model_bytes > memory.weights_bytes
+    (tmp_path / "short.gguf").write_bytes(MODEL.read_bytes()[:100])
+    with pytest.raises(errors.LoadError):
+        refrain.Engine.estimate_memory(tmp_path / "short.gguf")
+
+
 def test_reprs_say_what_a_thing_is(engine: refrain.Engine, asked: refrain.Session) -> None:
     assert repr(engine).startswith(f'Engine("{MODEL}", llama, ') and "2 threads" in repr(engine)
     assert repr(asked) == f"Session(1 turns, 0 of {asked.context_len} tokens)"

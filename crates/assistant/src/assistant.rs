@@ -5,6 +5,7 @@ use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use refrain::{
     Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SessionOptions, SpecialTokens,
@@ -18,6 +19,7 @@ use refrain_index::{NotesError, NotesIndex, history};
 use crate::error::{BuildError, TaskError};
 use crate::gate::Gate;
 use crate::options::{AssistantOptions, JobOptions, KeptPrompts};
+use crate::resume::{PromptCosts, WaitingRoom};
 use crate::store::{Hidden, KeepPrefix, Kept, Store, StoreError, names_with_index};
 use crate::tasks::draft_source;
 use crate::template::{Prompts, plain_text};
@@ -54,6 +56,9 @@ struct Shared {
     n_forgotten: AtomicU64,
     /// For grammars; built at the first use.
     vocabulary: OnceLock<Vocabulary>,
+    /// The conversations.
+    waiting: WaitingRoom,
+    prompt_costs: PromptCosts,
 }
 
 struct Notes {
@@ -155,7 +160,9 @@ impl Builder {
         let store = store.transpose()?;
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
-        let shared = Shared { engine, gate, notes, store, key, memory, n_forgotten, vocabulary };
+        let (waiting, prompt_costs) = (WaitingRoom::default(), PromptCosts::default());
+        let shared =
+            Shared { engine, gate, notes, store, key, memory, n_forgotten, vocabulary, waiting, prompt_costs };
         let (shared, jobs) = (Arc::new(shared), Arc::new(OfJobs { prompts, options }));
         let assistant = Assistant { shared, namespace: namespace.into(), drafts: true, jobs };
         assistant.finish_forgetting()?;
@@ -254,6 +261,22 @@ impl Assistant {
     /// [`AssistantOptions::prefix_bytes_max`].
     pub fn evicted_bytes(&self) -> u64 {
         self.store().map_or(0, |store| store.prefixes().evicted_bytes())
+    }
+
+    /// Lets all conversations that wait answer the newest report of memory pressure
+    /// ([`Device::set_memory_pressure`](refrain::device::Device::set_memory_pressure)): they release buffers, and if it is critical, their
+    /// keys and values. A conversation that goes on reads them from the store, if they are kept there, or computes them, whichever was
+    /// cheaper so far. Its texts are the same. Conversations with a running job answer at its next step by themselves.
+    pub fn release_memory(&self) {
+        self.shared.waiting.release_memory();
+    }
+
+    pub(crate) fn waiting(&self) -> &WaitingRoom {
+        &self.shared.waiting
+    }
+
+    pub(crate) fn prompt_costs(&self) -> &PromptCosts {
+        &self.shared.prompt_costs
     }
 
     /// The namespace.
@@ -367,8 +390,10 @@ impl Assistant {
     /// Restores keys and values of the session's prompt. What cannot be restored is computed.
     pub(crate) fn restore(&self, session: &mut Session) {
         if let Some(store) = self.store() {
+            let since = Instant::now();
             // An error costs time alone; an error of the session comes again when it is prefilled.
-            drop(store.prefixes().restore(session, &self.namespace));
+            let n_restored = store.prefixes().restore(session, &self.namespace).unwrap_or(0);
+            self.prompt_costs().note_read(n_restored, since.elapsed());
         }
     }
 

@@ -18,6 +18,7 @@ use crate::edit::DiffEvent;
 use crate::error::TaskError;
 use crate::options::Priority;
 use crate::passage::LeftOut;
+use crate::provenance::{LiveSentences, SentenceReady};
 use crate::store::{Kept, StoreError};
 use crate::template::plain_text;
 
@@ -35,6 +36,8 @@ pub enum JobEvent<T> {
     },
     /// A piece of the output. The pieces of kind [`TextKind::Answer`] together are the text of the result.
     Text(TextEvent),
+    /// A sentence of the answer is complete, for reading it aloud; after [`Job::announce_sentences`].
+    Sentence(SentenceReady),
     /// A part of a long text was summarised.
     Part {
         /// The number of the part, from 0.
@@ -104,6 +107,8 @@ pub struct Job<T> {
     events: VecDeque<JobEvent<T>>,
     /// Answers that are kept if the job ends well.
     answers: Vec<(Vec<TokenId>, Kept)>,
+    /// The sentences of the answer, if they are announced.
+    sentences: Option<LiveSentences>,
 }
 
 /// What a job does next. It is taken while it runs, so a panic ends the job.
@@ -143,6 +148,11 @@ pub(crate) trait Step<T>: Send {
         written: Written,
         events: &mut VecDeque<JobEvent<T>>,
     ) -> Result<Next<T>, TaskError>;
+
+    /// A chunk of the prompt was prefilled, and others follow.
+    fn prefilled(&mut self, _session: &Session) -> Result<(), TaskError> {
+        Ok(())
+    }
 
     /// The generation has ended early. The session may have a part of the output.
     fn stopped(self: Box<Self>, _session: Session) {}
@@ -247,7 +257,31 @@ impl<T> Job<T> {
     ) -> Self {
         let state = State::Start(Next::Generate(Box::new(prompt), step));
         let (events, answers) = (VecDeque::new(), Vec::new());
-        Self { assistant: assistant.clone(), cancel, priority, state, events, answers }
+        Self { assistant: assistant.clone(), cancel, priority, state, events, answers, sentences: None }
+    }
+
+    /// From now on, each sentence of the answer is an event of its own ([`JobEvent::Sentence`]) behind the text that completes it; the
+    /// last ones come before the result. To be called before the first event is taken: sentences count from there.
+    pub fn announce_sentences(&mut self) {
+        self.sentences.get_or_insert_default();
+    }
+
+    /// The event, and behind a text the sentences that it completes.
+    fn with_sentences(&mut self, event: JobEvent<T>) -> JobEvent<T> {
+        match event {
+            JobEvent::Text(event) if event.kind == TextKind::Answer => {
+                let ready = self.sentences.as_mut().map(|live| live.push(&event.text)).unwrap_or_default();
+                ready.into_iter().rev().for_each(|ready| self.events.push_front(JobEvent::Sentence(ready)));
+                JobEvent::Text(event)
+            }
+            JobEvent::Done(_) => {
+                self.events.push_front(event);
+                let ready = self.sentences.take().map(LiveSentences::finish).unwrap_or_default();
+                ready.into_iter().rev().for_each(|ready| self.events.push_front(JobEvent::Sentence(ready)));
+                self.events.pop_front().expect("the result is there")
+            }
+            event => event,
+        }
     }
 
     /// A token that cancels this job only, from any thread: its last event is then [`TaskError::Cancelled`], before the next
@@ -303,6 +337,10 @@ impl<T> Job<T> {
     fn start(&mut self, prompt: Prompt, step: Box<dyn Step<T>>) -> Result<(), TaskError> {
         let Prompt { messages, alternative, task, session, generate, kept } = prompt;
         let assistant = &self.assistant;
+        // Its keys and values were given back while it waited.
+        let was_released = session
+            .as_ref()
+            .is_some_and(|session| session.state().n_cached_tokens() == 0 && !session.turns().is_empty());
         let mut session = match session {
             Some(session) => session,
             None => assistant.session(task, kept.is_some())?,
@@ -322,7 +360,9 @@ impl<T> Job<T> {
         // Encoded here, so that the KV cache has what it shares with the prompt and no more.
         let tokens = session.state_mut().encode()?;
         let parting = tokens.iter().zip(&other).take_while(|(a, b)| a == b).count();
-        assistant.restore(&mut session);
+        if !was_released || assistant.prompt_costs().prefers_reading() {
+            assistant.restore(&mut session);
+        }
         if !other.is_empty() {
             session.state_mut().remember(parting);
         }
@@ -342,7 +382,8 @@ impl<T> Job<T> {
         let n_before = prefilling.session.state().n_cached_tokens();
         let chunk = prefilling.session.prefill_chunk(&self.cancel);
         drop(turn);
-        prefilling.time_us += since.elapsed().as_secs_f64() * 1e6;
+        let time = since.elapsed();
+        prefilling.time_us += time.as_secs_f64() * 1e6;
         let (done, total) = match chunk {
             Ok(progress) => progress,
             Err(error) => {
@@ -354,7 +395,12 @@ impl<T> Job<T> {
         if done > n_cached {
             self.events.push_back(JobEvent::Prefill { done, total });
         }
+        self.assistant.prompt_costs().note_computed(done.saturating_sub(n_before), time);
         if done < total {
+            if let Err(error) = prefilling.step.prefilled(&prefilling.session) {
+                prefilling.step.stopped(prefilling.session);
+                return Err(error);
+            }
             self.state = State::Prefill(prefilling);
             return Ok(());
         }
@@ -510,7 +556,7 @@ impl<T> Iterator for Job<T> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(event) = self.events.pop_front() {
-                return Some(Ok(event));
+                return Some(Ok(if self.sentences.is_some() { self.with_sentences(event) } else { event }));
             }
             if matches!(self.state, State::Ended) {
                 return None;

@@ -43,6 +43,7 @@ pub mod edit;
 pub mod provenance;
 
 mod assistant;
+mod background;
 mod error;
 mod fit;
 mod forget;
@@ -52,11 +53,14 @@ mod layout;
 mod options;
 mod passage;
 mod pieces;
+mod resume;
 mod store;
+mod stream;
 mod tasks;
 mod template;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
+pub use background::{Background, BackgroundPlan, BackgroundRun, BackgroundTask, Conditions, Pause};
 pub use error::{BuildError, ForgetError, ScreenError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
@@ -67,9 +71,10 @@ pub use passage::{LeftOut, LeftOutReason, Passage, Source};
 pub use store::{
     EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
 };
+pub use stream::JobStream;
 pub use tasks::{
-    Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
-    EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
+    Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Command, Conversation,
+    ConversationId, Direction, Edit, EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply,
+    ReplyRequest, Role, Screen, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

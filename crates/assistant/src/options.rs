@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use refrain::checkpoint::Checkpoint;
+use refrain::device::MemoryEstimate;
 use refrain::drafting::DraftSource;
-use refrain::{CancelToken, DryOptions, LogitsProcessor, Sampling, SessionOptions};
+use refrain::{CancelToken, DryOptions, EngineOptions, LoadError, LogitsProcessor, Sampling, SessionOptions};
+use refrain_index::history::HistoryOptions;
 
 /// Options of an [`Assistant`](crate::Assistant). These options change answers: `session.kv_type`, `session.context_len`,
 /// `sampling`, `answer_tokens`, `n_passages`, `n_parts_max` and `system`. The others change time, and
@@ -36,6 +39,29 @@ pub struct AssistantOptions {
     pub keeps_prompts: KeptPrompts,
     /// Maximum bytes of kept keys and values. Beyond it, the least recently used are evicted. Default 1 GiB.
     pub prefix_bytes_max: u64,
+}
+
+impl AssistantOptions {
+    /// The memory of an assistant with these options, before its model is loaded: with `n_sessions` jobs and waiting conversations at a
+    /// time. [`history_bytes`](MemoryEstimate::history_bytes) is what kept answers grow to: in memory, or the pages of a store. On disk, a
+    /// store has up to [`prefix_bytes_max`](Self::prefix_bytes_max) beside them.
+    ///
+    /// # Errors
+    /// As [`MemoryEstimate::new`].
+    pub fn estimate_memory(
+        &self,
+        checkpoint: &Checkpoint,
+        engine: &EngineOptions,
+        n_sessions: usize,
+        has_store: bool,
+    ) -> Result<MemoryEstimate, LoadError> {
+        let session = SessionOptions { history: self.history, ..self.session.clone() };
+        let mut memory = MemoryEstimate::new(checkpoint, engine, &session, n_sessions)?;
+        if has_store && self.history {
+            memory.history_bytes = HistoryOptions::default().cache_bytes as u64;
+        }
+        Ok(memory)
+    }
 }
 
 impl Default for AssistantOptions {
@@ -136,5 +162,23 @@ impl fmt::Debug for JobOptions {
             .field("n_sources", &sources.len())
             .field("n_processors", &processors.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_answers_take_memory_or_the_pages_of_a_store() {
+        let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
+        let checkpoint = Checkpoint::open(model).unwrap();
+        let of = |options: AssistantOptions, n_sessions, has_store| {
+            options.estimate_memory(&checkpoint, &EngineOptions::default(), n_sessions, has_store).unwrap()
+        };
+        let [stored, kept] = [true, false].map(|has_store| of(AssistantOptions::default(), 1, has_store));
+        assert!(0 < stored.history_bytes && stored.history_bytes < kept.history_bytes);
+        let none = of(AssistantOptions { history: false, ..AssistantOptions::default() }, 2, true);
+        assert_eq!((none.history_bytes, none.kv_bytes), (0, 2 * stored.kv_bytes));
     }
 }

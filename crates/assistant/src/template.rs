@@ -31,6 +31,10 @@ enum Part {
     Request,
 }
 
+/// The prompt of an answer with citations.
+const CITED_ANSWER: &str =
+    "Answer the question from the notes. Cite the notes as [1].\n\n{cited_passages}\n\nQuestion: {request}";
+
 /// A template was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -102,6 +106,11 @@ impl Template {
     pub fn of_task(task: Task) -> Self {
         let passages = [PromptPassage::new("", "{passages}")];
         Self::new(&task.user_message(&passages, "{request}")).expect("the layout of a task has both places")
+    }
+
+    /// An answer that cites its passages as `[1]`. The model in the program is not trained on it.
+    pub fn cited_answer() -> Self {
+        Self::new(CITED_ANSWER).expect("it has both places")
     }
 
     /// The user's words alone: a turn of a conversation.
@@ -224,6 +233,8 @@ impl Places {
 pub struct Prompts {
     /// Answers from notes. Default: [`Task::Answer`].
     pub answer: Template,
+    /// Answers for a chat bubble ([`Assistant::ask`](crate::Assistant::ask)). Default: [`Template::cited_answer`].
+    pub cited_answer: Template,
     /// Summaries, of notes and of the summaries of parts. Default: [`Task::Summarize`].
     pub summarize: Template,
     /// Commands for screens: the passages are the screen and the last action. Default: [`Task::Ui`].
@@ -238,6 +249,7 @@ impl Default for Prompts {
     fn default() -> Self {
         Self {
             answer: Template::of_task(Task::Answer),
+            cited_answer: Template::cited_answer(),
             summarize: Template::of_task(Task::Summarize),
             ui: Template::of_task(Task::Ui),
             reply: Template::of_task(Task::Reply),

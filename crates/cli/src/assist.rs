@@ -42,10 +42,6 @@ use crate::{profile, sampling, span};
 use refrain_program::args::ModelArgs;
 use refrain_program::place::data_folder;
 
-/// The prompt of `ask`, unless --no-citations is given.
-const CITING: &str =
-    "Answer the question from the notes. Cite the notes as [1].\n\n{cited_passages}\n\nQuestion: {request}";
-
 pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let piped = piped_text()?;
     // Files that the index may not have are read here.
@@ -97,7 +93,7 @@ pub(crate) fn ask_with(
     let mut prompts = Prompts::default();
     // The demonstration has learnt another prompt.
     if !args.no_citations && args.task.assist.model.model.is_some() {
-        prompts.answer = Template::new(CITING).expect("it has its places");
+        prompts.answer = Template::cited_answer();
     }
     let mut options = AssistantOptions::default();
     options.n_passages = args.passages;

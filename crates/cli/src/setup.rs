@@ -47,7 +47,7 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs, n_sessions: usize) 
 
 /// The options for a model of this configuration: a memory budget leaves room for the session and for a draft
 /// model.
-fn options_beside(
+pub(crate) fn options_beside(
     model: &ModelArgs,
     session: &SessionOptions,
     config: &ModelConfig,

@@ -1,5 +1,6 @@
 //! One output: the decoding loop, as an iterator of events.
 
+mod exchange;
 mod start;
 #[cfg(feature = "stream")]
 mod stream;
@@ -26,6 +27,7 @@ use crate::kernels::FloatEnv;
 use refrain_files::ErrorKind;
 use together::Panic;
 
+pub use exchange::Exchange;
 #[cfg(feature = "stream")]
 pub use stream::EventStream;
 pub use together::step_together;

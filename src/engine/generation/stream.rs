@@ -1,17 +1,15 @@
 //! A generation as an asynchronous stream (feature `stream`).
-//!
-//! A step computes for milliseconds or longer, so it must not run inside `poll_next`. A worker thread
-//! computes one event each time the stream is polled.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 
 use futures_core::Stream;
 
 use super::OwnedGeneration;
+use super::exchange::Exchange;
 use crate::cancel::CancelToken;
 use crate::engine::error::GenerateProblem;
 use crate::engine::event::Event;
@@ -25,51 +23,10 @@ use crate::error::GenerateError;
 /// cancels the generation.
 #[derive(Debug)]
 pub struct EventStream {
-    exchange: Arc<Exchange>,
+    exchange: Arc<Exchange<Result<Event, GenerateError>>>,
     cancel: CancelToken,
     /// Present until [`into_session`](Self::into_session) takes it.
     worker: Option<JoinHandle<Session>>,
-}
-
-#[derive(Debug, Default)]
-struct Exchange {
-    state: Mutex<State>,
-    /// The worker waits on this until an event is requested or the stream is dropped.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    is_wanted: bool,
-    is_closed: bool,
-    /// Whether the worker has stopped: after the last event, or after a panic.
-    has_ended: bool,
-    /// The computed event, or the panic of a draft source or a logits processor.
-    event: Option<thread::Result<Result<Event, GenerateError>>>,
-    waker: Option<Waker>,
-}
-
-impl Exchange {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the stream requests an event; `false` if the stream was dropped.
-    fn is_wanted(&self) -> bool {
-        let waits = |state: &mut State| !state.is_wanted && !state.is_closed;
-        let state = self.changed.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
-        !state.is_closed
-    }
-
-    /// Changes the shared state and wakes the stream.
-    fn tell(&self, change: impl FnOnce(&mut State)) {
-        let waker = {
-            let mut state = self.lock();
-            change(&mut state);
-            state.waker.take()
-        };
-        waker.into_iter().for_each(Waker::wake);
-    }
 }
 
 impl OwnedGeneration {
@@ -81,18 +38,8 @@ impl OwnedGeneration {
         let (exchange, cancel) = (Arc::new(Exchange::default()), self.cancel_token());
         let shared = Arc::clone(&exchange);
         let worker = thread::Builder::new().name("refrain-stream".to_owned()).spawn(move || {
-            while shared.is_wanted() {
-                // A generation stays consistent when its step unwinds, so the session survives the panic.
-                let event = panic::catch_unwind(AssertUnwindSafe(|| self.next())).transpose();
-                let is_last = !matches!(event, Some(Ok(_)));
-                shared.tell(|state| {
-                    // The task may have been polled again meanwhile: this event answers all polls so far.
-                    (state.event, state.is_wanted, state.has_ended) = (event, false, is_last);
-                });
-                if is_last {
-                    break;
-                }
-            }
+            // The session survives a panic.
+            shared.serve(|| self.next());
             self.into_session()
         });
         let worker = worker.map_err(GenerateProblem::Worker)?;
@@ -117,8 +64,7 @@ impl EventStream {
 
     fn close(&self) {
         self.cancel.cancel();
-        self.exchange.lock().is_closed = true;
-        self.exchange.changed.notify_one();
+        self.exchange.close();
     }
 }
 
@@ -127,22 +73,7 @@ impl Stream for EventStream {
 
     /// Resumes the panic of a draft source or a logits processor; after it, the stream has ended.
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut state = self.exchange.lock();
-        match state.event.take() {
-            Some(Ok(event)) => return Poll::Ready(Some(event)),
-            Some(Err(panicked)) => {
-                drop(state);
-                panic::resume_unwind(panicked);
-            }
-            None => {}
-        }
-        if state.has_ended {
-            return Poll::Ready(None);
-        }
-        state.waker = Some(context.waker().clone());
-        state.is_wanted = true;
-        self.exchange.changed.notify_one();
-        Poll::Pending
+        self.exchange.poll(context)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::pruning::{PruningConfig, SHADOW_POOL_MAX};
 ///
 /// # Errors
 /// The first option that is out of its range.
-pub(super) fn check_options(
+pub(in crate::engine) fn check_options(
     options: &SessionOptions,
     context_len: usize,
     context_len_max: usize,

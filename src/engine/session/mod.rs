@@ -29,6 +29,7 @@ use refrain_trees::TokenId;
 /// Tokens that a generation adds before its costs follow the longer context: moving them takes some µs.
 const CONTEXT_STEP: usize = 32;
 
+pub(in crate::engine) use check::check_options;
 pub(in crate::engine) use conversation::Conversation;
 pub(in crate::engine) use drafting::DraftingState;
 pub(in crate::engine) use sources::Sources;

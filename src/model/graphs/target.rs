@@ -37,15 +37,8 @@ impl StaticGraphs {
     /// [`GraphsError::MemoryLimit`] before anything is allocated; [`GraphsError`] otherwise.
     pub(in crate::model) fn open(folder: &GraphFolder, memory_max: Option<u64>) -> Result<Self, GraphsError> {
         let piece = folder.piece().clone();
-        let mut files = Vec::with_capacity(piece.blocks.len());
-        for (block_idx, layers) in piece.blocks.iter().enumerate() {
-            let open = |graph| GraphFile::open(folder.graph(block_idx, graph), layers.clone());
-            let [prefill, verify] = GraphKind::ALL.map(open);
-            files.push([prefill?, verify?]);
-        }
-        let needed = files.iter().map(block_bytes).fold(ends_bytes(folder), u64::saturating_add);
-        let mut memory = GraphMemory::new(memory_max.unwrap_or(needed));
-        memory.take(needed)?;
+        let files = files(folder)?;
+        let memory = memory(folder, &files, memory_max)?;
         let pages = |graphs: &[GraphFile; 2]| {
             let len = usize::try_from(room(graphs)).unwrap_or(usize::MAX);
             PageBuf::zeroed(len).map_err(GraphsError::from)
@@ -56,6 +49,17 @@ impl StaticGraphs {
         let thread = std::thread::Builder::new().name("refrain-graphs".to_owned());
         let loader = thread.spawn(move || loader::run(&thread_slots)).map_err(GraphsError::Spawn)?;
         Ok(Self { piece, slots, turn: Mutex::new(()), loader: Some(loader) })
+    }
+
+    /// Bytes of memory for weights that [`open`](Self::open) would take, from the headers alone.
+    ///
+    /// # Errors
+    /// [`GraphsError::MemoryLimit`], or a file is damaged.
+    pub(in crate::model) fn planned_bytes(
+        folder: &GraphFolder,
+        memory_max: Option<u64>,
+    ) -> Result<u64, GraphsError> {
+        Ok(memory(folder, &files(folder)?, memory_max)?.used_bytes)
     }
 
     /// The blocks of the model, and the lengths of its graphs.
@@ -226,6 +230,28 @@ fn ends_bytes(folder: &GraphFolder) -> u64 {
 /// Bytes of the larger graph of a block.
 fn room(graphs: &[GraphFile; 2]) -> u64 {
     graphs[0].len().max(graphs[1].len())
+}
+
+/// The graphs of each block, of which only the headers are read.
+fn files(folder: &GraphFolder) -> Result<Vec<[GraphFile; 2]>, GraphsError> {
+    let of_block = |(block_idx, layers): (usize, &std::ops::Range<usize>)| {
+        let open = |graph| GraphFile::open(folder.graph(block_idx, graph), layers.clone());
+        let [prefill, verify] = GraphKind::ALL.map(open);
+        Ok([prefill?, verify?])
+    };
+    folder.piece().blocks.iter().enumerate().map(of_block).collect()
+}
+
+/// The memory of embedding, norm and head, and of one graph per block.
+fn memory(
+    folder: &GraphFolder,
+    files: &[[GraphFile; 2]],
+    memory_max: Option<u64>,
+) -> Result<GraphMemory, GraphsError> {
+    let needed = files.iter().map(block_bytes).fold(ends_bytes(folder), u64::saturating_add);
+    let mut memory = GraphMemory::new(memory_max.unwrap_or(needed));
+    memory.take(needed)?;
+    Ok(memory)
 }
 
 /// Bytes of a block: room for either graph, and copies of norms and biases.

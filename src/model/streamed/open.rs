@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use super::experts::{ExpertCache, ExpertPlaces, ExpertSizes, without_experts};
 use super::plan::{Plan, Sizes};
 use super::rows::{self, RowReader};
-use super::{BLOCK_BYTES, EMBEDDING_ROWS_KEPT, N_READS, Streamed, StreamedError, StreamedLayer, head};
+use super::{
+    BLOCK_BYTES, EMBEDDING_ROWS_KEPT, N_READS, StreamMemory, Streamed, StreamedError, StreamedLayer, head,
+};
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
@@ -36,14 +38,32 @@ impl Streamed {
             return Err(StreamedError::InMemory { file: name });
         };
         let direct = direct.map_err(|source| StreamedError::Io { file: name, source })?;
-        let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
         let places = ExpertPlaces::of(file);
-        let plan = Plan::new(&sizes(file, places.as_ref()), options.pinned, options.pinned_first, taken)?;
+        let plan = plan(&sizes(file, places.as_ref()), options)?;
         let reader = reader_of(options, Arc::new(direct));
         // Without slots, all experts are pinned with their layers.
         let places = places.filter(|_| plan.n_experts > 0);
         Opening { file, plan, places, reader, meter: Arc::default(), progress }.open(options)
     }
+
+    /// The memory for weights that [`open`](Self::open) would take now, from the header alone.
+    ///
+    /// # Errors
+    /// [`StreamedError::MemoryLimit`], or a number of the options is out of its range.
+    pub(in crate::model) fn planned_memory(
+        file: &PackedFile,
+        options: &StreamOptions,
+    ) -> Result<StreamMemory, StreamedError> {
+        check_options(options)?;
+        let sizes = sizes(file, ExpertPlaces::of(file).as_ref());
+        Ok(plan(&sizes, options)?.memory(&sizes))
+    }
+}
+
+/// The choice of pinned weights within what the process does not hold yet.
+fn plan(sizes: &Sizes, options: &StreamOptions) -> Result<Plan, StreamedError> {
+    let taken = resident_bytes().unwrap_or(0).saturating_add(options.reserved_bytes);
+    Plan::new(sizes, options.pinned, options.pinned_first, taken)
 }
 
 /// A streamed model while it is set up.

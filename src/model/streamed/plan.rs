@@ -1,7 +1,7 @@
 //! Decides, from sizes alone, which weights are pinned and which are streamed.
 
-use super::StreamedError;
 use super::experts::ExpertSizes;
+use super::{StreamMemory, StreamedError};
 use crate::kernels::PageBuf;
 use refrain_stream::{DIRECT_ALIGN, Pinned};
 
@@ -191,6 +191,31 @@ impl Plan {
     /// Bytes of memory of a buffer.
     pub(super) fn slot_bytes(&self) -> u64 {
         PageBuf::size_bytes(self.slot_len)
+    }
+
+    /// The memory that the plan takes once all pinned weights are read.
+    pub(super) fn memory(&self, sizes: &Sizes) -> StreamMemory {
+        let pinned = |part: u64, is_pinned: bool| if is_pinned { part } else { 0 };
+        let of_layers = sizes.layers.iter().zip(&sizes.copies).zip(&self.layers);
+        let layers = of_layers.map(|((section, copies), &is_pinned)| pinned(section + copies, is_pinned));
+        let is_streamed = !self.head || self.layers.iter().any(|is_pinned| !is_pinned);
+        let experts = &sizes.experts;
+        let per_layer = if self.per_layer { sizes.per_layer } else { sizes.per_layer_pinned };
+        StreamMemory {
+            pinned_bytes: layers.sum::<u64>()
+                + pinned(sizes.head, self.head)
+                + pinned(sizes.embedding.unwrap_or(0), self.embedding)
+                // Without slots, they are pinned with their layers.
+                + pinned(experts.bytes, self.n_experts == 0)
+                + per_layer
+                + sizes.streams,
+            rows_bytes: pinned(sizes.embedding_rows, self.keeps_rows),
+            ring_bytes: pinned(self.slot_bytes().saturating_mul(self.n_slots as u64), is_streamed),
+            experts_bytes: experts.slot_bytes.saturating_mul(self.n_experts as u64),
+            n_pinned_layers: self.layers.iter().filter(|is_pinned| **is_pinned).count(),
+            head_pinned: self.head,
+            embedding_pinned: self.embedding,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-"""Events, statistics, and what is made of them. The native half calls `stats`, `completion`, `Summary` and `AsyncEvents`."""
+"""Events, statistics, and what is made of them. The native half calls `stats`, `memory_estimate`, `completion`, `Summary` and `AsyncEvents`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,37 @@ Finish: TypeAlias = Literal["end_token", "stop", "max_tokens", "context_full", "
 
 Segment: TypeAlias = tuple[Literal["reasoning", "answer"], str]
 """A kind of text, and the text."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The memory that a model and its sessions take, before it is loaded: upper bounds for full contexts, in bytes."""
+
+    weights_bytes: int
+    """The weights that stay in memory."""
+    stream_bytes: int
+    """Buffers of a streamed model; 0 for one in memory."""
+    tokenizer_bytes: int
+    """The tokenizer."""
+    kv_bytes: int
+    """Keys, values and recurrent states of all sessions."""
+    batch_bytes: int
+    """Buffers of a pass, of all sessions."""
+    drafts_bytes: int
+    """Draft sources of all sessions."""
+    draft_model_bytes: int
+    """The draft model with its sessions."""
+    history_bytes: int
+    """What the history in memory grows to; no part of the total."""
+    total_bytes: int
+    """All of it but the history."""
+    fits: bool | None
+    """Whether the system has that much to give now; ``None`` if it does not say."""
+
+
+def memory_estimate(text: str) -> MemoryEstimate:
+    """The estimate from the text of a JSON object."""
+    return MemoryEstimate(**json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 import numpy.typing as npt
 from typing_extensions import Unpack
 
-from refrain._events import Completion, Event, Segment, Stats
+from refrain._events import Completion, Event, MemoryEstimate, Segment, Stats
 from refrain._sources import DraftSource
 from refrain.assistant import (
     Answer,
+    Bubble,
     ChatAnswer,
     Document,
     DocumentChanges,
@@ -40,7 +41,7 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 BlockFormat = Literal["keep", "f32", "q8_0", "q4_0"]
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 Drafting = Literal["auto", "draft_model", "off"]
-Task = Literal["answer", "summarize", "ui", "reply", "edit"]
+Task = Literal["answer", "cited_answer", "summarize", "ui", "reply", "edit"]
 Kind = Literal["note", "mail", "chat", "screen", "event", "document", "data", "code"]
 LogitsKind = Literal["logits", "log_probabilities", "probabilities"]
 
@@ -90,6 +91,16 @@ class Engine:
         measure_time: float | None = None,
         history_tokens_max: int | None = None,
     ) -> Engine: ...
+    @staticmethod
+    def estimate_memory(
+        path: str | os.PathLike[str],
+        *,
+        quantize: BlockFormat = "keep",
+        draft_model: str | os.PathLike[str] | None = None,
+        context_len: int | None = None,
+        kv_type: KvType = "f16",
+        n_sessions: int = 1,
+    ) -> MemoryEstimate: ...
     def session(
         self,
         *,
@@ -199,6 +210,7 @@ class Job(Generic[_R]):
     def __next__(self) -> JobEvent | _R: ...
     def __aiter__(self) -> AsyncIterator[JobEvent | _R]: ...
     def run(self) -> _R: ...
+    def announce_sentences(self) -> None: ...
     def cancel(self) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Job[_R]: ...
@@ -247,6 +259,15 @@ class Assistant:
         passages: Items[Passage] | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Answer]: ...
+    def ask(
+        self,
+        question: str,
+        *,
+        folders: Items[Path] = ...,
+        n_passages: int | None = None,
+        passages: Items[Passage] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job[Bubble]: ...
     def summarize(
         self,
         texts: Items[Passage] | None = None,

@@ -72,6 +72,11 @@ def _report(values: Values) -> assistant.Report:
     return assistant.Report(**_changed(values, stats=stats, left_out=left_out))
 
 
+def _bubble_source(values: Values) -> assistant.BubbleSource:
+    path = values["path"]
+    return assistant.BubbleSource(**_changed(values, path=None if path is None else Path(path), supports=tuple(values["supports"])))
+
+
 def _each(read: Callable[[Any], Any]) -> Callable[[list[Any]], tuple[Any, ...]]:
     return lambda values: tuple(map(read, values))
 
@@ -80,7 +85,9 @@ def _each(read: Callable[[Any], Any]) -> Callable[[list[Any]], tuple[Any, ...]]:
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "changes": _each(_change),
     "command": lambda values: assistant.Command(**values),
+    "copied": _each(_copied),
     "dropped": _each(_turn),
+    "left_out": _each(_left_out),
     "matched": _each(_place),
     "parts": tuple,
     "passages": _each(_passage),
@@ -88,10 +95,13 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "place": _place,
     "provenance": _provenance,
     "report": _report,
+    "sentences": _each(_sentence),
     "skipped": _each(lambda pair: (Path(pair[0]), pair[1])),
     "skipped_by_ending": _each(tuple),
+    "sources": _each(_bubble_source),
     "tags": tuple,
     "unknown": _paths,
+    "unsupported": tuple,
 }
 
 # Classes that are parts of others too.

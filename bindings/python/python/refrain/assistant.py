@@ -11,6 +11,7 @@
     print(answer.text, [passage.title for passage in answer.passages])
 
 A task returns a :class:`Job`: an iterator of :class:`Prefill`, :class:`Text`, :class:`Part` and :class:`Change` that ends with the result.
+:meth:`Assistant.ask` gives all that a chat bubble shows.
 Places in texts are pairs of a start and an end in characters, as slices have them; places in files are in bytes.
 """
 
@@ -28,6 +29,8 @@ from refrain._sources import DraftSource
 __all__ = [
     "Answer",
     "Assistant",
+    "Bubble",
+    "BubbleSource",
     "Change",
     "ChatAnswer",
     "Citation",
@@ -56,6 +59,7 @@ __all__ = [
     "Report",
     "SamplingOptions",
     "Sentence",
+    "SentenceReady",
     "Source",
     "Summary",
     "Text",
@@ -122,6 +126,18 @@ class Text:
 
 
 @dataclass(frozen=True)
+class SentenceReady:
+    """A sentence of the answer is complete, for reading it aloud; after :meth:`Job.announce_sentences`."""
+
+    index: int
+    """Its number among the sentences of the answer, from 0."""
+    place: Place
+    """Its place in the answer, with its citations."""
+    text: str
+    """Its words, without citations."""
+
+
+@dataclass(frozen=True)
 class Part:
     """A part of a long text was summarised."""
 
@@ -145,7 +161,7 @@ class Change:
     """Its place in the new text; ``None`` where text is deleted."""
 
 
-JobEvent: TypeAlias = Prefill | Text | Part | Change
+JobEvent: TypeAlias = Prefill | Text | SentenceReady | Part | Change
 """An event of a job before its result. A summary has its changes in the result only."""
 
 
@@ -276,6 +292,50 @@ class Answer:
     """The passages that the model was shown, in their order."""
     provenance: Provenance
     """Where the text comes from."""
+    report: Report
+    """How it came about."""
+
+
+@dataclass(frozen=True)
+class BubbleSource:
+    """A source below a chat bubble."""
+
+    number: int
+    """The number that the text cites, from 1."""
+    title: str
+    """The title of its passage; may be empty."""
+    path: Path | None
+    """The note; ``None`` for the program's own text."""
+    locator: str | None
+    """The line or page on which it begins, such as ``line 12`` or ``page 3``."""
+    text: str
+    """The passage, as it was shown."""
+    is_cited: bool
+    """Whether a citation names it and holds."""
+    supports: tuple[int, ...]
+    """The sentences that it supports, by their index."""
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """What a chat bubble shows."""
+
+    text: str
+    """The answer, with its citations such as ``[1]``."""
+    reasoning: str
+    """The reasoning before it; empty for most models."""
+    sources: tuple[BubbleSource, ...]
+    """What the model was shown, in the order of their numbers."""
+    copied: tuple[CopiedSpan, ...]
+    """The parts of the text that are copied from a source; a span's passage is the index in ``sources``."""
+    sentences: tuple[Sentence, ...]
+    """The sentences, each with its support and its citations."""
+    unsupported: tuple[int, ...]
+    """The sentences that no source supports, by their index."""
+    left_out: tuple[LeftOut, ...]
+    """What the model was not shown."""
+    is_cut: bool
+    """Whether the text ends at a limit of tokens."""
     report: Report
     """How it came about."""
 

@@ -73,13 +73,7 @@ pub enum CitationVerdict {
 /// ```
 pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan]) -> Vec<CheckedSentence> {
     let cited = citations(output, passages.len());
-    // Without the citations, which contain marks that end sentences. Spaces keep the places.
-    let mut plain = String::with_capacity(output.len());
-    for (range, _) in &cited {
-        plain.push_str(&output[plain.len()..range.start]);
-        plain.extend(std::iter::repeat_n(' ', range.len()));
-    }
-    plain.push_str(&output[plain.len()..]);
+    let plain = without_citations(output, cited.iter().map(|(range, _)| range));
     let index = Passages::new(&plain, passages.iter().map(|passage| passage.text));
     let mut cited = cited.into_iter().peekable();
     let mut spans = spans.iter().filter(|span| span.passage < passages.len()).peekable();
@@ -119,6 +113,17 @@ pub fn check_citations(output: &str, passages: &[Shown<'_>], spans: &[CopiedSpan
         .collect()
 }
 
+/// A text without its citations, which contain marks that end sentences. Spaces keep the places.
+pub(super) fn without_citations<'a>(text: &str, cited: impl Iterator<Item = &'a Range<usize>>) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for range in cited {
+        plain.push_str(&text[plain.len()..range.start]);
+        plain.extend(std::iter::repeat_n(' ', range.len()));
+    }
+    plain.push_str(&text[plain.len()..]);
+    plain
+}
+
 fn support(copied: &BTreeMap<usize, usize>, shares: Option<&Shares>) -> Support {
     let Some(shares) = shares else { return Support::TooShort };
     let copied = copied.iter().filter(|&(&passage, _)| shares.supports(passage));
@@ -134,7 +139,10 @@ fn support(copied: &BTreeMap<usize, usize>, shares: Option<&Shares>) -> Support 
 
 /// The sentences, each with its citations and without. `plain` has spaces in the place of citations. A line of nothing but
 /// citations counts as a sentence without text.
-fn bounds(plain: &str, cited: impl Iterator<Item = Range<usize>>) -> Vec<(Range<usize>, Range<usize>)> {
+pub(super) fn bounds(
+    plain: &str,
+    cited: impl Iterator<Item = Range<usize>>,
+) -> Vec<(Range<usize>, Range<usize>)> {
     let mut cited = cited.peekable();
     let mut all: Vec<(Range<usize>, Range<usize>)> = Vec::new();
     let mut own = Vec::new();

@@ -11,27 +11,35 @@ pub(super) const CITED_MAX: usize = 16;
 
 /// The citations with the passages' numbers, in order. Of a range such as `[1-3]`, the numbers up to the first that was not shown.
 pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec<usize>)> {
+    citations_behind(text, n_passages, &mut 0)
+}
+
+/// As [`citations`] for the rest of a text from the start of a line on. `code`: backticks that opened code before it, as far as they are
+/// not closed; then those at its end.
+pub(super) fn citations_behind(
+    text: &str,
+    n_passages: usize,
+    code: &mut usize,
+) -> Vec<(Range<usize>, Vec<usize>)> {
     let mut found = Vec::new();
     let (mut at, mut line_start) = (0, 0);
-    // Backticks that opened code: code has brackets of its own.
-    let mut code = 0;
     while let Some(open) = text[at..].find(['[', '【', '［', '`', '\n']).map(|open| at + open) {
         let (close, len) = match text.as_bytes()[open] {
             b'`' => {
                 let n = text[open..].len() - text[open..].trim_start_matches('`').len();
-                code = if code == 0 {
+                *code = if *code == 0 {
                     n
-                } else if code == n {
+                } else if *code == n {
                     0
                 } else {
-                    code
+                    *code
                 };
                 at = open + n;
                 continue;
             }
             b'\n' => {
                 (at, line_start) = (open + 1, open + 1);
-                code = if code < 3 { 0 } else { code };
+                *code = if *code < 3 { 0 } else { *code };
                 continue;
             }
             b'[' => (']', 1),
@@ -41,7 +49,7 @@ pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec
         at = open + len;
         let inside = text[at..].find(['[', ']', '【', '】', '［', '］', '`', '\n']).map(|n| at..at + n);
         let Some(inside) = inside else { break };
-        let Some(rest) = text[inside.end..].strip_prefix(close).filter(|_| code == 0) else { continue };
+        let Some(rest) = text[inside.end..].strip_prefix(close).filter(|_| *code == 0) else { continue };
         // A link, the target of one, and an element such as `a[1]`.
         let is_target = rest.starts_with(':') && text[line_start..open].trim().is_empty();
         if rest.starts_with('(') || is_target || is_element(&text[line_start..open]) {
@@ -53,6 +61,24 @@ pub(super) fn citations(text: &str, n_passages: usize) -> Vec<(Range<usize>, Vec
         at = inside.end;
     }
     found
+}
+
+/// The length of a text up to which no text behind it changes its citations: before a bracket that may become one, and before backticks
+/// that may be more.
+pub(super) fn settled_len(text: &str) -> usize {
+    let marks = ['[', '【', '［', ']', '】', '］', '`', '\n'];
+    let without_ticks = text.trim_end_matches('`');
+    if without_ticks.len() < text.len() {
+        return without_ticks.len();
+    }
+    match text.char_indices().rfind(|(_, c)| marks.contains(c)) {
+        Some((at, '[' | '【' | '［')) => at,
+        // The next character tells a citation from a link.
+        Some((at, c)) if at + c.len_utf8() == text.len() && !matches!(c, '`' | '\n') => {
+            text[..at].rfind(['[', '【', '［']).unwrap_or(text.len())
+        }
+        _ => text.len(),
+    }
 }
 
 /// Whether text ends with the name of a variable: one ASCII letter, or a word with an underscore. Other words may be cited without a space.

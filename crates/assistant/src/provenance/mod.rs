@@ -4,6 +4,7 @@
 //! Both are computed from the texts alone, so they do not depend on how the answer was generated.
 
 mod citations;
+mod live;
 mod marks;
 mod runs;
 mod sentences;
@@ -11,6 +12,7 @@ mod spans;
 mod support;
 
 pub use citations::{CheckedCitation, CheckedSentence, CitationVerdict, check_citations};
+pub use live::{LiveSentences, SentenceReady};
 pub use sentences::sentences;
 pub use spans::{CopiedSpan, Shown, SpanOptions, copied_spans};
 pub use support::{SUPPORT_SHARE_MIN, Support};

@@ -70,11 +70,20 @@ pub fn sentences(text: &str) -> Vec<Range<usize>> {
 
 /// The lines of a text, each with its end.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = Range<usize>> {
-    let is_end = |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
-    text.split_inclusive(is_end).scan(0, |end, line| {
+    text.split_inclusive(is_line_end).scan(0, |end, line| {
         *end += line.len();
         Some(*end - line.len()..*end)
     })
+}
+
+/// The marks that end a line.
+pub(super) fn is_line_end(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// Whether what follows the end of a sentence cannot change any more: a sentence may end before a word that a name would continue.
+pub(super) fn is_settled(rest: &str) -> bool {
+    rest.trim_start().chars().any(|c| !c.is_alphabetic())
 }
 
 /// Adds the sentences of a line of `text`.

@@ -60,6 +60,14 @@ pub enum Support {
 }
 
 impl Support {
+    /// The index of the passage that supports the sentence.
+    pub fn passage(&self) -> Option<usize> {
+        match self {
+            Support::Copied { passage, .. } | Support::Words { passage, .. } => Some(*passage),
+            Support::None { .. } | Support::TooShort => None,
+        }
+    }
+
     /// Whether the sentence claims something that no passage shown supports.
     pub fn is_missing(&self) -> bool {
         matches!(self, Support::None { .. })

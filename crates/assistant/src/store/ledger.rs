@@ -117,6 +117,9 @@ pub(crate) struct StoredSummary {
     /// When it was made, in µs since 1970.
     pub(crate) at: u64,
     pub(crate) made: Made,
+    /// The hash of the texts that it summarises.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) of: Option<u64>,
     pub(crate) text: String,
 }
 
@@ -750,7 +753,14 @@ mod tests {
 
     fn summary(subject: u64, text: &str) -> Entry {
         let made = Made { notes: vec![subject], ..Made::default() };
-        Entry::Summary(StoredSummary { namespace: "n".into(), subject, at: 5, made, text: text.to_owned() })
+        Entry::Summary(StoredSummary {
+            namespace: "n".into(),
+            subject,
+            at: 5,
+            made,
+            of: None,
+            text: text.to_owned(),
+        })
     }
 
     fn note(note: u64, places: &[u64]) -> Entry {

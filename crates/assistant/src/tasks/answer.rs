@@ -12,6 +12,7 @@ use crate::job::{Job, Report};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::Passage;
+use crate::template::Template;
 
 /// A question about notes.
 #[derive(Debug, Clone, Default)]
@@ -61,13 +62,14 @@ impl Assistant {
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn answer(&self, request: AnswerRequest, options: JobOptions) -> Result<Job<Answer>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let layout = self.answer_layout(request, &options)?;
+        let layout = self.answer_layout(&self.prompts().answer, request, &options)?;
         Ok(self.job_from_passages("answer", None, layout, options, n_forgotten, identity))
     }
 
     /// The prompt of an answer, and token ids for drafts.
     pub(super) fn answer_layout(
         &self,
+        template: &Template,
         request: AnswerRequest,
         options: &JobOptions,
     ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
@@ -80,6 +82,6 @@ impl Assistant {
             return Err(TaskError::Nothing { verb: "answer from" });
         }
         let room = self.context_len() - self.answer_tokens(options);
-        Ok((self.lay_out(&self.prompts().answer, &[], &passages, &question, room)?, tokens))
+        Ok((self.lay_out(template, &[], &passages, &question, room)?, tokens))
     }
 }

@@ -17,6 +17,7 @@ use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
+use crate::resume::Waiting;
 use crate::store::{Kept, n_common};
 use crate::template::Template;
 
@@ -138,7 +139,19 @@ impl Assistant {
             *note = absolute(note).unwrap_or_else(|_| std::mem::take(note));
         }
         let state = State { turns, n_forgotten: self.n_forgotten(), ..State::default() };
-        Conversation { assistant: self.clone(), id, state: Arc::new(Mutex::new(state)) }
+        let state = Arc::new(Mutex::new(state));
+        let waiting: Arc<dyn Waiting> = Arc::clone(&state) as Arc<dyn Waiting>;
+        self.waiting().add(Arc::downgrade(&waiting));
+        Conversation { assistant: self.clone(), id, state }
+    }
+}
+
+impl Waiting for Mutex<State> {
+    fn release_memory(&self) {
+        let mut state = self.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((session, _)) = &mut state.session {
+            session.release_memory();
+        }
     }
 }
 
@@ -151,6 +164,11 @@ impl Conversation {
     /// The turns so far, those of finished jobs.
     pub fn turns(&self) -> Vec<Turn> {
         self.lock().turns.clone()
+    }
+
+    /// As [`Assistant::release_memory`], for this conversation alone.
+    pub fn release_memory(&self) {
+        self.state.release_memory();
     }
 
     /// Answers a turn of the user. The conversation gets both turns when the job is done; a job that is dropped, cancelled or

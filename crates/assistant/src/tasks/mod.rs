@@ -1,6 +1,7 @@
 //! The tasks. Each searches and lays out its prompt when it is called, and computes when its job is driven.
 
 mod answer;
+mod bubble;
 mod chat;
 mod edit;
 mod notes;
@@ -19,6 +20,7 @@ use refrain::{Session, SpecialTokens, TokenId};
 use refrain_index::{NoteFilter, Search};
 
 pub use answer::{Answer, AnswerRequest};
+pub use bubble::{Bubble, BubbleSource};
 pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId, Turn};
 pub use edit::{Edit, EditRequest};
 pub use prefetch::{Prefetch, Prefetched};

@@ -1,6 +1,9 @@
 //! Computing prompts before they are asked.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use refrain::Session;
 
 use super::{AnswerRequest, ReplyRequest, SummarizeRequest};
 use crate::assistant::Assistant;
@@ -16,6 +19,8 @@ pub enum Prefetch {
     /// A question. If its words are not known yet, give the passages and an empty question: the prompt up to the question is
     /// shared with every question about them, and of models with recurrent layers, the state before the question is kept.
     Answer(AnswerRequest),
+    /// The same for [`Assistant::ask`], whose prompt is another one.
+    Ask(AnswerRequest),
     /// A summary. Of a text that needs several prompts, the first one is computed.
     Summarize(SummarizeRequest),
     /// A reply.
@@ -35,7 +40,8 @@ pub struct Prefetched {
 impl Assistant {
     /// Computes the prompt of a request and keeps its keys and values in the store: when the request comes, its prompt is restored
     /// as far as it is the same. Runs in the background, whatever the priority in the options is; [`JobEvent::Prefill`] is its
-    /// progress. A job that is cancelled or dropped keeps nothing.
+    /// progress. What a long prompt has computed is kept from time to time, so that a process that is killed goes on from there; a job
+    /// that is cancelled or dropped keeps nothing more.
     ///
     /// # Errors
     /// [`TaskError::NoStore`], and the errors of the task.
@@ -45,31 +51,52 @@ impl Assistant {
         }
         let n_forgotten = self.n_forgotten();
         let mut alternative = None;
+        let template = match request {
+            Prefetch::Ask(_) => &self.prompts().cited_answer,
+            _ => &self.prompts().answer,
+        };
         let (layout, task) = match request {
-            Prefetch::Answer(request) => {
+            Prefetch::Answer(request) | Prefetch::Ask(request) => {
                 if request.question.is_empty() && request.passages.is_some() {
                     let other = AnswerRequest { question: "?".to_owned(), ..request.clone() };
-                    alternative = Some(self.answer_layout(other, &options)?.0.turns);
+                    alternative = Some(self.answer_layout(template, other, &options)?.0.turns);
                 }
-                (self.answer_layout(request, &options)?.0, "answer")
+                (self.answer_layout(template, request, &options)?.0, "answer")
             }
             Prefetch::Summarize(request) => (self.summary_layout(&request, &options)?, "summarize"),
             Prefetch::Reply(request) => (self.reply_layout(request, &options)?.0, "reply"),
         };
         let Some(kept) = self.kept(&options, &layout, n_forgotten) else { return Err(TaskError::NoStore) };
-        let step = Prefetching { assistant: self.clone(), kept };
+        let step = Prefetching { assistant: self.clone(), kept, n_chunks: 0, since: None };
         let messages = layout.turns;
         let prompt = Prompt { messages, alternative, task, session: None, generate: None, kept: None };
         Ok(Job::new(self, options.cancel, Priority::Background, prompt, Box::new(step)))
     }
 }
 
+/// Chunks after which a prefetched prompt is kept so far, and the time: what a kill loses at most.
+const KEEP_CHUNKS: usize = 4;
+const KEEP_TIME: Duration = Duration::from_secs(5);
+
 struct Prefetching {
     assistant: Assistant,
     kept: Kept,
+    /// Chunks since the prompt was kept so far, and when the first of them ended.
+    n_chunks: usize,
+    since: Option<Instant>,
 }
 
 impl Step<Prefetched> for Prefetching {
+    fn prefilled(&mut self, session: &Session) -> Result<(), TaskError> {
+        self.n_chunks += 1;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.n_chunks >= KEEP_CHUNKS || since.elapsed() >= KEEP_TIME {
+            self.assistant.keep_prompt(session, &self.kept)?;
+            (self.n_chunks, self.since) = (0, None);
+        }
+        Ok(())
+    }
+
     fn written(
         self: Box<Self>,
         written: Written,

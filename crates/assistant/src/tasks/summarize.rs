@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use refrain::{Stats, TextKind};
 use refrain_index::notes::absolute;
 use refrain_index::{Document, NoteFilter, NotesError, split_sections};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
@@ -200,6 +200,13 @@ impl Assistant {
         }
     }
 
+    /// Whether the store has a summary of the very texts of this subject and wish.
+    pub(crate) fn has_summary(&self, request: &SummarizeRequest) -> Result<bool, TaskError> {
+        let Some((store, subject)) = self.store().zip(request.key()) else { return Ok(false) };
+        let of = Some(hash_of(&self.passages_of(request)?));
+        Ok(store.ledger().summary(self.namespace(), subject).is_some_and(|summary| summary.of == of))
+    }
+
     /// The first prompt of a summary.
     pub(super) fn summary_layout(
         &self,
@@ -236,6 +243,16 @@ impl Assistant {
             }
         }
     }
+}
+
+/// A hash of texts with their titles.
+fn hash_of(passages: &[Passage]) -> u64 {
+    let mut hash = Xxh3::new();
+    for text in passages.iter().flat_map(|passage| [&passage.title, &passage.text]) {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    }
+    hash.digest()
 }
 
 /// The sections of a text: one per heading. A text that begins without a heading has its own title there.
@@ -364,6 +381,7 @@ impl Summarizing {
             subject,
             at: micros(SystemTime::now()),
             made: kept.made(),
+            of: Some(hash_of(&self.passages)),
             text: text.to_owned(),
         };
         let _keeping = store.keeping();

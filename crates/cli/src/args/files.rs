@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 
 use refrain_program::args::{ComputeArgs, KvArg, QuantizeArg};
 
+use super::session::SessionArgs;
+
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
     /// A GGUF file, a Hugging Face folder, or a packed file. Without it: the small model inside this program.
@@ -36,6 +38,11 @@ pub(crate) struct InspectArgs {
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+    /// How the model would be run: the memory is that of these options.
+    #[command(flatten)]
+    pub(crate) compute: ComputeArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,6 @@ use refrain::checkpoint::Checkpoint;
 use refrain::checkpoint::ModelConfig;
 use refrain::device::MachineProfile;
 use refrain::internals::engine::ReadRate;
-use refrain::internals::model::checkpoint::{LayerWeight, WeightId};
 use refrain::internals::model::kv_cache::{CacheSize, KvCache};
 use refrain::internals::profile::cpu_name;
 use refrain::state::WindowCache;
@@ -53,11 +52,10 @@ impl Memory {
         let config = checkpoint.config();
         let context_len_default = config.context_len.min(CONTEXT_LEN_DEFAULT_MAX);
         let session = SessionOptions::default();
-        let vectors_bytes = vectors_bytes(checkpoint);
-        let weights = |(quantize, name): (Quantize, &'static str)| {
-            let bytes = quantize.weights_bytes(checkpoint);
-            let matrices_bytes = bytes.saturating_sub(vectors_bytes);
-            WeightsMemory { quantize: name, bytes, matrices_bytes }
+        let weights = |(quantize, name): (Quantize, &'static str)| WeightsMemory {
+            quantize: name,
+            bytes: quantize.weights_bytes(checkpoint),
+            matrices_bytes: quantize.matrices_bytes(checkpoint),
         };
         let kv = |kv_type: KvType| {
             let bytes_per_token = KvCache::bytes_per_slot(config, kv_type);
@@ -83,18 +81,6 @@ impl Memory {
             session_bytes: session.memory_bytes(config),
         }
     }
-}
-
-/// Bytes of norms, biases and other vectors, which the weights of a profile leave out.
-fn vectors_bytes(checkpoint: &Checkpoint) -> u64 {
-    let of_layers = (0..checkpoint.config().n_layers())
-        .flat_map(|layer_idx| LayerWeight::ALL.iter().map(move |&weight| WeightId::Layer(layer_idx, weight)));
-    of_layers
-        .chain([WeightId::OutputNorm])
-        .filter_map(|id| checkpoint.tensor(id))
-        .filter(|info| info.n_rows == 1)
-        .map(|info| 4 * info.n_cols as u64)
-        .sum()
 }
 
 /// The speed of plain decoding on this machine.

@@ -5,6 +5,7 @@
 mod container;
 mod cost;
 mod layers;
+mod need;
 mod report;
 
 use std::fmt::{self, Display};
@@ -16,11 +17,15 @@ use crate::failure::{Exit, Failure};
 use crate::models;
 use crate::terminal::{AnswerStream, visible};
 use cost::{EstimatedSpeed, MeasuredSpeed, Memory, Speed, WeightsMemory};
+use need::Need;
 use report::{Config, Report, TensorReport};
 
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Failure> {
     let path = args.path.as_deref().map(models::located).transpose()?;
-    let report = container::open(path.as_deref(), args.verify)?;
+    let mut report = container::open(path.as_deref(), args.verify)?;
+    if let Some(checkpoint) = report.checkpoint.take() {
+        report.need = Some(Need::new(&checkpoint, args)?);
+    }
     let mut out = AnswerStream::stdout();
     if args.json {
         out.line(&serde_json::to_string(&report).expect("strings and numbers have a JSON form"))?;
@@ -59,6 +64,9 @@ impl Display for Report {
         }
         if let Some(memory) = &self.memory {
             write!(f, "{memory}")?;
+        }
+        if let Some(need) = &self.need {
+            write!(f, "{need}")?;
         }
         if let Some(speed) = &self.speed {
             writeln!(f, "speed         {speed}")?;

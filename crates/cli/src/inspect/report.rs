@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::cost::{Memory, Speed};
 use super::layers::{self, LayerKind};
+use super::need::Need;
 
 /// A container and its contents.
 #[derive(Debug, Default, Serialize)]
@@ -28,8 +29,13 @@ pub(super) struct Report {
     pub(super) layers: Vec<LayerKind>,
     /// Absent if the model cannot be loaded.
     pub(super) memory: Option<Memory>,
+    /// What a run with the given options needs. Absent if the model cannot be loaded.
+    pub(super) need: Option<Need>,
     /// Absent if the model cannot be loaded.
     pub(super) speed: Option<Speed>,
+    /// The model, until its need is known.
+    #[serde(skip)]
+    pub(super) checkpoint: Option<Checkpoint>,
     pub(super) parameters: u64,
     pub(super) types: Vec<TypeTotal>,
     pub(super) tokenizer: Option<TokenizerReport>,
@@ -135,6 +141,7 @@ impl Report {
                 self.layers = layers::kinds(config);
                 self.speed = Some(Speed::new(profile, &checkpoint, &memory));
                 self.memory = Some(memory);
+                self.checkpoint = Some(checkpoint);
             }
             Err(error) => self.unsupported.push(error.to_string()),
         }

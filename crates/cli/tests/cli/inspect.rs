@@ -129,6 +129,38 @@ fn layers_and_memory_are_shown() {
     assert!(rate > 0.0 && (tokens * read as f64 / rate - 1.0).abs() < 1e-6, "{estimated}");
 }
 
+/// Without loading: the weights of the file are zeros.
+#[test]
+fn what_a_run_needs_is_shown_for_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    smollm3(folder.path());
+    let need = |more: &[&str]| {
+        let all = [&["model", "inspect", "--json", arg(folder.path())], more].concat();
+        let json: Value = serde_json::from_str(&refrain(&all).done()).unwrap();
+        json["need"].clone()
+    };
+    let plain = need(&[]);
+    let of = |need: &Value, field: &str| need["estimated"]["memory"][field].as_u64().unwrap();
+    let total = plain["estimated"]["total_bytes"].as_u64().unwrap();
+    assert!(of(&plain, "weights_bytes") + of(&plain, "kv_bytes") < total && total < 1 << 30, "{plain}");
+    assert_eq!(
+        (&plain["estimated"]["fits"], &plain["estimated"]["context_len"]),
+        (&json!(true), &json!(4096))
+    );
+    let (long, wide) = (need(&["--ctx", "8192"]), need(&["--kv", "f32"]));
+    assert!(
+        of(&long, "kv_bytes") > 3 * of(&plain, "kv_bytes") / 2
+            && of(&wide, "kv_bytes") > of(&plain, "kv_bytes")
+    );
+    let drafted = need(&["--draft", arg(folder.path())]);
+    assert!(of(&drafted, "draft_model_bytes") > of(&drafted, "weights_bytes"));
+    let refused = need(&["--memory", "1GiB"]);
+    assert!(refused["refused"].as_str().unwrap().contains("only packed files"), "{refused}");
+    let text = refrain(&["model", "inspect", "--kv", "f32", arg(folder.path())]).done();
+    assert!(text.contains("needs  ") && text.contains("(context 4096, --kv f32)\n"), "{text}");
+    assert!(text.contains("fits          yes: "), "{text}");
+}
+
 #[test]
 fn multipliers_are_shown_where_they_are_not_neutral() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,6 +193,11 @@ fn a_stored_profile_gives_the_speed() {
     let decode = measured["decode"].as_array().unwrap();
     assert_eq!((&decode[0]["context"], &decode[1]["context"]), (&json!(0), &json!(64)));
     assert!(decode[0]["tokens_per_s"].as_f64().unwrap() > 1.0, "{decode:?}");
+    let answers = json["need"]["estimated"]["answers"].as_array().unwrap();
+    assert_eq!(answers[0]["n_prompt"], 100);
+    let first_token = answers.iter().map(|answer| answer["first_token_s"].as_f64().unwrap());
+    assert!(first_token.clone().is_sorted() && first_token.clone().all(|s| s > 0.0), "{answers:?}");
+    assert!(text.contains(" s behind 100 tokens, then "), "{text}");
     // The profile of another machine, and of other weights.
     let path = folder.path().join("m.gguf.profile.json");
     let profile: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
