@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use refrain::{
     Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SessionOptions, SpecialTokens,
@@ -16,6 +16,7 @@ use refrain_index::prefixes::PrefixOptions;
 use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
+use crate::estimate::Rates;
 use crate::gate::Gate;
 use crate::options::{AssistantOptions, JobOptions};
 use crate::store::{Hidden, Kept, Store, StoreError, names_with_index};
@@ -48,6 +49,8 @@ struct Shared {
     n_forgotten: AtomicU64,
     /// For grammars; built at the first use.
     vocabulary: OnceLock<Vocabulary>,
+    /// How long this assistant's tokens have taken.
+    rates: Mutex<Rates>,
 }
 
 struct Notes {
@@ -149,8 +152,20 @@ impl Builder {
         let store = store.transpose()?;
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
-        let shared =
-            Shared { engine, gate, notes, store, key, memory, prompts, options, n_forgotten, vocabulary };
+        let rates = Mutex::default();
+        let shared = Shared {
+            engine,
+            gate,
+            notes,
+            store,
+            key,
+            memory,
+            prompts,
+            options,
+            n_forgotten,
+            vocabulary,
+            rates,
+        };
         let assistant = Assistant { shared: Arc::new(shared), namespace: namespace.into(), drafts: true };
         assistant.finish_forgetting()?;
         Ok(assistant)
@@ -293,6 +308,10 @@ impl Assistant {
 
     pub(crate) fn options(&self) -> &AssistantOptions {
         &self.shared.options
+    }
+
+    pub(crate) fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.shared.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn has_chat_template(&self) -> bool {
