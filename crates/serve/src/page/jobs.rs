@@ -339,9 +339,10 @@ pub(crate) fn of_task(error: TaskError) -> ApiError {
         TaskError::Nothing { .. } => {
             ApiError::bad_request("no passage of the notes has a word of the question")
         }
-        TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
-            ApiError::bad_request(error.to_string())
-        }
+        TaskError::RequestTooLong { .. }
+        | TaskError::TextTooLong { .. }
+        | TaskError::TextTooLarge { .. }
+        | TaskError::NoRoom { .. } => ApiError::bad_request(error.to_string()),
         TaskError::NoSuchNote { .. } => ApiError::not_found("the notes have no such note"),
         TaskError::Notes(_) => ApiError::server("the notes cannot be searched"),
         TaskError::Session(error) => ApiError::of_engine(error, "text"),
