@@ -15,6 +15,7 @@ from refrain.assistant import (
     Answer,
     ChatAnswer,
     Edit,
+    FileTexts,
     Forgotten,
     Hit,
     JobEvent,
@@ -251,6 +252,8 @@ class Assistant:
         id: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Summary]: ...
+    @staticmethod
+    def read_texts(path: Path, contents: bytes) -> FileTexts: ...
     def reply(
         self,
         message: Passage,
@@ -264,7 +267,15 @@ class Assistant:
         **options: Unpack[JobOptions],
     ) -> Job[Reply]: ...
     def edit(
-        self, text: str, instruction: str, *, note: Path | None = None, **options: Unpack[JobOptions]
+        self,
+        text: str,
+        instruction: str,
+        *,
+        selection: tuple[int, int] | None = None,
+        lines: tuple[int, int] | None = None,
+        section: str | None = None,
+        note: Path | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job[Edit]: ...
     def ui_command(
         self, screen: str, goal: str, *, last_command: str | None = None, **options: Unpack[JobOptions]
