@@ -78,10 +78,13 @@ pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
     Ok((question, options))
 }
 
+/// Maximum length of a text to edit, in bytes. A longer one than the context is edited in windows, and a request has a time limit.
+const EDITED_BYTES_MAX: usize = 256 << 10;
+
 /// A text, an instruction to edit it, and the options of the edit.
 pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
     let mut fields = Fields::of_request(value)?;
-    let old = fields.required_text("text", usize::MAX)?;
+    let old = fields.required_text("text", EDITED_BYTES_MAX)?;
     let instruction = fields.required_text("instruction", REQUEST_BYTES_MAX)?;
     let options = Options::read(&mut fields)?;
     fields.finish()?;
