@@ -1,9 +1,10 @@
 //! A document: the text of one file, and the title for its passages.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::front_matter::FrontMatter;
-use crate::markdown::{Section, Structure};
+use crate::markdown::{Heading, Section, Structure};
 
 /// The text of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +60,46 @@ impl Document {
     }
 }
 
+/// Where a Markdown text has its headings, in bytes of the text as it is: line ends and byte order mark are not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outline {
+    /// The end of front matter and byte order mark; 0 without them.
+    pub start: usize,
+    /// The headings in their order.
+    pub headings: Vec<OutlineHeading>,
+}
+
+/// A heading of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutlineHeading {
+    /// 1 to 6.
+    pub level: usize,
+    /// Its words, on one line.
+    pub title: String,
+    /// Its lines with their ends.
+    pub lines: Range<usize>,
+}
+
+impl Outline {
+    /// Reads a text.
+    pub fn of(text: &str) -> Self {
+        let mark = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+        let start = FrontMatter::read(text).map_or(mark, |front| front.end);
+        let headings = Structure::read(text, start).headings.into_iter();
+        let headings = headings.map(|Heading { level, lines, title }| OutlineHeading { level, title, lines });
+        Self { start, headings: headings.collect() }
+    }
+
+    /// The place of a section: its heading with all text up to the next heading of its level or above. `n` is the number of its heading.
+    pub fn section(&self, n: usize, text_len: usize) -> Range<usize> {
+        let heading = &self.headings[n];
+        let next = self.headings[n + 1..].iter().find(|next| next.level <= heading.level);
+        heading.lines.start..next.map_or(text_len, |next| next.lines.start)
+    }
+}
+
 fn file_stem(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -95,5 +136,18 @@ mod tests {
     fn line_ends_and_byte_order_mark_are_normalised() {
         let document = Document::new("a.txt", "\u{feff}one\r\ntwo");
         assert_eq!(document.text, "one\ntwo");
+    }
+
+    #[test]
+    fn an_outline_has_places_of_the_text_as_it_is() {
+        let text = "\u{feff}---\r\ntags: [a]\r\n---\r\n# Trip\r\n\r\n## Train\r\nAt nine.\r\n### Seat\r\n4\r\n## Hotel\r\nx\r\n";
+        let outline = Outline::of(text);
+        assert_eq!(&text[..outline.start], "\u{feff}---\r\ntags: [a]\r\n---\r\n");
+        let sections: Vec<_> =
+            (0..outline.headings.len()).map(|n| &text[outline.section(n, text.len())]).collect();
+        assert_eq!(sections[0], &text[outline.start..]);
+        assert_eq!(sections[1], "## Train\r\nAt nine.\r\n### Seat\r\n4\r\n");
+        assert_eq!(sections[2..], ["### Seat\r\n4\r\n", "## Hotel\r\nx\r\n"]);
+        assert_eq!(Outline::of("no headings"), Outline { start: 0, headings: Vec::new() });
     }
 }

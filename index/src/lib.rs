@@ -47,7 +47,7 @@ mod search;
 mod stop_words;
 
 #[cfg(feature = "notes")]
-pub use document::Document;
+pub use document::{Document, Outline, OutlineHeading};
 pub use history::{
     HistoryError, HistoryKey, HistoryLog, HistoryLogSource, HistoryOptions, RecordId, SyncPolicy,
 };

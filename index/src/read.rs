@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bounds::{Bounds, Target, is_hidden};
 use crate::document::Document;
-use crate::notes::{Decoded, SourceKind};
+use crate::notes::{Decoded, FileText, SourceKind};
 
 /// File name extensions of text that is read as it is.
 const NOTE_EXTENSIONS: [&str; 3] = ["md", "markdown", "txt"];
@@ -341,6 +341,20 @@ impl From<io::Error> for Unread {
     }
 }
 
+/// The texts of a file below their titles.
+fn below_titles(texts: &[FileText]) -> String {
+    let (mut whole, mut above) = (String::new(), "");
+    for text in texts {
+        if text.title != above {
+            whole.extend([&text.title, "\n\n"]);
+            above = &text.title;
+        }
+        whole.extend([&text.text, "\n\n"]);
+    }
+    whole.truncate(whole.trim_end().len());
+    whole
+}
+
 /// The document of one file. Reads at most one byte beyond the limit, so a pipe or a growing file is limited as well.
 fn read_file(path: &Path, file: File, bytes_max: u64) -> Result<Document, Unread> {
     let mut bytes = Vec::new();
@@ -351,8 +365,8 @@ fn read_file(path: &Path, file: File, bytes_max: u64) -> Result<Document, Unread
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let is_note = NOTE_EXTENSIONS.iter().any(|note| note.eq_ignore_ascii_case(extension));
     if !is_note && SourceKind::of(path).is_some() {
-        let text = crate::notes::read_text(path, &bytes).map_err(Unread::Format)?;
-        return Ok(Document::plain(path, &text));
+        let texts = crate::notes::read_texts(path, &bytes).map_err(Unread::Format)?.texts;
+        return Ok(Document::plain(path, &below_titles(&texts)));
     }
     let text = Decoded::new(&bytes);
     text.text().map(|text| Document::new(path, text)).map_err(|_| Unread::NotText)

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, KeptPrompts,
+    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditPart, EditRequest, Forget, JobOptions, KeptPrompts,
     Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
 use refrain_index::NoteFilter;
@@ -341,6 +341,23 @@ impl Assistant {
         Ok(Job::new(job, "Summary", results::summary, None))
     }
 
+    /// The texts of a file as an index reads them: messages, pages, chapters; of plain text one. Of a mailbox, the last message is the
+    /// newest, and the others reversed are the thread of :meth:`reply`.
+    ///
+    /// Args:
+    ///     path: the file, whose ending says what it is.
+    ///     contents: its bytes.
+    ///
+    /// Raises:
+    ///     NotesError: the file is no source, or is broken.
+    #[staticmethod]
+    fn read_texts(py: Python<'_>, path: PathBuf, contents: &[u8]) -> PyResult<Py<PyAny>> {
+        let read = compute(py, || {
+            refrain_assistant::Passage::read(&path, contents).map_err(|error| Failure::File(Box::new(error)))
+        })?;
+        results::object(py, "FileTexts", &results::file_texts(&read))
+    }
+
     /// Replies to a message.
     ///
     /// Args:
@@ -382,22 +399,46 @@ impl Assistant {
     /// Args:
     ///     text: the text.
     ///     instruction: what is to be changed.
+    ///     selection: the start and the end of the part that is edited, in characters.
+    ///     lines: its first and last line, counted from 1.
+    ///     section: the words of the heading above it. One of the three, or none for the whole text.
     ///     note: the note that the text is of, so that :meth:`forget` finds what is made from it.
     ///     options: see the class.
     ///
+    /// A text that does not fit the context is edited in windows, one after the other.
+    ///
     /// Raises:
     ///     NothingError: the text is empty.
-    ///     NoRoomError: text and output do not fit the context.
-    #[pyo3(signature = (text, instruction, *, note = None, **options))]
+    ///     NoRoomError: the context has no room for the instruction and a part of the text.
+    ///     AssistantError: the text has no such part, or is too large.
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (text, instruction, *, selection = None, lines = None, section = None, note = None, **options))]
     fn edit(
         &self,
         py: Python<'_>,
         text: String,
         instruction: &str,
+        selection: Option<(usize, usize)>,
+        lines: Option<(usize, usize)>,
+        section: Option<String>,
         note: Option<PathBuf>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let mut request = EditRequest::new(text.clone(), instruction);
+        request.part = match (selection, lines, section) {
+            (None, None, None) => EditPart::Whole,
+            (Some((start, end)), None, None) => {
+                // A place behind the end stays one.
+                let offset = |n: usize| {
+                    let behind = || text.len().saturating_add(n - text.chars().count());
+                    text.char_indices().nth(n).map_or_else(behind, |(at, _)| at)
+                };
+                EditPart::Bytes(offset(start)..offset(end))
+            }
+            (None, Some((first, last)), None) => EditPart::Lines { first, last },
+            (None, None, Some(section)) => EditPart::Section(section),
+            _ => return Err(PyTypeError::new_err("give one of selection, lines and section")),
+        };
         if let Some(path) = note {
             request = request.of_note(path).map_err(Failure::Notes)?;
         }

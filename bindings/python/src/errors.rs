@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use refrain::internals::error::SessionProblem;
 use refrain::{ErrorKind, GenerateError, LoadError, SessionError, TokenizerError};
-use refrain_assistant::{BuildError, ForgetError, TaskError, TemplateError};
+use refrain_assistant::{BuildError, FileError, ForgetError, TaskError, TemplateError};
 use refrain_index::notes::ModelEmbedderError;
 use refrain_index::{HistoryError, NotesError};
 
@@ -83,6 +83,7 @@ pub(crate) enum Failure {
     },
     Store(HistoryError),
     Notes(NotesError),
+    File(Box<FileError>),
     /// The template of a task's prompt.
     Template(String, TemplateError),
     Embedder(ModelEmbedderError),
@@ -197,6 +198,7 @@ fn exception(py: Python<'_>, failure: Failure) -> PyResult<PyErr> {
         }
         Failure::Store(error) => ("StoreError", error.to_string(), Some(error)),
         Failure::Notes(error) => ("NotesError", error.to_string(), Some(error)),
+        Failure::File(error) => ("NotesError", error.to_string(), Some(error)),
         Failure::Template(task, error) => {
             details.set_item("option", "prompts")?;
             details.set_item("given", task)?;

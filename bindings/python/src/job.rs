@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use refrain::{Origin, TextKind};
-use refrain_assistant::{JobEvent, TaskError};
+use refrain_assistant::{Estimate, JobEvent, TaskError};
 use serde_json::Value;
 
 use crate::border::{compute, guarded};
@@ -21,7 +21,7 @@ use crate::token::kind_name;
 ///
 /// Made by the methods of :class:`Assistant` and :class:`Conversation`. Nothing is computed until an event is taken, without the
 /// interpreter's lock, and at most one pass of the model at a time. Events are :class:`Prefill`, :class:`Text`, :class:`SentenceReady`
-/// (after :meth:`announce_sentences`), :class:`Part` and :class:`Change`; the last one is the result. ``async for`` computes in a thread of its own. ``with`` closes the job at the end of the block.
+/// (after :meth:`announce_sentences`), :class:`Estimate`, :class:`Part`, :class:`Window` and :class:`Change`; the last one is the result. ``async for`` computes in a thread of its own. ``with`` closes the job at the end of the block.
 ///
 /// A job that is closed, cancelled or failed keeps no answer, and leaves its conversation as before.
 #[pyclass(frozen, generic, module = "refrain.assistant")]
@@ -69,6 +69,9 @@ enum Item {
         n_parts: usize,
         text: String,
     },
+    Estimate(Estimate),
+    /// A window of a long text was edited; places in characters.
+    Window(Value),
     /// A part of the difference to the text that is edited, in characters.
     Change(Value),
     /// The result, and the class that it becomes.
@@ -111,6 +114,13 @@ impl<T: Send + 'static> Task for Typed<T> {
                     Item::Sentence { index: ready.index, place: place(said, &ready.place), text: ready.text }
                 }
                 JobEvent::Part { index, n_parts, text } => Item::Part { index, n_parts, text },
+                JobEvent::Estimate(estimate) => Item::Estimate(estimate),
+                JobEvent::Window { index, n_windows, old, new, .. } => {
+                    let (old_text, new_text) = self.texts.as_ref().map_or(("", ""), |(old, new)| (old, new));
+                    Item::Window(serde_json::json!({
+                        "index": index, "n_windows": n_windows, "old": place(old_text, &old), "new": place(new_text, &new),
+                    }))
+                }
                 JobEvent::Edit(change) => match &self.texts {
                     Some((old, new)) => Item::Change(change_in_characters(&change, old, new)),
                     // The older text of a summary is known at its end.
@@ -347,6 +357,11 @@ fn event_object(py: Python<'_>, item: Item) -> PyResult<Py<PyAny>> {
             module.getattr("SentenceReady")?.call1((index, (start, end), text))?
         }
         Item::Part { index, n_parts, text } => module.getattr("Part")?.call1((index, n_parts, text))?,
+        Item::Estimate(Estimate { n_prompts, read_tokens, written_tokens, time, .. }) => {
+            let values = (n_prompts, read_tokens, written_tokens, time.as_secs_f64());
+            module.getattr("Estimate")?.call1(values)?
+        }
+        Item::Window(value) => return object(py, "Window", &value),
         Item::Change(value) => return object(py, "Change", &value),
         Item::Done(class, value) => return object(py, class, &value),
     };

@@ -13,6 +13,7 @@ use refrain_assistant::{
     Answer, Bubble, BubbleSource, ChatAnswer, Command, Direction, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
     Provenance, Reply, Report, Source, Summary, Turn, UiCommand,
 };
+use refrain_index::notes::SkipReason;
 use serde_json::{Value, json};
 
 /// A JSON object as the class of `refrain.assistant` with this name.
@@ -40,6 +41,11 @@ fn source(source: &Source) -> Value {
 fn passage(passage: &Passage) -> Value {
     let Passage { title, text, source: from, .. } = passage;
     json!({ "title": title, "text": text, "source": from.as_ref().map(source) })
+}
+
+/// The texts of a file, and why a part of it was left out.
+pub(crate) fn file_texts((texts, lost): &(Vec<Passage>, Option<SkipReason>)) -> Value {
+    json!({ "texts": passages(texts), "lost": lost.as_ref().map(ToString::to_string) })
 }
 
 fn passages(all: &[Passage]) -> Vec<Value> {
@@ -182,6 +188,7 @@ pub(crate) fn summary(done: Summary, _: &str) -> Value {
     let old = done.previous.as_deref().unwrap_or("");
     json!({
         "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages), "parts": done.parts,
+        "n_kept_parts": done.n_kept_parts,
         "previous": done.previous, "changes": changes(&done.changes, old, &done.text), "report": report(&done.report),
     })
 }
@@ -189,6 +196,7 @@ pub(crate) fn summary(done: Summary, _: &str) -> Value {
 pub(crate) fn edit(done: Edit, old: &str) -> Value {
     json!({
         "text": done.text, "reasoning": done.reasoning, "changes": changes(&done.changes, old, &done.text),
+        "old_part": place(old, &done.old_part), "new_part": place(&done.text, &done.new_part), "around": done.around,
         "report": report(&done.report),
     })
 }

@@ -24,6 +24,7 @@ from refrain.assistant import (
     Bubble,
     Change,
     Document,
+    Estimate,
     Notes,
     Part,
     Passage,
@@ -292,6 +293,9 @@ def test_a_summary_in_parts_and_its_changes(engine: refrain.Engine, place: Place
     *events, first = assistant.summarize(texts, request="In one sentence.", id="boats")
     assert isinstance(first, Summary) and first.previous is None and first.changes == ()
     parts = [event for event in events if isinstance(event, Part)]
+    estimates = [event for event in events if isinstance(event, Estimate)]
+    assert estimates[0] == events[0] and estimates[0].n_prompts > estimates[-1].n_prompts >= 1
+    assert estimates[0].seconds > 0 and first.n_kept_parts == 0
     assert len(first.parts) >= 2 and parts and parts[0].n_parts >= 2
     second = assistant.summarize(texts, request="In one sentence.", id="boats").run()
     assert second.previous == first.text == second.text
@@ -318,6 +322,30 @@ def test_a_reply(engine: refrain.Engine, place: Place) -> None:
         Assistant(engine).reply(MAIL, length=length)
     with pytest.raises(errors.NothingError):
         Assistant(engine).reply(Passage("Mail", " "))
+
+
+def test_parts_of_a_text_are_edited(engine: refrain.Engine) -> None:
+    old = "# Für Ada\n\nThe tap drips.\n\n## Tür\n\nThe car is blue.\n"
+    assistant = Assistant(engine)
+    start = old.index("The car")
+    for part in ({"selection": (start, start + 16)}, {"lines": (7, 7)}, {"section": "Tür"}):
+        edit = assistant.edit(old, "Say bike.", max_tokens=40, **part).run()  # type: ignore[arg-type]
+        begin, end = edit.old_part
+        assert old[:begin] == edit.text[: edit.new_part[0]] and old[end:] == edit.text[edit.new_part[1] :]
+        assert "The car is blue." in old[begin:end] and "tap" not in old[begin:end]
+    for bad in ({"selection": (0, 99)}, {"lines": (1, 99)}, {"section": "Hotel"}):
+        with pytest.raises(errors.AssistantError):
+            assistant.edit(old, "Say bike.", **bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one of"):
+        assistant.edit(old, "Say bike.", lines=(1, 1), section="Tür")
+
+
+def test_files_are_read_as_an_index_reads_them(tmp_path: Path) -> None:
+    mail = b"Subject: =?utf-8?q?T=61p?=\nFrom: ada@x\n\nIt drips.\n"
+    read = Assistant.read_texts(tmp_path / "a.eml", mail)
+    assert read.lost is None and [(text.title, text.text) for text in read.texts] == [("Tap", "From: ada@x\n\nIt drips.")]
+    with pytest.raises(errors.NotesError):
+        Assistant.read_texts(tmp_path / "a.png", b"")
 
 
 def test_changes_of_an_edit_give_the_new_text(engine: refrain.Engine) -> None:

@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use refrain::{
@@ -17,6 +17,7 @@ use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
+use crate::estimate::Rates;
 use crate::gate::Gate;
 use crate::options::{AssistantOptions, JobOptions, KeptPrompts};
 use crate::resume::{PromptCosts, WaitingRoom};
@@ -59,6 +60,8 @@ struct Shared {
     /// The conversations.
     waiting: WaitingRoom,
     prompt_costs: PromptCosts,
+    /// How long this assistant's tokens have taken.
+    rates: Mutex<Rates>,
 }
 
 struct Notes {
@@ -161,8 +164,20 @@ impl Builder {
         let (n_forgotten, vocabulary) = (AtomicU64::new(0), OnceLock::new());
         let memory = Arc::new(HistoryStore::new());
         let (waiting, prompt_costs) = (WaitingRoom::default(), PromptCosts::default());
-        let shared =
-            Shared { engine, gate, notes, store, key, memory, n_forgotten, vocabulary, waiting, prompt_costs };
+        let rates = Mutex::default();
+        let shared = Shared {
+            engine,
+            gate,
+            notes,
+            store,
+            key,
+            memory,
+            n_forgotten,
+            vocabulary,
+            waiting,
+            prompt_costs,
+            rates,
+        };
         let (shared, jobs) = (Arc::new(shared), Arc::new(OfJobs { prompts, options }));
         let assistant = Assistant { shared, namespace: namespace.into(), drafts: true, jobs };
         assistant.finish_forgetting()?;
@@ -336,6 +351,10 @@ impl Assistant {
 
     pub(crate) fn options(&self) -> &AssistantOptions {
         &self.jobs.options
+    }
+
+    pub(crate) fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.shared.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn has_chat_template(&self) -> bool {

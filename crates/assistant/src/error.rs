@@ -65,6 +65,17 @@ pub enum TaskError {
         /// Tokens of the context beside the output.
         room: usize,
     },
+    /// The part of a text that is to be edited is too large.
+    #[error("the text to edit has {bytes} bytes, more than {max}")]
+    TextTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The text has no such part.
+    #[error(transparent)]
+    Part(#[from] EditPartError),
     /// Not even the start of one passage fits the context.
     #[error("the context has room for {room} tokens of passages, too few for any")]
     NoRoom {
@@ -118,6 +129,54 @@ pub enum TaskError {
     NoSuchNote {
         /// The note.
         path: PathBuf,
+    },
+}
+
+/// A part of a text that is to be edited is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EditPartError {
+    /// The selection is outside of the text, or ends before it begins.
+    #[error("the selection {start}..{end} is outside of the text, which has {len} bytes")]
+    Bytes {
+        /// Its start.
+        start: usize,
+        /// Its end.
+        end: usize,
+        /// Bytes of the text.
+        len: usize,
+    },
+    /// The selection begins or ends inside a character.
+    #[error("the selection begins or ends at byte {offset}, inside a character")]
+    InsideCharacter {
+        /// The offset.
+        offset: usize,
+    },
+    /// The lines are outside of the text, or the last one is before the first.
+    #[error("the text has {n_lines} lines, and {first} to {last} are not among them")]
+    Lines {
+        /// The first line.
+        first: usize,
+        /// The last line.
+        last: usize,
+        /// Lines of the text.
+        n_lines: usize,
+    },
+    /// No heading has these words.
+    #[error("the text has no section `{title}`")]
+    NoSection {
+        /// The words.
+        title: String,
+    },
+    /// Two headings have these words: the lines name one of them.
+    #[error("the text has two sections `{title}`, from line {first} and from line {second}: name the lines")]
+    SectionTwice {
+        /// The words.
+        title: String,
+        /// The line of the first heading, from 1.
+        first: usize,
+        /// The line of the second one.
+        second: usize,
     },
 }
 

@@ -99,7 +99,7 @@ fn longest_start<E>(
 }
 
 /// Where sentences end: behind `。！？`, and behind `.!?…` before white space, with the closing marks that follow.
-fn sentence_ends(text: &str) -> Vec<usize> {
+pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
     let (mut ends, mut open) = (Vec::new(), None);
     for (at, c) in text.char_indices() {
         let is_closing =
@@ -122,7 +122,7 @@ fn sentence_ends(text: &str) -> Vec<usize> {
 }
 
 /// Where characters end, each with the marks that combine with it.
-fn character_ends(text: &str) -> Vec<usize> {
+pub(crate) fn character_ends(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut joins_next = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use std::time::Instant;
 
 use refrain::internals::error::GenerateProblem;
@@ -14,13 +15,15 @@ use refrain::{
 };
 
 use crate::assistant::Assistant;
-use crate::edit::DiffEvent;
+use crate::edit::{DiffEvent, EditDoubt};
 use crate::error::TaskError;
+use crate::estimate::Estimate;
 use crate::options::Priority;
 use crate::passage::LeftOut;
 use crate::provenance::{LiveSentences, SentenceReady};
 use crate::store::{Kept, StoreError};
 use crate::template::plain_text;
+use crate::together::{Group, Parts};
 
 /// An event of a job whose result is a `T`.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +41,22 @@ pub enum JobEvent<T> {
     Text(TextEvent),
     /// A sentence of the answer is complete, for reading it aloud; after [`Job::announce_sentences`].
     Sentence(SentenceReady),
+    /// What a task of several prompts has to do still: before the first one, and again after each.
+    Estimate(Estimate),
+    /// A window of a long text was edited. Who cancels the job later may keep what is done: the new text up to `new.end`, then the old
+    /// text from `old.end` on.
+    Window {
+        /// The number of the window, from 0.
+        index: usize,
+        /// Windows of the text.
+        n_windows: usize,
+        /// Its place in the old text.
+        old: Range<usize>,
+        /// What became of it: its place in the new text.
+        new: Range<usize>,
+        /// Why it should not replace the old one without asking.
+        doubts: Vec<EditDoubt>,
+    },
     /// A part of a long text was summarised.
     Part {
         /// The number of the part, from 0.
@@ -96,8 +115,8 @@ impl Report {
 /// Nothing is computed until an event is requested, and then at most one pass of the model per event. A job owns what it needs:
 /// it may be stored and moved to a thread. Jobs of one assistant take turns, whichever threads they run on.
 ///
-/// A job that is dropped, cancelled or failed keeps no answer, and leaves a conversation as before. (A summary in parts keeps the
-/// computed prompts of its finished parts, under the names of their notes.) If a draft source or
+/// A job that is dropped, cancelled or failed keeps no answer, and leaves a conversation as before. (A summary in parts keeps its
+/// finished parts and their computed prompts, under the names of their notes: the next one goes on from them.) If a draft source or
 /// processor of the app panics, the panic unwinds from `next`, and the job has ended; the assistant stays usable.
 pub struct Job<T> {
     assistant: Assistant,
@@ -116,12 +135,15 @@ enum State<T> {
     Start(Next<T>),
     Prefill(Box<Prefilling<T>>),
     Decode(Box<Decoding<T>>),
+    Together(Box<Group<T>>),
     Ended,
 }
 
 /// What follows a generation, or begins a job.
 pub(crate) enum Next<T> {
     Generate(Box<Prompt>, Box<dyn Step<T>>),
+    /// Generations that do not depend on each other.
+    Together(Box<dyn Parts<T>>),
     Done(T),
 }
 
@@ -255,8 +277,18 @@ impl<T> Job<T> {
         prompt: Prompt,
         step: Box<dyn Step<T>>,
     ) -> Self {
-        let state = State::Start(Next::Generate(Box::new(prompt), step));
-        let (events, answers) = (VecDeque::new(), Vec::new());
+        Self::begin(assistant, cancel, priority, Next::Generate(Box::new(prompt), step), VecDeque::new())
+    }
+
+    /// A job whose first events are known.
+    pub(crate) fn begin(
+        assistant: &Assistant,
+        cancel: CancelToken,
+        priority: Priority,
+        next: Next<T>,
+        events: VecDeque<JobEvent<T>>,
+    ) -> Self {
+        let (state, answers) = (State::Start(next), Vec::new());
         Self { assistant: assistant.clone(), cancel, priority, state, events, answers, sentences: None }
     }
 
@@ -294,7 +326,7 @@ impl<T> Job<T> {
     pub fn stats(&self) -> Option<&Stats> {
         match &self.state {
             State::Decode(decoding) => Some(decoding.generation.stats()),
-            State::Start(_) | State::Prefill(_) | State::Ended => None,
+            State::Start(_) | State::Prefill(_) | State::Together(_) | State::Ended => None,
         }
     }
 
@@ -328,6 +360,14 @@ impl<T> Job<T> {
             State::Ended => {}
             State::Start(Next::Done(result)) => self.events.push_back(JobEvent::Done(result)),
             State::Start(Next::Generate(prompt, step)) => self.start(*prompt, step)?,
+            State::Start(Next::Together(parts)) => self.state = State::Together(Box::new(Group::new(parts))),
+            State::Together(mut group) => {
+                let (cancel, answers) = (&self.cancel, &mut self.answers);
+                match group.advance(&self.assistant, (cancel, self.priority), answers, &mut self.events)? {
+                    false => self.state = State::Together(group),
+                    true => self.state = State::Start(group.end(&mut self.events)?),
+                }
+            }
             State::Prefill(prefilling) => self.prefill(prefilling)?,
             State::Decode(decoding) => self.decode(decoding)?,
         }
@@ -493,6 +533,7 @@ impl<T> Job<T> {
         stats.time_us.prefill += decoding.prefill_us;
         let session = generation.into_session();
         step.accepts(&text)?;
+        self.assistant.observe(&stats);
         let mut keeping = Ok(());
         if let Some(kept) = about.kept {
             keeping = self.assistant.keep_prompt_of(&session, tokens.len(), &kept);
@@ -531,7 +572,11 @@ fn push<T>(
 }
 
 /// Adds turns to a session, as text if the model has no template for them.
-fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> Result<(), TaskError> {
+pub(crate) fn append(
+    assistant: &Assistant,
+    session: &mut Session,
+    turns: Vec<Message>,
+) -> Result<(), TaskError> {
     if turns.is_empty() {
         return Ok(());
     }
@@ -543,7 +588,7 @@ fn append(assistant: &Assistant, session: &mut Session, turns: Vec<Message>) -> 
     Ok(())
 }
 
-fn failed(error: GenerateError) -> TaskError {
+pub(crate) fn failed(error: GenerateError) -> TaskError {
     match error.kind() {
         ErrorKind::Cancelled => TaskError::Cancelled,
         _ => TaskError::Generate(error),
@@ -574,7 +619,7 @@ impl<T> Drop for Job<T> {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Prefill(prefilling) => prefilling.step.stopped(prefilling.session),
             State::Decode(decoding) => decoding.step.stopped(decoding.generation.into_session()),
-            State::Start(_) | State::Ended => {}
+            State::Start(_) | State::Together(_) | State::Ended => {}
         }
     }
 }
@@ -585,6 +630,7 @@ impl<T> fmt::Debug for Job<T> {
             State::Start(_) => "start",
             State::Prefill(_) => "prefill",
             State::Decode(_) => "decode",
+            State::Together(_) => "together",
             State::Ended => "ended",
         };
         f.debug_struct("Job").field("priority", &self.priority).field("state", &state).finish_non_exhaustive()

@@ -18,6 +18,8 @@ use crate::template::Template;
 pub(crate) struct Layout {
     /// System and user turn.
     pub(crate) turns: Vec<Message>,
+    /// Their tokens.
+    pub(crate) n_tokens: usize,
     pub(crate) shown: Vec<Passage>,
     /// The passages that are not shown, and the rest of the one that was cut.
     pub(crate) rest: Vec<Passage>,
@@ -75,7 +77,7 @@ impl Assistant {
             if n_tokens <= room {
                 let (first_start, starts) =
                     self.starts(&shown, |passages| [before, &turns_of(passages)].concat())?;
-                return Ok(Layout { turns, shown, rest, left_out, starts, first_start });
+                return Ok(Layout { turns, n_tokens, shown, rest, left_out, starts, first_start });
             }
             // Passages have a few more tokens together than separately, and numbers before them a few more: the next attempt
             // has less room, by at least one token.
@@ -123,7 +125,7 @@ impl Assistant {
             return Err(TaskError::TextTooLong { n_tokens, room });
         }
         let (first_start, starts) = self.starts(passages, turns_of)?;
-        Ok(Layout { turns, shown: passages.to_vec(), starts, first_start, ..Layout::default() })
+        Ok(Layout { turns, n_tokens, shown: passages.to_vec(), starts, first_start, ..Layout::default() })
     }
 }
 

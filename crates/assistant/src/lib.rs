@@ -45,6 +45,7 @@ pub mod provenance;
 mod assistant;
 mod background;
 mod error;
+mod estimate;
 mod fit;
 mod forget;
 mod gate;
@@ -58,23 +59,25 @@ mod store;
 mod stream;
 mod tasks;
 mod template;
+mod together;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use background::{Background, BackgroundPlan, BackgroundRun, BackgroundTask, Conditions, Pause};
-pub use error::{BuildError, ForgetError, ScreenError, TaskError};
+pub use error::{BuildError, EditPartError, ForgetError, ScreenError, TaskError};
+pub use estimate::Estimate;
 pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
 pub use job::{Job, JobEvent, Report, TextEvent};
 pub use options::{AssistantOptions, JobOptions, KeptPrompts, Priority};
-pub use passage::{LeftOut, LeftOutReason, Passage, Source};
+pub use passage::{FileError, LeftOut, LeftOutReason, Passage, Source};
 pub use store::{
     EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
 };
 pub use stream::JobStream;
 pub use tasks::{
     Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Command, Conversation,
-    ConversationId, Direction, Edit, EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply,
+    ConversationId, Direction, Edit, EditPart, EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply,
     ReplyRequest, Role, Screen, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

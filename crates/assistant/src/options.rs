@@ -28,6 +28,9 @@ pub struct AssistantOptions {
     pub n_draft_passages: usize,
     /// Maximum number of parts of a text that is summarised in parts. Further parts are left out. Default 32.
     pub n_parts_max: usize,
+    /// Maximum number of parts that are summarised at the same time. Their steps share passes, which takes less time, and each has a KV
+    /// cache of its own; there are fewer where the memory or the measured costs say so. Never changes a summary. Default 4.
+    pub n_parts_together: usize,
     /// A system turn before every prompt.
     pub system: Option<String>,
     /// Whether the assistant keeps answers and summaries, and drafts later answers and summaries from them. It keeps them in the store
@@ -73,6 +76,7 @@ impl Default for AssistantOptions {
             n_passages: 4,
             n_draft_passages: 8,
             n_parts_max: 32,
+            n_parts_together: 4,
             system: None,
             history: true,
             keeps_prompts: KeptPrompts::default(),

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use refrain::PromptPassage;
-use refrain_index::notes::{absolute, document_id};
+use refrain_index::notes::{FileText, FileTexts, SkipReason, absolute, document_id, read_texts};
 use refrain_index::{Locator, NoteHit, NotePassage, NotesError};
+use thiserror::Error;
 
 /// A piece of text that is shown to the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +59,23 @@ impl Source {
     }
 }
 
+/// The texts of a file cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The path is empty, or there is no current folder.
+    #[error(transparent)]
+    Path(#[from] NotesError),
+    /// The ending is that of no source, or the file is broken or too long.
+    #[error("cannot read `{}`: {reason}", path.display())]
+    Unread {
+        /// The file.
+        path: PathBuf,
+        /// The reason, with the limit.
+        reason: SkipReason,
+    },
+}
+
 impl Passage {
     /// A passage of the app's own text.
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Self {
@@ -72,6 +90,23 @@ impl Passage {
     pub fn of_note(mut self, path: impl AsRef<Path>) -> Result<Self, NotesError> {
         self.source = Some(Source::of_note(absolute(path.as_ref())?));
         Ok(self)
+    }
+
+    /// The texts of a file as the index reads them, by its ending: messages without their encoding, pages, chapters; of a plain text one.
+    /// A mailbox has a passage for each message. Each has its title, its note, its place and its line or page. `bytes` are those of the
+    /// file; the second value says why a part of them was left out.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn read(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(Vec<Self>, Option<SkipReason>), FileError> {
+        let note = absolute(path.as_ref())?;
+        let FileTexts { texts, lost, .. } =
+            read_texts(&note, bytes).map_err(|reason| FileError::Unread { path: note.clone(), reason })?;
+        let passage = |FileText { title, text, place, is_verbatim, locator, .. }| {
+            let source = Source { path: note.clone(), place, is_verbatim, locator, score: None };
+            Self { title, text, source: Some(source) }
+        };
+        Ok((texts.into_iter().map(passage).collect(), lost))
     }
 
     pub(crate) fn for_prompt(&self) -> PromptPassage<'_> {

@@ -12,14 +12,13 @@ use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
-    EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
-    ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template, TextEvent,
-    UiRequest,
+    EditPart, EditRequest, Estimate, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts,
+    Provenance, ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template,
+    TextEvent, UiRequest,
 };
 use refrain_files::replace::replace_contents;
 use refrain_grammar::Grammar;
 use refrain_index::SourceKind;
-use refrain_index::notes::read_text as read_text_of;
 use serde_json::{Value, json};
 
 use crate::args::{
@@ -160,7 +159,20 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.summarize(request, JobOptions::default())?;
     // The job knows the earlier summary, which is compared with.
-    let done = assisted.run(job, interrupt, if args.changes { Shows::Nothing } else { Shows::Text })?;
+    let shows = if args.changes { Shows::Nothing } else { Shows::Text };
+    let is_piped = !of_index && args.paths.iter().all(|path| path == Path::new("-"));
+    let mut progress = Progressed::default();
+    let Some(done) = assisted.run_or_stop(job, interrupt, shows, &mut progress)? else {
+        note(&match progress.n_parts {
+            n if n > 0 && assisted.assistant.has_store() && !is_piped => {
+                format!(
+                    "ended by Ctrl-C; {n} finished parts are kept, and the same command goes on from them"
+                )
+            }
+            _ => "ended by Ctrl-C; nothing of it is kept".to_owned(),
+        });
+        return Err(TaskError::Cancelled.into());
+    };
     match &done.previous {
         Some(previous) if args.changes => {
             let mut out = AnswerStream::stdout();
@@ -169,7 +181,6 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         }
         None if args.changes => {
             AnswerStream::stdout().line(&done.text)?;
-            let is_piped = !of_index && args.paths.iter().all(|path| path == Path::new("-"));
             note(match is_piped {
                 true => "text from standard input has no name, so it is compared with no earlier summary",
                 false => "there is no earlier summary to compare with",
@@ -181,6 +192,7 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
         let mut json = about(&done.text, &done.reasoning, &done.report);
         json["passages"] = done.passages.iter().map(passage_json).collect();
         json["parts"] = json!(done.parts);
+        json["n_kept_parts"] = json!(done.n_kept_parts);
         json["previous"] = json!(done.previous);
         json["changes"] = json!(done.changes);
         json
@@ -189,12 +201,18 @@ pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<E
 }
 
 pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let message = read_texts(args.message.as_slice())?.pop().expect("one text per file, or standard input");
-    let earlier: Vec<Passage> = args.earlier.iter().map(|path| read_text(path)).collect::<Result<_, _>>()?;
+    let message = read_texts(args.message.as_slice())?;
+    let is_mail = args.message.as_deref().and_then(SourceKind::of) == Some(SourceKind::Mail);
+    let request =
+        if is_mail { ReplyRequest::of_thread(message) } else { joined(message).map(ReplyRequest::of) };
+    let Some(mut request) = request else {
+        return Err(Failure::input("there is no message", "name another file"));
+    };
+    for path in &args.earlier {
+        request.earlier.extend(read_text(path)?.into_iter().rev());
+    }
     let notes =
         args.notes.as_ref().map(|named| open_named(named.as_deref())).transpose()?.map(|(folder, _)| folder);
-    let mut request = ReplyRequest::of(message);
-    request.earlier = earlier;
     request.request = args.request.clone().unwrap_or_default();
     request.n_passages = if notes.is_some() { args.passages } else { 0 };
     request.filter = args.filter.filter();
@@ -221,7 +239,10 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
     let text = read_input(file)?;
     let options = AssistantOptions::default();
     let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
-    let request = EditRequest::new(text.as_str(), instruction);
+    let mut request = EditRequest::new(text.as_str(), instruction);
+    if let Some(within) = &args.within {
+        request.part = part_of(within);
+    }
     let request = if file == Path::new("-") { request } else { request.of_note(file)? };
     let job = assisted.assistant.edit(request, JobOptions::default())?;
     let shows = match (args.changes, args.in_place) {
@@ -230,10 +251,17 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         (false, true) => Shows::Changes(&text),
         (false, false) => Shows::Text,
     };
-    let done = assisted.run(job, interrupt, shows)?;
+    let mut progress = Progressed::default();
+    let Some(done) = assisted.run_or_stop(job, interrupt, shows, &mut progress)? else {
+        return stopped(args, &text, &progress);
+    };
+    for around in &done.around {
+        let first = around.lines().next().unwrap_or_default();
+        note(&visible(&format!("left out, because it is not of the text: {first}")));
+    }
     if args.in_place {
         let ends_itself = matches!(done.report.finish, FinishReason::EndToken | FinishReason::Stop);
-        if !ends_itself || done.text.trim().is_empty() {
+        if !ends_itself || done.report.n_cut > 0 || done.text.trim().is_empty() {
             let problem =
                 format!("the new text of `{}` is not complete: the file is unchanged", args.file.display());
             return Err(Failure::new(Exit::Failed, format!("{problem} (raise --max-tokens or --ctx)")));
@@ -252,9 +280,62 @@ pub(crate) fn edit(args: &EditArgs, interrupt: &Interrupt) -> Result<Exit, Failu
         let mut json = about(&done.text, &done.reasoning, &done.report);
         json["changes"] = json!(done.changes);
         json["doubts"] = json!(done.doubts);
+        json["old_part"] = json!(done.old_part);
+        json["new_part"] = json!(done.new_part);
+        json["around"] = json!(done.around);
         json
     })?;
     Ok(Exit::Done)
+}
+
+/// Lines such as `12-20` or `12`, or a heading.
+fn part_of(within: &str) -> EditPart {
+    let (first, last) = within.split_once('-').unwrap_or((within, within));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) => EditPart::Lines { first, last },
+        _ => EditPart::Section(within.to_owned()),
+    }
+}
+
+/// What a job has done so far.
+#[derive(Default)]
+struct Progressed {
+    /// Parts of a summary.
+    n_parts: usize,
+    /// Windows of a long text that are edited, of all.
+    n_windows: (usize, usize),
+    /// The ends of the newest one in the old and the new text.
+    old_end: usize,
+    new_end: usize,
+    /// The new text so far.
+    text: String,
+    doubts: Vec<EditDoubt>,
+}
+
+impl Progressed {
+    /// The text with the windows that are done, and the rest as it was.
+    fn with_rest(&self, old: &str) -> String {
+        [&self.text[..self.new_end], &old[self.old_end..]].concat()
+    }
+}
+
+/// Ends an edit that Ctrl-C has stopped.
+fn stopped(args: &EditArgs, text: &str, done: &Progressed) -> Result<Exit, Failure> {
+    // Whoever said --yes is not there to choose.
+    if !args.in_place || args.yes || done.n_windows.0 == 0 {
+        note("ended by Ctrl-C; nothing of it is kept");
+        return Err(TaskError::Cancelled.into());
+    }
+    note(&format!("ended by Ctrl-C; {} of {} windows are done", done.n_windows.0, done.n_windows.1));
+    let new = done.with_rest(text);
+    if new == text {
+        note("nothing is changed");
+    } else if is_wanted(args, &done.doubts)? {
+        put_in_place(args, text, &new)?;
+    } else {
+        note("the file is unchanged");
+    }
+    Ok(Exit::Interrupted)
 }
 
 /// The file and the instruction. With one argument and piped input, the argument is the instruction.
@@ -547,21 +628,39 @@ impl Assisted {
 
     /// Runs a job and writes what it shows. Ctrl-C cancels it.
     pub(crate) fn run<T>(&self, job: Job<T>, interrupt: &Interrupt, shows: Shows<'_>) -> Result<T, Failure> {
+        let mut progress = Progressed::default();
+        self.run_or_stop(job, interrupt, shows, &mut progress)?.ok_or_else(|| {
+            note("ended by Ctrl-C; nothing of it is kept");
+            TaskError::Cancelled.into()
+        })
+    }
+
+    /// As [`run`](Self::run); `None` if Ctrl-C was pressed. `progressed` gets what is done.
+    fn run_or_stop<T>(
+        &self,
+        job: Job<T>,
+        interrupt: &Interrupt,
+        shows: Shows<'_>,
+        progressed: &mut Progressed,
+    ) -> Result<Option<T>, Failure> {
         let _cancelling = interrupt.cancels(job.cancel_token());
         let mut out = AnswerStream::stdout();
         let mut progress = Some(Progress::tokens("prefill"));
         let shows = if self.is_json { Shows::Nothing } else { shows };
-        let (mut new_text, mut is_reasoning, mut result) = (String::new(), false, None);
+        let (mut is_reasoning, mut result) = (false, None);
+        let (mut n_estimates, mut finished) = (0, None::<String>);
         for event in job {
             interrupt.follow();
             let event = match event {
                 Err(TaskError::Cancelled) => {
                     out.end_line()?;
-                    note("ended by Ctrl-C; nothing of it is kept");
-                    return Err(TaskError::Cancelled.into());
+                    return Ok(None);
                 }
                 event => event?,
             };
+            if !matches!(event, JobEvent::Estimate(_)) {
+                finished.take().iter().for_each(|text| note(text));
+            }
             if !matches!(event, JobEvent::Prefill { .. }) {
                 progress = None;
             }
@@ -575,19 +674,40 @@ impl Assisted {
                     let was_reasoning =
                         std::mem::replace(&mut is_reasoning, event.kind == TextKind::Reasoning);
                     if event.kind == TextKind::Answer {
-                        new_text.push_str(&event.text);
+                        progressed.text.push_str(&event.text);
                     }
                     if was_reasoning && !is_reasoning && !matches!(shows, Shows::Nothing) {
                         write_error("\n");
                     }
                     show_text(&mut out, &event, shows)?;
                 }
+                JobEvent::Estimate(estimate) => {
+                    n_estimates += 1;
+                    let time = time_text(&estimate);
+                    match finished.take() {
+                        Some(text) => note(&format!("{text}; {time} left")),
+                        None if n_estimates == 1 => {
+                            let Estimate { n_prompts, read_tokens, .. } = estimate;
+                            note(&format!("{n_prompts} prompts with {read_tokens} tokens: {time}"));
+                        }
+                        None => {}
+                    }
+                }
                 JobEvent::Part { index, n_parts, .. } => {
-                    note(&format!("part {} of {n_parts} is summarised", index + 1))
+                    progressed.n_parts += 1;
+                    finished = Some(format!("part {} of {n_parts} is summarised", index + 1));
+                }
+                JobEvent::Window { index, n_windows, old, new, doubts } => {
+                    progressed.n_windows = (index + 1, n_windows);
+                    (progressed.old_end, progressed.new_end) = (old.end, new.end);
+                    progressed.doubts.extend(doubts);
+                    if matches!(shows, Shows::Nothing) {
+                        finished = Some(format!("window {} of {n_windows} is edited", index + 1));
+                    }
                 }
                 JobEvent::Edit(change) => {
                     if let Shows::Changes(old) = shows {
-                        show_change(&mut out, &change, old, &new_text)?;
+                        show_change(&mut out, &change, old, &progressed.text)?;
                     }
                 }
                 JobEvent::Done(done) => result = Some(done),
@@ -598,7 +718,7 @@ impl Assisted {
         out.end_line()?;
         // A request that is refused has no answer to explain.
         note_demonstration(&self.model);
-        Ok(result.expect("a job ends with a result or an error"))
+        Ok(Some(result.expect("a job ends with a result or an error")))
     }
 
     /// As [`finish`](Self::finish), of a text from passages.
@@ -644,40 +764,67 @@ impl Assisted {
     }
 }
 
+/// The time of what is left, in words.
+fn time_text(estimate: &Estimate) -> String {
+    let seconds = estimate.time.as_secs_f64();
+    match seconds {
+        ..1.0 => "less than a second".to_owned(),
+        ..90.0 => format!("about {seconds:.0} s"),
+        ..5400.0 => format!("about {:.0} minutes", seconds / 60.0),
+        _ => format!("about {:.1} hours", seconds / 3600.0),
+    }
+}
+
 /// The texts of files, or of standard input without a path.
 fn read_texts(paths: &[PathBuf]) -> Result<Vec<Passage>, Failure> {
     match paths {
         [] if io::stdin().is_terminal() => {
             Err(Failure::usage("there is no text", "name a file, or pipe one in"))
         }
-        [] => Ok(vec![read_text(Path::new("-"))?]),
-        paths => paths.iter().map(|path| read_text(path)).collect(),
+        [] => read_text(Path::new("-")),
+        paths => Ok(paths.iter().map(|path| read_text(path)).collect::<Result<Vec<_>, _>>()?.concat()),
     }
 }
 
-/// Maximum bytes of a file that is no plain text, as in an index.
+/// Maximum bytes of a file, as in an index.
 const DOCUMENT_BYTES_MAX: u64 = 8 << 20;
 
-/// The text of a file, which is its note, or of standard input.
-fn read_text(path: &Path) -> Result<Passage, Failure> {
-    // As the index reads them.
-    let is_read = matches!(
-        SourceKind::of(path),
-        Some(SourceKind::Mail | SourceKind::Chat | SourceKind::Event | SourceKind::Document)
-    );
-    let text = match is_read {
-        true => read_text_of(path, &read_bytes(path, DOCUMENT_BYTES_MAX)?).map_err(|reason| {
-            Failure::input(format!("cannot read `{}`: {reason}", path.display()), "name another file")
-        })?,
-        false => read_input(path)?,
-    };
-    let text = Passage::new(name_of(path), text);
-    if path == Path::new("-") { Ok(text) } else { Ok(text.of_note(path)?) }
+/// The texts of a file, as an index reads it, or of standard input. A file with an ending that the index does not know is plain text.
+fn read_text(path: &Path) -> Result<Vec<Passage>, Failure> {
+    if path == Path::new("-") {
+        return Ok(vec![Passage::new("", read_input(path)?)]);
+    }
+    if SourceKind::of(path).is_none() {
+        return Ok(vec![Passage::new(name_of(path), read_input(path)?).of_note(path)?]);
+    }
+    let bytes = read_bytes(path, DOCUMENT_BYTES_MAX)?;
+    let (texts, lost) = Passage::read(path, &bytes)
+        .map_err(|error| Failure::input(error.to_string(), "name another file"))?;
+    if let Some(lost) = lost {
+        note(&visible(&format!("`{}`: {lost}", path.display())));
+    }
+    Ok(texts)
 }
 
-/// The title of a file's text; none for standard input.
+/// Texts of one file as one text, below their titles.
+fn joined(texts: Vec<Passage>) -> Option<Passage> {
+    let mut texts = texts.into_iter();
+    let mut whole = texts.next()?;
+    let mut title = whole.title.clone();
+    for next in texts {
+        whole.text.push_str("\n\n");
+        if next.title != title {
+            let _ = writeln!(whole.text, "# {}", next.title);
+            title = next.title;
+        }
+        whole.text.push_str(&next.text);
+    }
+    Some(whole)
+}
+
+/// The title of a file's text.
 fn name_of(path: &Path) -> String {
-    let name = path.file_stem().filter(|_| path != Path::new("-"));
+    let name = path.file_stem();
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 

@@ -1,6 +1,7 @@
 //! Reads a file and makes its passages. Files are independent, so several are read at the same time.
 
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -74,40 +75,66 @@ pub(super) fn ingest(
     }
 }
 
-/// The text of a file as the index reads it, by its ending: a message or document without its encoding. The units of the file stand below
-/// their titles.
+/// A text of a file: a note, a message, a chat, an event, the text of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileText {
+    /// Its title: of a message its subject, of a text without a title the file's name.
+    pub title: String,
+    /// Its text, without its encoding.
+    pub text: String,
+    /// The bytes of the file from which it was read.
+    pub place: Range<u64>,
+    /// Whether these bytes are the text itself.
+    pub is_verbatim: bool,
+    /// The line or page on which it begins.
+    pub locator: Option<Locator>,
+}
+
+/// The texts of a file as the index reads them, by its ending, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileTexts {
+    /// The texts; those that are blank are left out.
+    pub texts: Vec<FileText>,
+    /// Why a part of the file was left out.
+    pub lost: Option<SkipReason>,
+}
+
+/// Reads the texts of a file, as the index does.
 ///
 /// # Errors
 /// The reason why the file is no source or cannot be read.
-pub fn read_text(path: &Path, bytes: &[u8]) -> Result<String, SkipReason> {
+pub fn read_texts(path: &Path, bytes: &[u8]) -> Result<FileTexts, SkipReason> {
     let format = Format::of(path).ok_or(SkipReason::NotASource)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let panicked = SkipReason::Broken { what: "the parser panicked", offset: 0 };
-    let Contents { units, text, .. } =
+    let Contents { units, text, lost } =
         catch_quietly(|| formats::read(format, &name, bytes)).map_err(|_| panicked)??;
-    let mut whole = String::new();
-    let mut above = "";
-    for unit in &units {
-        if unit.title != above {
-            whole.push_str(&unit.title);
-            whole.push_str("\n\n");
-            above = &unit.title;
-        }
-        match &unit.body {
+    let lines = format.has_lines().then(|| LineStarts::of(&text.bytes));
+    let texts = units.into_iter().map(|unit| {
+        let (own, place, is_verbatim) = match unit.body {
             Body::Verbatim(body) => {
-                whole.push_str(std::str::from_utf8(&text.bytes[body.place.clone()]).unwrap_or_default())
+                let own = std::str::from_utf8(&text.bytes[body.place.clone()]).unwrap_or_default();
+                let start = own.len() - own.trim_start().len();
+                let own = own.trim();
+                let place = body.place.start + start..body.place.start + start + own.len();
+                (own.to_owned(), place, text.is_verbatim())
             }
             Body::Decoded(pieces) => {
-                for piece in pieces {
-                    whole.push_str(piece.text.trim_end());
-                    whole.push('\n');
-                }
+                let place = pieces.first().map_or(0, |first| first.place.start)
+                    ..pieces.last().map_or(0, |last| last.place.end);
+                let own: Vec<&str> = pieces.iter().map(|piece| piece.text.trim_end()).collect();
+                (own.join("\n").trim().to_owned(), place, false)
             }
-        }
-        whole.push('\n');
-    }
-    whole.truncate(whole.trim_end().len());
-    Ok(whole)
+        };
+        let line = || Some(Locator::Line(lines.as_ref()?.line(place.start)));
+        let locator = unit.page.map(Locator::Page).or_else(line);
+        let place = text.place(place);
+        let place = place.start as u64..place.end as u64;
+        FileText { title: unit.title, text: own, place, is_verbatim, locator }
+    });
+    Ok(FileTexts { texts: texts.filter(|text| !text.text.is_empty()).collect(), lost })
 }
 
 /// The passages and names of a file.
@@ -245,4 +272,38 @@ fn read(path: &Path, bounds: &Bounds, bytes_max: u64) -> Result<(Vec<u8>, Stamp,
     }
     let (before, after) = (Stamp::of(&before), Stamp::of(&file.metadata()?));
     Ok((bytes, after, before == after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str, bytes: &[u8]) -> Vec<(String, String, String)> {
+        let texts = read_texts(Path::new(name), bytes).unwrap().texts.into_iter();
+        let locator = |text: &FileText| text.locator.map_or_else(String::new, |locator| locator.to_string());
+        texts.map(|text| (locator(&text), text.title, text.text)).collect()
+    }
+
+    #[test]
+    fn a_file_is_read_by_its_ending() {
+        let of = |line: &str, title: &str, text: &str| (line.to_owned(), title.to_owned(), text.to_owned());
+        let mailbox = b"From a Wed May 1\nSubject: One\nFrom: ada@x\n\nFirst.\n\nFrom b Thu\nSubject: Two\n\n> First.\n\nSecond.\n";
+        assert_eq!(
+            read("box.mbox", mailbox),
+            [of("line 2", "One", "From: ada@x\n\nFirst."), of("line 8", "Two", "> First.\n\nSecond.")]
+        );
+        assert_eq!(read("a.md", b"\n\n# Trip\n\nAt nine.\n"), [of("line 3", "Trip", "# Trip\n\nAt nine.")]);
+        assert_eq!(read("a.csv", b"name,age\nAda,36\n")[0].1, "a");
+        assert_eq!(read("a.md", b" \n"), []);
+        assert_eq!(read_texts(Path::new("a.png"), b"").unwrap_err(), SkipReason::NotASource);
+        assert!(matches!(read_texts(Path::new("a.pdf"), b"no PDF"), Err(SkipReason::Broken { .. })));
+    }
+
+    #[test]
+    fn the_place_of_a_text_is_the_text() {
+        let bytes = "\u{feff}---\ntitle: Oslo\n---\n\n A trip.\n\n".as_bytes();
+        let text = read_texts(Path::new("a.md"), bytes).unwrap().texts.remove(0);
+        assert_eq!((text.title.as_str(), text.text.as_str(), text.is_verbatim), ("Oslo", "A trip.", true));
+        assert_eq!(&bytes[text.place.start as usize..text.place.end as usize], b"A trip.");
+    }
 }

@@ -112,7 +112,7 @@ pub(crate) use formats::Decoded;
 pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
 pub use inbox::{FailedRequest, Request};
 pub use index::NotesIndex;
-pub use ingest::read_text;
+pub use ingest::{FileText, FileTexts, read_texts};
 pub use kind::{SourceKind, UnknownKind};
 pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use refrain_index::notes::{SkipReason, UpdateReport, read_text};
+use refrain_index::notes::{SkipReason, UpdateReport, read_texts};
 use refrain_index::{Locator, SourceKind};
 
 use crate::notes_support::made::{archive, docx, epub, odt, pdf};
@@ -52,7 +52,8 @@ fn every_format_is_found_with_its_line_or_page() {
         let hits = search(&place.indexed(), "quokka");
         assert!(hits[0].passage.text.contains("quokka"), "{name}");
         assert_eq!(hits[0].passage.locator, locator, "{name}");
-        assert!(read_text(Path::new(name), &bytes).unwrap().contains("quokka"), "{name}");
+        let texts = read_texts(Path::new(name), &bytes).unwrap().texts;
+        assert!(texts.iter().any(|text| text.text.contains("quokka")), "{name}");
     }
     let kind = |name: &str| SourceKind::of(Path::new(name));
     assert_eq!(kind("a.PDF"), Some(SourceKind::Document));

@@ -18,6 +18,7 @@ from refrain.assistant import (
     Document,
     DocumentChanges,
     Edit,
+    FileTexts,
     Forgotten,
     Hit,
     JobEvent,
@@ -278,6 +279,8 @@ class Assistant:
         id: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Summary]: ...
+    @staticmethod
+    def read_texts(path: Path, contents: bytes) -> FileTexts: ...
     def reply(
         self,
         message: Passage,
@@ -291,7 +294,15 @@ class Assistant:
         **options: Unpack[JobOptions],
     ) -> Job[Reply]: ...
     def edit(
-        self, text: str, instruction: str, *, note: Path | None = None, **options: Unpack[JobOptions]
+        self,
+        text: str,
+        instruction: str,
+        *,
+        selection: tuple[int, int] | None = None,
+        lines: tuple[int, int] | None = None,
+        section: str | None = None,
+        note: Path | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job[Edit]: ...
     def ui_command(
         self, screen: str, goal: str, *, last_command: str | None = None, **options: Unpack[JobOptions]

@@ -50,6 +50,10 @@ def _change(values: Values) -> assistant.Change:
     return assistant.Change(values["kind"], _place(values["old"]), None if new is None else _place(new))
 
 
+def _window(values: Values) -> assistant.Window:
+    return assistant.Window(**_changed(values, old=_place(values["old"]), new=_place(values["new"])))
+
+
 def _citation(values: Values) -> assistant.Citation:
     return assistant.Citation(**_changed(values, place=_place(values["place"])))
 
@@ -83,12 +87,15 @@ def _each(read: Callable[[Any], Any]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 # What becomes of the fields of results; the others are as they are.
 _FIELDS: dict[str, Callable[[Any], Any]] = {
+    "around": tuple,
     "changes": _each(_change),
     "command": lambda values: assistant.Command(**values),
     "copied": _each(_copied),
     "dropped": _each(_turn),
     "left_out": _each(_left_out),
     "matched": _each(_place),
+    "new_part": _place,
+    "old_part": _place,
     "parts": tuple,
     "passages": _each(_passage),
     "path": Path,
@@ -100,12 +107,13 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "skipped_by_ending": _each(tuple),
     "sources": _each(_bubble_source),
     "tags": tuple,
+    "texts": _each(_passage),
     "unknown": _paths,
     "unsupported": tuple,
 }
 
 # Classes that are parts of others too.
-_CLASSES: dict[str, Callable[[Values], Any]] = {"Change": _change, "Turn": _turn}
+_CLASSES: dict[str, Callable[[Values], Any]] = {"Change": _change, "Turn": _turn, "Window": _window}
 
 
 def read(name: str, text: str) -> Any:

@@ -10,7 +10,8 @@
     answer = assistant.answer("When is the dentist?").run()
     print(answer.text, [passage.title for passage in answer.passages])
 
-A task returns a :class:`Job`: an iterator of :class:`Prefill`, :class:`Text`, :class:`Part` and :class:`Change` that ends with the result.
+A task returns a :class:`Job`: an iterator of :class:`Prefill`, :class:`Text`, :class:`Estimate`, :class:`Part`, :class:`Window` and
+:class:`Change` that ends with the result.
 :meth:`Assistant.ask` gives all that a chat bubble shows.
 Places in texts are pairs of a start and an end in characters, as slices have them; places in files are in bytes.
 """
@@ -40,6 +41,8 @@ __all__ = [
     "Document",
     "DocumentChanges",
     "Edit",
+    "Estimate",
+    "FileTexts",
     "Forgotten",
     "Hit",
     "Job",
@@ -68,6 +71,7 @@ __all__ = [
     "UpdateReport",
     "document_id",
     "document_path",
+    "Window",
 ]
 
 Place: TypeAlias = tuple[int, int]
@@ -150,6 +154,34 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """What a task of several prompts has to do still: before the first one, and again after each."""
+
+    n_prompts: int
+    """Prompts."""
+    read_tokens: int
+    """Their tokens."""
+    written_tokens: int
+    """Tokens of the outputs, about."""
+    seconds: float
+    """The time, if nothing else runs."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of a long text was edited. Who cancels the job later may keep the new text up to its end, then the old one."""
+
+    index: int
+    """The number of the window, from 0."""
+    n_windows: int
+    """Windows of the text."""
+    old: Place
+    """Its place in the old text."""
+    new: Place
+    """What became of it: its place in the new text."""
+
+
+@dataclass(frozen=True)
 class Change:
     """A part of the difference between an older text and the new one."""
 
@@ -161,7 +193,7 @@ class Change:
     """Its place in the new text; ``None`` where text is deleted."""
 
 
-JobEvent: TypeAlias = Prefill | Text | SentenceReady | Part | Change
+JobEvent: TypeAlias = Prefill | Text | SentenceReady | Estimate | Part | Window | Change
 """An event of a job before its result. A summary has its changes in the result only."""
 
 
@@ -379,6 +411,8 @@ class Summary:
     """What was summarised, in order."""
     parts: tuple[str, ...]
     """The summaries of the parts; empty if everything fitted one prompt."""
+    n_kept_parts: int
+    """How many of them an earlier job has kept, which may have been stopped."""
     previous: str | None
     """The stored summary of the same subject and request from before. It drafted this one."""
     changes: tuple[Change, ...]
@@ -397,6 +431,12 @@ class Edit:
     """The reasoning before it; empty for most models."""
     changes: tuple[Change, ...]
     """The changes from the old text to the new one."""
+    old_part: Place
+    """The part of the old text that was edited."""
+    new_part: Place
+    """What became of it: its place in the new text."""
+    around: tuple[str, ...]
+    """What the model wrote around the text and does not belong to it, such as ``"Here is the text:"``."""
     report: Report
     """How it came about."""
 
@@ -423,6 +463,16 @@ class UiCommand:
     """The command as the model wrote it, such as ``tap 4 "Sign in"``."""
     report: Report
     """How it came about."""
+
+
+@dataclass(frozen=True)
+class FileTexts:
+    """The texts of a file."""
+
+    texts: tuple[Passage, ...]
+    """The texts, in their order."""
+    lost: str | None
+    """Why a part of the file was left out."""
 
 
 @dataclass(frozen=True)

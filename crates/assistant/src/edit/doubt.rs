@@ -19,7 +19,7 @@ use crate::pieces::{Piece, Splitter};
 #[non_exhaustive]
 pub enum EditDoubt {
     /// Fewer than half of the old text's words are in the new one, at their place or elsewhere, in upper or lower case. Signs do
-    /// not count.
+    /// not count. Of a text that is edited in windows, the words of a window.
     #[error("the new text has {n_kept} of the {n_words} words of the old one")]
     DropsMost {
         /// Words of the old text that are in the new one.
@@ -41,6 +41,16 @@ pub enum EditDoubt {
         /// Its place.
         new: Range<usize>,
     },
+}
+
+impl EditDoubt {
+    /// The doubt about a text that begins at `start` of the whole.
+    pub(crate) fn moved(mut self, start: usize) -> Self {
+        if let Self::HasInstruction { new } | Self::HasMarker { new, .. } = &mut self {
+            *new = start + new.start..start + new.end;
+        }
+        self
+    }
 }
 
 /// Instructions of fewer words are not searched for: a text may come to have them by chance.
@@ -120,7 +130,7 @@ fn place_of(instruction: &str, new: &str, is_new: impl Fn(&Range<usize>) -> bool
 }
 
 /// The words of a text in lower case, with their places.
-fn words(text: &str) -> impl Iterator<Item = (Piece, String)> + '_ {
+pub(super) fn words(text: &str) -> impl Iterator<Item = (Piece, String)> + '_ {
     let (mut splitter, mut pieces) = (Splitter::default(), Vec::new());
     splitter.read(text, |piece| pieces.push(piece));
     pieces.extend(splitter.finish());

@@ -5,7 +5,11 @@
 
 mod diff;
 mod doubt;
+mod opening;
+mod windows;
 
 pub use diff::{DiffEvent, LiveDiff};
 pub use doubt::EditDoubt;
 pub(crate) use doubt::doubts;
+pub(crate) use opening::Opening;
+pub(crate) use windows::{Window, windows};

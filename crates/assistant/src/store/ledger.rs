@@ -38,6 +38,9 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Maximum length of a kept summary, in bytes.
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
+/// Maximum number of kept parts of summaries. The oldest go first.
+const PARTS_MAX: usize = 1024;
+
 /// Maximum number of notes in an entry. One made from more goes with any note.
 const NOTES_MAX: usize = 1024;
 
@@ -80,6 +83,8 @@ pub(crate) enum Entry {
     Answer { model: String, record: u64, made: Made },
     /// A summary of a subject.
     Summary(StoredSummary),
+    /// The summary of a part of a text.
+    Part(StoredPart),
     /// A note by its hash, and what else finds it.
     Note { note: u64, places: Vec<u64> },
     /// A namespace that has prefixes.
@@ -121,6 +126,18 @@ pub(crate) struct StoredSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) of: Option<u64>,
     pub(crate) text: String,
+}
+
+/// The summary of a part of a text: the output of one prompt, for a summary that goes on after a stop. Its subject is a hash of the prompt,
+/// the model and the options.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredPart {
+    /// The other half of the hash: a part of another prompt would be a wrong text.
+    pub(crate) check: u64,
+    /// Whether it ended at the limit of tokens.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_cut: bool,
+    pub(crate) summary: StoredSummary,
 }
 
 /// What a deletion deletes, as it is noted.
@@ -208,6 +225,8 @@ pub(crate) struct Ledger {
     answers: BTreeMap<(String, u64), Made>,
     /// By namespace and subject.
     summaries: BTreeMap<(String, u64), StoredSummary>,
+    /// By namespace and subject.
+    parts: BTreeMap<(String, u64), StoredPart>,
     notes: Notes,
     namespaces: BTreeSet<String>,
     forgetting: Vec<Forgetting>,
@@ -229,6 +248,7 @@ pub(crate) struct Compaction {
     /// Answers that stay, by model and record.
     kept: BTreeSet<(String, u64)>,
     summaries: BTreeSet<(String, u64)>,
+    parts: BTreeSet<(String, u64)>,
     /// Answers of the histories that are to be deleted, by model.
     pub(crate) dropped: BTreeMap<String, Vec<u64>>,
     /// Whether all prefixes are to be deleted, because the ledger drops namespaces and notes that only prefixes have.
@@ -260,6 +280,7 @@ impl Ledger {
             n_lines: 0,
             answers: BTreeMap::new(),
             summaries: BTreeMap::new(),
+            parts: BTreeMap::new(),
             notes: Notes::new(),
             namespaces: BTreeSet::new(),
             forgetting: Vec::new(),
@@ -414,6 +435,12 @@ impl Ledger {
         self.summaries.get(&(namespace.to_owned(), subject))
     }
 
+    /// The summary of a part with this hash.
+    pub(crate) fn part(&self, namespace: &str, hash: u128) -> Option<&StoredPart> {
+        let part = self.parts.get(&(namespace.to_owned(), hash as u64));
+        part.filter(|part| part.check == (hash >> 64) as u64)
+    }
+
     pub(super) fn n_summaries(&self) -> usize {
         self.summaries.len()
     }
@@ -425,10 +452,15 @@ impl Ledger {
 
     /// The number of answers and summaries that were made from each note, by its hash.
     pub(super) fn n_made_from(&self) -> BTreeMap<u64, usize> {
-        let made = self.answers.values().chain(self.summaries.values().map(|summary| &summary.made));
+        let made = self.answers.values().chain(self.all_summaries().map(|summary| &summary.made));
         let mut n = BTreeMap::new();
         made.flat_map(|made| &made.notes).for_each(|note| *n.entry(*note).or_default() += 1);
         n
+    }
+
+    /// Summaries, and those of parts.
+    fn all_summaries(&self) -> impl Iterator<Item = &StoredSummary> {
+        self.summaries.values().chain(self.parts.values().map(|part| &part.summary))
     }
 
     /// The namespaces that have prefixes.
@@ -466,6 +498,7 @@ impl Ledger {
         let notes = &self.notes;
         self.answers.retain(|&(_, record), made| !what.takes(record, made, notes));
         self.summaries.retain(|_, summary| !what.takes(summary.at, &summary.made, notes));
+        self.parts.retain(|_, part| !what.takes(part.summary.at, &part.summary.made, notes));
         match what {
             Forgetting::Notes { names, .. } => {
                 self.notes.retain(|&note, places| !is_named(note, Some(places), names));
@@ -489,6 +522,7 @@ impl Ledger {
         let n_live = 1
             + self.answers.len()
             + self.summaries.len()
+            + self.parts.len()
             + self.notes.len()
             + self.namespaces.len()
             + self.forgetting.len();
@@ -505,14 +539,18 @@ impl Ledger {
             (*record, entry)
         });
         let summaries = self.summaries.values().map(|summary| (summary.at, Entry::Summary(summary.clone())));
-        let mut newest: Vec<(u64, Entry)> = answers.chain(summaries).collect();
+        let parts = self.parts.values().map(|part| (part.summary.at, Entry::Part(part.clone())));
+        let mut newest: Vec<(u64, Entry)> = answers.chain(summaries).chain(parts).collect();
         newest.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
         let mut compaction = Compaction::default();
         // Lines that were superseded are no reason to drop others.
         let is_long = self.len > self.bounds.bytes_max;
         let (mut bytes, mut notes) = (0, BTreeSet::new());
         for (_, entry) in newest {
-            let (Entry::Answer { made, .. } | Entry::Summary(StoredSummary { made, .. })) = &entry else {
+            let (Entry::Answer { made, .. }
+            | Entry::Summary(StoredSummary { made, .. })
+            | Entry::Part(StoredPart { summary: StoredSummary { made, .. }, .. })) = &entry
+            else {
                 continue;
             };
             let new: Vec<u64> = made.notes.iter().filter(|note| !notes.contains(*note)).copied().collect();
@@ -526,6 +564,9 @@ impl Ledger {
                 Entry::Answer { model, record, .. } => drop(compaction.kept.insert((model, record))),
                 Entry::Summary(summary) => {
                     compaction.summaries.insert((summary.namespace, summary.subject));
+                }
+                Entry::Part(StoredPart { summary, .. }) => {
+                    compaction.parts.insert((summary.namespace, summary.subject));
                 }
                 _ => {}
             }
@@ -555,8 +596,9 @@ impl Ledger {
     pub(crate) fn compact(&mut self, compaction: &Compaction) -> Result<(), StoreError> {
         self.answers.retain(|key, _| compaction.kept.contains(key));
         self.summaries.retain(|key, _| compaction.summaries.contains(key));
+        self.parts.retain(|key, _| compaction.parts.contains(key));
         if compaction.clears_prefixes {
-            let made = self.answers.values().chain(self.summaries.values().map(|summary| &summary.made));
+            let made = self.answers.values().chain(self.all_summaries().map(|summary| &summary.made));
             let used: BTreeSet<u64> = made.flat_map(|made| made.notes.iter().copied()).collect();
             self.notes.retain(|note, _| used.contains(note));
             self.namespaces.clear();
@@ -572,6 +614,18 @@ impl Ledger {
                 match summary.text.len() {
                     0..=SUMMARY_BYTES_MAX => drop(self.summaries.insert(key, summary)),
                     _ => drop(self.summaries.remove(&key)),
+                }
+            }
+            Entry::Part(part) => {
+                let key = (part.summary.namespace.clone(), part.summary.subject);
+                match part.summary.text.len() {
+                    0..=SUMMARY_BYTES_MAX => drop(self.parts.insert(key, part)),
+                    _ => drop(self.parts.remove(&key)),
+                }
+                if self.parts.len() > PARTS_MAX {
+                    let oldest = self.parts.iter().min_by_key(|(_, part)| part.summary.at);
+                    let oldest = oldest.map(|(key, _)| key.clone());
+                    oldest.map(|key| self.parts.remove(&key));
                 }
             }
             Entry::Note { note, places } => drop(self.notes.insert(note, places)),
@@ -591,6 +645,7 @@ impl Ledger {
             made: made.clone(),
         });
         let summaries = self.summaries.values().cloned().map(Entry::Summary);
+        let summaries = summaries.chain(self.parts.values().cloned().map(Entry::Part));
         let namespaces = self.namespaces.iter().map(|name| Entry::Namespace { name: name.clone() });
         let forgetting = self.forgetting.iter().map(|what| Entry::Forget { what: what.clone() });
         let mut n_lines = 1;
@@ -761,6 +816,39 @@ mod tests {
             of: None,
             text: text.to_owned(),
         })
+    }
+
+    fn part(hash: u128, at: u64, note: u64) -> Entry {
+        let made = Made { notes: vec![note], ..Made::default() };
+        let summary =
+            StoredSummary { namespace: "n".into(), subject: hash as u64, at, made, text: format!("{hash}") };
+        Entry::Part(StoredPart { check: (hash >> 64) as u64, is_cut: false, summary })
+    }
+
+    #[test]
+    fn parts_are_found_by_their_whole_hash_and_go_with_their_notes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        let hash = |n: u64| (u128::from(n) << 64) | (1 << 32) | u128::from(n);
+        let mut ledger = open(&path);
+        ledger
+            .append(vec![note(3, &[30]), note(4, &[40]), part(hash(1), 5, 3), part(hash(2), 6, 4)])
+            .unwrap();
+        drop(ledger);
+        let mut ledger = open(&path);
+        let text = ledger.part("n", hash(1)).map(|part| part.summary.text.clone());
+        assert_eq!(text, Some(format!("{}", hash(1))));
+        assert_eq!((ledger.part("other", hash(1)), ledger.part("n", hash(1) ^ (1 << 80))), (None, None));
+        assert_eq!(ledger.n_summaries(), 0);
+        let what = Forgetting::Notes { paths: Vec::new(), names: vec![30], index: None };
+        ledger.finish_forgetting(&what, None).unwrap();
+        assert!(!fs::read_to_string(&path).unwrap().contains(&format!("{}", hash(1))));
+        drop(ledger);
+        let mut ledger = open(&path);
+        assert_eq!((ledger.part("n", hash(1)), ledger.part("n", hash(2)).is_some()), (None, true));
+        let many = (0..2 * PARTS_MAX as u64).map(|n| part(u128::from(n), 100 + n, 4)).collect();
+        ledger.append(many).unwrap();
+        assert_eq!((ledger.parts.len(), ledger.part("n", hash(2))), (PARTS_MAX, None), "the oldest go");
     }
 
     fn note(note: u64, places: &[u64]) -> Entry {

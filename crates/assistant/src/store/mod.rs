@@ -36,7 +36,7 @@ use thiserror::Error;
 
 pub use copies::{EditCopies, EditCopy};
 use ledger::{Bounds, Found};
-pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredSummary};
+pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredPart, StoredSummary};
 pub(crate) use names::{Hidden, names_with_index, note_hash};
 pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
 pub use typed::TypedLines;
@@ -295,8 +295,18 @@ impl Store {
         self.compact()
     }
 
-    /// Keeps keys and values of the first tokens of a session, as far as `keep` does. The namespace and the notes are noted first, so that a
-    /// deletion finds them.
+    /// Keeps the summary of a part, for a summary that goes on after a stop.
+    pub(crate) fn keep_part(&self, part: StoredPart, kept: &Kept) -> Result<(), StoreError> {
+        let mut ledger = self.ledger();
+        let mut entries = ledger.new_notes(&kept.notes);
+        entries.push(Entry::Part(part));
+        ledger.append(entries)?;
+        drop(ledger);
+        self.compact()
+    }
+
+    /// Keeps keys and values of the first tokens of a session, as far as `keep` does. The namespace and the notes are noted first, so that
+    /// a deletion finds them.
     pub(crate) fn keep_prefix(
         &self,
         session: &Session,

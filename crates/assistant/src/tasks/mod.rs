@@ -22,7 +22,7 @@ use refrain_index::{NoteFilter, Search};
 pub use answer::{Answer, AnswerRequest};
 pub use bubble::{Bubble, BubbleSource};
 pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId, Turn};
-pub use edit::{Edit, EditRequest};
+pub use edit::{Edit, EditPart, EditRequest};
 pub use prefetch::{Prefetch, Prefetched};
 pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};

@@ -53,6 +53,15 @@ impl ReplyRequest {
         }
     }
 
+    /// The newest message of a thread, from its messages in their order, such as those of a mailbox ([`Passage::read`]). `None` without a
+    /// message.
+    pub fn of_thread(messages: impl IntoIterator<Item = Passage>) -> Option<Self> {
+        let mut messages: Vec<Passage> = messages.into_iter().collect();
+        let message = messages.pop()?;
+        messages.reverse();
+        Some(Self { earlier: messages, ..Self::of(message) })
+    }
+
     /// The wish, with tone and length.
     fn wish(&self) -> String {
         let tone = self.tone.as_ref().map(|tone| format!("Tone: {tone}."));

@@ -1,23 +1,33 @@
 //! Summaries of texts and notes. A text that does not fit the context is summarised in parts, and the summaries of the parts are
 //! summarised.
+//!
+//! The parts do not depend on each other: several are computed [at the same time](crate::together). With a store, the summary of each
+//! finished part is kept under a hash of all that it depends on, so that the next job goes on where this one was stopped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use refrain::{Stats, TextKind};
+use refrain::{GenerateOptions, Stats, TextKind};
+use refrain_index::history::HistoryKey;
 use refrain_index::notes::absolute;
 use refrain_index::{Document, NoteFilter, NotesError, split_sections};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 
 use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
+use crate::estimate::Work;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
-use crate::store::{Kept, StoredSummary, micros};
+use crate::store::{Kept, StoredPart, StoredSummary, micros};
+use crate::together::Parts;
+
+/// The length of a part's summary before one was written, as a share of the part.
+const SUMMARY_SHARE: usize = 8;
 
 /// What to summarise.
 #[derive(Debug, Clone)]
@@ -95,7 +105,11 @@ impl SummarizeRequest {
             Subject::Texts { texts, id } => {
                 let notes = texts.iter().map(|text| text.source.as_ref().map(|source| of_path(&source.path)));
                 match (notes.collect::<Option<Vec<_>>>(), id) {
-                    (Some(notes), _) => (3, notes),
+                    (Some(mut notes), _) => {
+                        // A file may have several texts.
+                        notes.dedup();
+                        (3, notes)
+                    }
                     (None, Some(id)) => {
                         let titles = texts.iter().map(|text| text.title.clone().into_bytes());
                         (0, titles.chain([id.clone().into_bytes()]).collect())
@@ -133,6 +147,8 @@ pub struct Summary {
     pub passages: Vec<Passage>,
     /// The summaries of the parts; empty if everything fitted one prompt.
     pub parts: Vec<String>,
+    /// How many of them were kept by an earlier job, which may have been stopped: they were not computed again.
+    pub n_kept_parts: usize,
     /// The stored summary of the same subject and request that was made before, if there is one. It drafted this one.
     pub previous: Option<String>,
     /// The changes from the previous summary to this one, as the events [`JobEvent::Edit`] showed them; empty without a
@@ -149,6 +165,11 @@ impl Assistant {
     /// of the parts are, again in parts if necessary. At most [`AssistantOptions::n_parts_max`](crate::AssistantOptions) parts
     /// are read; [`Report::left_out`] names the rest. With a store, the summary is kept, and drafts the next summary of the same
     /// subject. Answers of parts are kept when the last part has ended.
+    ///
+    /// Several parts are summarised at the same time ([`AssistantOptions::n_parts_together`](crate::AssistantOptions)), and
+    /// [`JobEvent::Estimate`] says how long all will take, before the first part and after each. With a store, the summaries of finished
+    /// parts are kept, if the text has a name: its note or an id. A job that was stopped is continued by the same request, and one about a
+    /// changed note computes the changed parts alone. [`Assistant::forget`] deletes them with their notes.
     ///
     /// # Errors
     /// [`TaskError::NoNotes`], [`TaskError::NoSuchNote`]; [`TaskError::Nothing`]: there is no text;
@@ -170,6 +191,10 @@ impl Assistant {
         });
         let kept = self.kept(&options, &Layout::default(), n_forgotten);
         let (cancel, priority) = (options.cancel.clone(), options.priority);
+        let sampling = options.sampling.as_ref().unwrap_or(&self.options().sampling);
+        // All parts have one seed, also those that begin at the same time.
+        let draw = || RandomState::new().build_hasher().finish() >> 32;
+        let seed = (sampling.temperature != 0.0).then(|| sampling.seed.unwrap_or_else(draw));
         let mut summarizing = Summarizing {
             assistant: self.clone(),
             request: request.request,
@@ -179,25 +204,30 @@ impl Assistant {
             passages,
             parts: VecDeque::new(),
             n_parts: 0,
+            begun: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            n_shown: 0,
+            read_tokens: 0,
             summaries: Vec::new(),
             titles: VecDeque::new(),
-            is_last: false,
             is_of_text: true,
             all_parts: Vec::new(),
+            n_kept_parts: 0,
+            written_tokens: (0, 0),
             diff: previous.as_deref().map(LiveDiff::new),
             changes: Vec::new(),
             previous,
             left_out: Vec::new(),
             stats: Vec::new(),
             n_cut: 0,
-            seed: None,
+            seed,
             not_kept: None,
         };
         summarizing.divide(summarizing.passages.clone(), usize::MAX)?;
-        match summarizing.next()? {
-            Next::Generate(prompt, step) => Ok(Job::new(self, cancel, priority, *prompt, step)),
-            Next::Done(_) => Err(TaskError::Nothing { verb: "summarize" }),
-        }
+        let mut events = VecDeque::new();
+        summarizing.estimate(&mut events);
+        let next = Box::new(summarizing).next()?;
+        Ok(Job::begin(self, cancel, priority, next, events))
     }
 
     /// Whether the store has a summary of the very texts of this subject and wish.
@@ -284,18 +314,27 @@ struct Summarizing {
     kept: Option<Kept>,
     options: JobOptions,
     passages: Vec<Passage>,
-    /// The prompts of this level that are not summarised yet, of `n_parts`.
+    /// The prompts of this level that have not begun, of `n_parts`.
     parts: VecDeque<Layout>,
     n_parts: usize,
+    /// The parts that are being summarised, by number.
+    begun: BTreeMap<usize, Begun>,
+    /// Parts that are summarised before one that is not, by number.
+    finished: BTreeMap<usize, Finished>,
+    /// Parts of this level whose summaries were shown.
+    n_shown: usize,
+    /// Tokens of the prompts of this level that were not read yet.
+    read_tokens: usize,
     /// The summaries of this level so far.
     summaries: Vec<Passage>,
     /// The titles of its parts that are not summarised yet.
     titles: VecDeque<String>,
-    /// Whether the running prompt is the last one.
-    is_last: bool,
     /// Whether the parts are of the text itself, not of summaries.
     is_of_text: bool,
     all_parts: Vec<String>,
+    n_kept_parts: usize,
+    /// Tokens of the outputs so far, and their number.
+    written_tokens: (usize, usize),
     previous: Option<String>,
     /// The difference of the last output to the previous summary.
     diff: Option<LiveDiff>,
@@ -304,6 +343,23 @@ struct Summarizing {
     stats: Vec<Stats>,
     n_cut: usize,
     seed: Option<u64>,
+    not_kept: Option<String>,
+}
+
+/// A part that is being summarised.
+struct Begun {
+    /// The hash of all that its summary depends on.
+    hash: u128,
+    n_tokens: usize,
+    kept: Option<Kept>,
+}
+
+/// The summary of a part.
+struct Finished {
+    text: String,
+    /// `None`: it was kept by an earlier job.
+    stats: Option<Stats>,
+    is_cut: bool,
     not_kept: Option<String>,
 }
 
@@ -329,29 +385,71 @@ impl Summarizing {
             }
         }
         self.n_parts = self.parts.len();
-        self.is_last = self.n_parts == 1;
+        self.read_tokens = self.parts.iter().map(|part| part.n_tokens).sum();
+        self.n_shown = 0;
         Ok(())
     }
 
-    /// The prompt of the next part.
-    fn next(mut self) -> Result<Next<Summary>, TaskError> {
+    /// Whether this level is one prompt, whose output is the summary.
+    fn is_last_level(&self) -> bool {
+        self.n_parts == 1
+    }
+
+    /// Tells what is still to be done, if that is more than a prompt.
+    fn estimate(&self, events: &mut VecDeque<JobEvent<Summary>>) {
+        if self.is_last_level() && self.is_of_text {
+            return;
+        }
+        let n_left = self.n_parts - self.n_shown;
+        let n_max = self.assistant.answer_tokens(&self.options);
+        let of_one = match self.written_tokens {
+            (_, 0) => (self.read_tokens / self.n_parts.max(1) / SUMMARY_SHARE).max(1),
+            (tokens, n) => tokens / n,
+        };
+        let of_one = of_one.min(n_max);
+        let mut work = Work {
+            n_prompts: n_left,
+            read_tokens: self.read_tokens,
+            alone_tokens: 0,
+            together_tokens: n_left * of_one,
+        };
+        if self.is_last_level() {
+            (work.alone_tokens, work.together_tokens) = (work.together_tokens, 0);
+        } else {
+            // The summaries are read once more; a further level between them reads them twice.
+            work.n_prompts += 1;
+            work.read_tokens += self.n_parts * of_one;
+            work.alone_tokens += of_one;
+        }
+        let n_together = self.assistant.n_together().min(n_left.max(1));
+        events.push_back(JobEvent::Estimate(self.assistant.estimate(work, n_together)));
+    }
+
+    /// The prompts of this level, or of the next one if all of this one are summarised.
+    fn next(mut self: Box<Self>) -> Result<Next<Summary>, TaskError> {
         if self.parts.is_empty() {
             self.is_of_text = false;
             let (summaries, n_parts) = (std::mem::take(&mut self.summaries), self.n_parts);
             self.divide(summaries, n_parts)?;
         }
+        if self.parts.is_empty() {
+            return Err(TaskError::Nothing { verb: "summarize" });
+        }
+        if !self.is_last_level() {
+            return Ok(Next::Together(self));
+        }
+        let previous = self.previous.as_deref().map(|text| self.assistant.tokens(text)).transpose()?;
+        let generate = self.assistant.last_generate_options(&mut self.options, previous.as_slice());
         let Some(layout) = self.parts.pop_front() else {
             return Err(TaskError::Nothing { verb: "summarize" });
         };
-        let mut generate = if self.is_last {
-            let previous = self.previous.as_deref().map(|text| self.assistant.tokens(text)).transpose()?;
-            self.assistant.last_generate_options(&mut self.options, previous.as_slice())
-        } else {
-            self.assistant.generate_options(&self.options)
-        };
-        if let Some(seed) = self.seed {
-            generate.sampling.seed = Some(seed);
-        }
+        let prompt = self.prompt(layout, generate);
+        Ok(Next::Generate(Box::new(prompt), self))
+    }
+
+    /// The prompt of a part.
+    fn prompt(&mut self, layout: Layout, mut generate: GenerateOptions) -> Prompt {
+        generate.sampling.seed = self.seed;
         // A summary of summaries is made from all notes, though its prompt shows no passage of them.
         let is_of_text = self.is_of_text;
         let kept = self.kept.as_mut().map(|all| {
@@ -363,8 +461,79 @@ impl Summarizing {
                 false => Kept { starts: all.notes.iter().map(first).collect(), ..all.clone() },
             }
         });
-        let prompt = Prompt::new("summarize", layout.turns, generate, kept);
-        Ok(Next::Generate(Box::new(prompt), Box::new(self)))
+        Prompt::new("summarize", layout.turns, generate, kept)
+    }
+
+    /// The hash of all that an output depends on.
+    fn hash(&self, layout: &Layout, generate: &GenerateOptions) -> u128 {
+        let engine = self.assistant.engine();
+        let session = &self.assistant.options().session;
+        let turns = layout.turns.iter().map(|turn| (turn.role.name(), turn.content.as_str()));
+        let of = (
+            env!("CARGO_PKG_VERSION"),
+            HistoryKey::of(engine).to_string(),
+            (session.kv_type, session.context_len_for(engine.config()), generate.max_tokens),
+            (&generate.stop, generate.ignore_eos, &generate.sampling),
+            turns.collect::<Vec<_>>(),
+        );
+        xxh3_128(format!("{of:?}").as_bytes())
+    }
+
+    /// The summary that an earlier job has kept.
+    fn kept_part(&self, hash: u128) -> Option<Finished> {
+        let store = self.assistant.store().filter(|_| self.keeps_parts())?;
+        let ledger = store.ledger();
+        let part = ledger.part(self.assistant.namespace(), hash)?;
+        let text = part.summary.text.clone();
+        Some(Finished { text, stats: None, is_cut: part.is_cut, not_kept: None })
+    }
+
+    /// Whether parts are kept: of a text without a name, nobody could delete them.
+    fn keeps_parts(&self) -> bool {
+        self.kept.is_some() && self.subject.is_some() && self.assistant.options().history
+    }
+
+    /// Keeps the summary of a part for a job that goes on.
+    fn keep_part(&self, Begun { hash, kept, .. }: &Begun, text: &str, is_cut: bool) -> Option<String> {
+        let (kept, store) = kept.as_ref().zip(self.assistant.store()).filter(|_| self.keeps_parts())?;
+        let summary = StoredSummary {
+            namespace: self.assistant.namespace().to_owned(),
+            subject: *hash as u64,
+            at: micros(SystemTime::now()),
+            made: kept.made(),
+            of: None,
+            text: text.to_owned(),
+        };
+        let part = StoredPart { check: (hash >> 64) as u64, is_cut, summary };
+        let _keeping = store.keeping();
+        let is_current = kept.n_forgotten == self.assistant.n_forgotten();
+        let kept = is_current.then(|| store.keep_part(part, kept))?;
+        kept.err().map(|error| error.to_string())
+    }
+
+    /// Shows the summaries of parts in their order, as far as they are there.
+    fn show(&mut self, events: &mut VecDeque<JobEvent<Summary>>) {
+        while let Some(Finished { text, stats, is_cut, not_kept }) = self.finished.remove(&self.n_shown) {
+            let title = self.titles.pop_front().unwrap_or_default();
+            if let Some(stats) = stats {
+                self.written_tokens.0 += stats.tokens;
+                self.written_tokens.1 += 1;
+                self.stats.push(stats);
+            } else {
+                self.n_kept_parts += 1;
+            }
+            self.n_cut += usize::from(is_cut);
+            self.not_kept = self.not_kept.take().or(not_kept);
+            let (index, n_parts) = (self.n_shown, self.n_parts);
+            events.push_back(JobEvent::Part { index, n_parts, text: text.clone() });
+            self.all_parts.push(text.clone());
+            // An empty summary has nothing to show in the next prompt.
+            if !text.trim().is_empty() {
+                self.summaries.push(Passage::new(title, text));
+            }
+            self.n_shown += 1;
+            self.estimate(events);
+        }
     }
 
     fn note(&mut self, changes: Vec<DiffEvent>, events: &mut VecDeque<JobEvent<Summary>>) {
@@ -391,15 +560,53 @@ impl Summarizing {
     }
 }
 
-impl Step<Summary> for Summarizing {
-    fn is_last(&self) -> bool {
-        self.is_last
+impl Parts<Summary> for Summarizing {
+    fn next(
+        &mut self,
+        events: &mut VecDeque<JobEvent<Summary>>,
+    ) -> Result<Option<(usize, Prompt)>, TaskError> {
+        while let Some(layout) = self.parts.pop_front() {
+            let number = self.n_parts - self.parts.len() - 1;
+            let mut generate = self.assistant.generate_options(&self.options);
+            generate.sampling.seed = self.seed;
+            let n_tokens = layout.n_tokens;
+            let hash = self.hash(&layout, &generate);
+            let prompt = self.prompt(layout, generate);
+            let Some(finished) = self.kept_part(hash) else {
+                self.begun.insert(number, Begun { hash, n_tokens, kept: prompt.kept.clone() });
+                return Ok(Some((number, prompt)));
+            };
+            self.read_tokens -= n_tokens;
+            self.finished.insert(number, finished);
+            self.show(events);
+        }
+        Ok(None)
     }
 
-    fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<Summary>>) {
-        if !self.is_last {
-            return;
+    fn written(
+        &mut self,
+        number: usize,
+        written: Written,
+        events: &mut VecDeque<JobEvent<Summary>>,
+    ) -> Result<(), TaskError> {
+        let Written { text, finish, stats, mut not_kept, .. } = written;
+        let is_cut = is_cut(finish);
+        if let Some(begun) = self.begun.remove(&number) {
+            self.read_tokens -= begun.n_tokens;
+            not_kept = not_kept.or_else(|| self.keep_part(&begun, &text, is_cut));
         }
+        self.finished.insert(number, Finished { text, stats: Some(stats), is_cut, not_kept });
+        self.show(events);
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, _events: &mut VecDeque<JobEvent<Summary>>) -> Result<Next<Summary>, TaskError> {
+        Summarizing::next(self)
+    }
+}
+
+impl Step<Summary> for Summarizing {
+    fn text(&mut self, event: TextEvent, events: &mut VecDeque<JobEvent<Summary>>) {
         let changes = match &mut self.diff {
             Some(diff) if event.kind == TextKind::Answer => diff.push(&event.text),
             _ => Vec::new(),
@@ -418,17 +625,6 @@ impl Step<Summary> for Summarizing {
         self.n_cut += usize::from(is_cut(finish));
         self.seed = self.seed.or(seed);
         self.not_kept = self.not_kept.take().or(not_kept);
-        if !self.is_last {
-            let index = self.n_parts - self.parts.len() - 1;
-            let title = self.titles.pop_front().unwrap_or_default();
-            events.push_back(JobEvent::Part { index, n_parts: self.n_parts, text: text.clone() });
-            self.all_parts.push(text.clone());
-            // An empty summary has nothing to show in the next prompt.
-            if !text.trim().is_empty() {
-                self.summaries.push(Passage::new(title, text));
-            }
-            return self.next();
-        }
         if let Some(diff) = self.diff.take() {
             self.note(diff.finish(), events);
         }
@@ -436,6 +632,7 @@ impl Step<Summary> for Summarizing {
         let Self {
             passages,
             all_parts: parts,
+            n_kept_parts,
             previous,
             changes,
             left_out,
@@ -446,7 +643,7 @@ impl Step<Summary> for Summarizing {
             ..
         } = *self;
         let report = Report { finish, n_cut, seed, stats, left_out, not_kept };
-        Ok(Next::Done(Summary { text, reasoning, passages, parts, previous, changes, report }))
+        Ok(Next::Done(Summary { text, reasoning, passages, parts, n_kept_parts, previous, changes, report }))
     }
 }
 

@@ -8,6 +8,7 @@ mod chat;
 mod forget;
 mod jobs;
 mod key;
+mod long;
 mod loops;
 mod namespaces;
 mod prefetch;

@@ -3,7 +3,7 @@
 use refrain::{PromptPassage, Task};
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::{
-    Assistant, EditRequest, JobEvent, JobOptions, Length, Passage, ReplyRequest, TaskError,
+    Assistant, EditRequest, FileError, JobEvent, JobOptions, Length, Passage, ReplyRequest, TaskError,
 };
 
 use crate::support::{Place, engine, options, plain_answer};
@@ -88,11 +88,28 @@ fn the_changes_of_an_edit_lead_to_the_new_text() {
 }
 
 #[test]
-fn a_text_that_is_too_long_to_edit_is_an_error() {
+fn a_text_without_words_is_no_text_to_edit() {
     let assistant = Assistant::builder(engine()).options(options()).build().unwrap();
-    let long = "The harbour opens at nine. ".repeat(200);
-    let refused = assistant.edit(EditRequest::new(long, "Shorter."), JobOptions::default());
-    assert!(matches!(refused, Err(TaskError::TextTooLong { .. })));
     let empty = assistant.edit(EditRequest::new(" \n", "Shorter."), JobOptions::default());
     assert!(matches!(empty, Err(TaskError::Nothing { .. })));
+}
+
+#[test]
+fn a_thread_is_read_as_the_index_reads_it() {
+    let mailbox = b"From a Wed May 1 10:00:00 2024\nSubject: Car\nFrom: bo@x\n\nThe car is broken.\n\n\
+        From b Wed May 1 11:00:00 2024\nSubject: =?utf-8?q?R=65:?= Car\nContent-Transfer-Encoding: quoted-printable\n\n\
+        > The car is broken.\n\nWho takes care of the re=\npair of the car?\n";
+    let (messages, lost) = Passage::read("thread.mbox", mailbox).unwrap();
+    assert!(lost.is_none() && messages.iter().all(|message| message.source.is_some()));
+    let request = ReplyRequest::of_thread(messages).unwrap();
+    assert_eq!((request.message.title.as_str(), request.earlier.len()), ("Re: Car", 1));
+    assert_eq!(request.message.text, "> The car is broken.\n\nWho takes care of the repair of the car?");
+    let shown = [&request.message, &request.earlier[0]].map(|text| (text.title.clone(), text.text.clone()));
+    let assistant = Assistant::builder(engine()).options(options()).build().unwrap();
+    let reply = assistant.reply(request, JobOptions::default()).unwrap().run().unwrap();
+    let shown = [0, 1].map(|n| PromptPassage::new(&shown[n].0, &shown[n].1));
+    assert_eq!(reply.text, plain_answer(&Task::Reply.user_message(&shown, "")));
+    assert!(ReplyRequest::of_thread([]).is_none());
+    assert!(matches!(Passage::read("a.png", b""), Err(FileError::Unread { .. })));
+    assert!(matches!(Passage::read("", b""), Err(FileError::Path(_))));
 }

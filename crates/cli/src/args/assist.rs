@@ -92,6 +92,8 @@ pub(crate) struct SummarizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReplyArgs {
     /// The message to reply to, as a file; `-`, or no FILE with piped input, reads standard input.
+    ///
+    /// Mail, chats and documents are read as an index reads them. Of a mailbox, the last message is replied to, and the others are the thread.
     pub(crate) message: Option<PathBuf>,
     /// An earlier message of the thread, newest first. May be repeated.
     #[arg(long, value_name = "FILE")]
@@ -115,16 +117,23 @@ pub(crate) struct ReplyArgs {
 pub(crate) struct EditArgs {
     /// The text, as a file; `-` reads standard input.
     ///
+    /// A text that does not fit the context is edited in windows, one after the other.
+    ///
     /// May be left out with piped input: `pbpaste | refrain edit "Fix the typos."`
     pub(crate) file: PathBuf,
     /// What is to be changed.
     pub(crate) instruction: Option<String>,
+    /// Change these lines alone, such as 12-20, or the section under this heading.
+    ///
+    /// The section has the heading and the sections below it. "## Hotel" is a heading of the second level, "# 12" no line.
+    #[arg(long, value_name = "LINES|HEADING")]
+    pub(crate) within: Option<String>,
     /// Show the changes while they are made, in place of the new text.
     #[arg(long, conflicts_with_all = ["json", "in_place"])]
     pub(crate) changes: bool,
     /// Show the changes, ask, and replace the file by the new text.
     ///
-    /// The old text is kept in the store (64 texts at most).
+    /// After Ctrl-C, it asks whether the windows of a long text that are done replace theirs. The old text is kept in the store (64 texts at most).
     #[arg(long)]
     pub(crate) in_place: bool,
     /// With --in-place: replace the file without a question.
@@ -137,7 +146,7 @@ pub(crate) struct EditArgs {
     #[arg(long)]
     pub(crate) force: bool,
     /// Bring back the text that the last --in-place has replaced.
-    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json"])]
+    #[arg(long, conflicts_with_all = ["instruction", "in_place", "changes", "json", "within"])]
     pub(crate) undo: bool,
     #[command(flatten)]
     pub(crate) task: TaskArgs,

@@ -256,6 +256,74 @@ fn mail_and_documents_are_read_as_the_index_reads_them() {
 }
 
 #[test]
+fn all_formats_are_read_as_the_index_reads_them() {
+    let home = Home::new();
+    let csv = home.write("a.csv", "name,town\nAda,Oslo\n");
+    let title =
+        |path: &Path| home.json(&["summarize", arg(path), "--max-tokens", "4"])["passages"][0].clone();
+    assert!(title(&csv)["text"].as_str().unwrap().contains("town: Oslo"), "{}", title(&csv));
+    let note = home.write("b.md", "---\ntitle: Harbour\n---\n\nIt opens at nine.\n");
+    assert_eq!(title(&note)["title"], "Harbour");
+    let thread =
+        "From a Wed May 1\nSubject: One\n\nThe tap drips.\n\nFrom b Thu\nSubject: Two\n\nWho repairs it?\n";
+    let mailbox = home.write("c.mbox", thread);
+    let json = home.json(&["reply", arg(&mailbox), "--max-tokens", "4"]);
+    let titles: Vec<_> = json["passages"].as_array().unwrap().iter().map(|it| it["title"].clone()).collect();
+    assert_eq!(titles, ["Two", "One"], "the newest message first");
+    assert_eq!(json["passages"][0]["locator"], "line 7");
+}
+
+#[test]
+fn lines_and_sections_are_edited_alone() {
+    let home = Home::new();
+    let old = "# Trip\n\nThe tap drips.\n\n## Car\n\nThe car is blue.\n\n## Hotel\n\nNine beds.\n";
+    let note = home.write("trip.md", old);
+    let part = |more: &[&str]| -> (String, String) {
+        let json = home.json(&[&["edit", arg(&note), "Say bike."], more].concat());
+        let text = json["text"].as_str().unwrap();
+        let place = |key: &str, end: &str| json[key][end].as_u64().unwrap() as usize;
+        let (old_start, old_end) = (place("old_part", "start"), place("old_part", "end"));
+        assert_eq!(old[..old_start], text[..place("new_part", "start")]);
+        assert_eq!(old[old_end..], text[place("new_part", "end")..]);
+        let new = text[place("new_part", "start")..place("new_part", "end")].to_owned();
+        (old[old_start..old_end].to_owned(), new)
+    };
+    assert_eq!(part(&["--within", "Car"]).0, "## Car\n\nThe car is blue.\n\n");
+    let (line, new) = part(&["--within", "7-7"]);
+    assert_eq!(
+        (line.as_str(), part(&["--within", "7"])),
+        ("The car is blue.\n", (line.clone(), new.clone()))
+    );
+    let alone = home.ran_with(&["edit", "-", "Say bike."], b"The car is blue.\n").done();
+    assert_eq!(alone.trim_end(), new.trim_end(), "as a text of its own");
+    let refused = |more: &[&str]| home.ran(&[&["edit", arg(&note), "Say bike."], more].concat()).refused(3);
+    assert!(refused(&["--within", "Train"]).contains("no section `Train`"));
+    assert!(refused(&["--within", "9-99"]).contains("11 lines"));
+    assert!(refused(&["--within", "0"]).contains("not among them"));
+}
+
+#[test]
+fn long_texts_tell_their_time() {
+    let home = Home::new();
+    let day = |n: usize| format!("## Day {n}\n\nThe tap drips. Ada Voss repairs it on {n} May.\n\n");
+    let old: String = (0..40).map(day).collect();
+    let note = home.write("days.md", &old);
+    let ran = home.ran(&["edit", arg(&note), "Change May to June.", "--ctx", "512"]);
+    assert!(ran.stderr.contains(" prompts with ") && ran.stderr.contains(" tokens: "), "{}", ran.stderr);
+    assert!(!ran.done().is_empty());
+    let summarize = ["summarize", arg(&note), "--ctx", "512", "--max-tokens", "40"];
+    let ran = home.ran(&summarize);
+    assert!(ran.stderr.contains(" prompts with ") && ran.stderr.contains("part 1 of "), "{}", ran.stderr);
+    assert!(ran.stderr.contains(" left"), "{}", ran.stderr);
+    let text = ran.done();
+    let json = home.json(&summarize);
+    assert_eq!(json["text"].as_str().unwrap().trim(), text.trim());
+    let n_parts = json["parts"].as_array().unwrap().len();
+    assert_eq!(json["n_kept_parts"], n_parts, "all but the last prompt");
+    assert!(n_parts > 2);
+}
+
+#[test]
 fn a_text_is_edited_in_place() {
     let home = Home::new();
     let old = "The tap drips. Ada Voss repairs it on 3 May.\n";
@@ -383,7 +451,7 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     let message = home.ran(&["ask", "zzz qqq", "--notes", arg(&index)]).refused(3);
     assert!(message.contains("nothing to answer from"), "{message}");
     let note = home.write("long.md", &"many words about many things ".repeat(2000));
-    let message = home.ran(&["edit", arg(&note), "Shorten it."]).refused(3);
+    let message = home.ran(&["edit", arg(&note), "Shorten it.", "--ctx", "64"]).refused(3);
     assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");
     let message = home.ran(&["edit", "-", "Shorten it.", "--in-place"]).refused(2);
     assert!(message.contains("--in-place"), "{message}");

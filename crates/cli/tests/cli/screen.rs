@@ -366,6 +366,29 @@ fn edits(home: &Home, note: &Path, instruction: &str, script: &[(&str, Then<'_>)
 }
 
 #[test]
+fn a_long_edit_that_is_stopped_asks_for_what_is_done() {
+    let day = |n: usize| format!("## Day {n}\n\nThe tap drips. Ada Voss repairs it on {n} May.\n\n");
+    let old: String = (0..200).map(day).collect();
+    for answer in ["n\n", "yes\n"] {
+        let home = Home::new();
+        let note = home.write("days.md", &old);
+        let (model, store) = (model(), home.path("store"));
+        let args =
+            ["edit", arg(&note), "Change May to June.", "--in-place", "--ctx", "512", "--threads", "1"];
+        let args = [&args[..], &["--model", arg(&model), "--store", arg(&store)]].concat();
+        let script = [("Day 30", Then::Type("\u{3}")), ("Replace `", Then::Type(answer))];
+        let shown = on_terminal(home.command(&args), 200, &script);
+        assert!(shown.text.contains("windows are done"), "{}", shown.text);
+        let new = std::fs::read_to_string(&note).unwrap();
+        match answer {
+            "yes\n" => assert!(new != old && new.ends_with(&day(199))),
+            _ => assert_eq!(new, old),
+        }
+        assert_ne!(shown.code, Some(0));
+    }
+}
+
+#[test]
 fn an_edit_asks_and_can_be_undone() {
     let home = Home::new();
     let old = "The tap drips. Ada Voss repairs it on 3 May.\n";

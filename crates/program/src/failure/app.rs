@@ -69,6 +69,8 @@ impl From<TaskError> for Failure {
             TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
                 Self::input(error, "raise --ctx, lower --max-tokens, or give less text")
             }
+            TaskError::TextTooLarge { .. } => Self::input(error, "name a part with --within"),
+            TaskError::Part(_) => Self::input(error, "--within names lines, such as 12-20, or a heading"),
             TaskError::Nothing { .. } => {
                 Self::input(error, "no text, or no passage has a word of the request")
             }

@@ -206,6 +206,13 @@ impl Reporter {
                 JobEvent::Part { index, n_parts, .. } => {
                     part = format!("part {} of {n_parts} done; ", index + 1);
                 }
+                JobEvent::Estimate(estimate) => {
+                    let seconds = estimate.time.as_secs_f64();
+                    part = format!(
+                        "{}about {seconds:.0} s left; ",
+                        part.split_inclusive("done; ").next().unwrap_or_default()
+                    );
+                }
                 JobEvent::Done(done) => return Ok((done, first_token)),
                 _ => {}
             }

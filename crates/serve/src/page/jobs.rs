@@ -78,10 +78,13 @@ pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
     Ok((question, options))
 }
 
+/// Maximum length of a text to edit, in bytes. A longer one than the context is edited in windows, and a request has a time limit.
+const EDITED_BYTES_MAX: usize = 256 << 10;
+
 /// A text, an instruction to edit it, and the options of the edit.
 pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
     let mut fields = Fields::of_request(value)?;
-    let old = fields.required_text("text", usize::MAX)?;
+    let old = fields.required_text("text", EDITED_BYTES_MAX)?;
     let instruction = fields.required_text("instruction", REQUEST_BYTES_MAX)?;
     let options = Options::read(&mut fields)?;
     fields.finish()?;
@@ -345,9 +348,10 @@ pub(crate) fn of_task(error: TaskError) -> ApiError {
         TaskError::Nothing { .. } => {
             ApiError::bad_request("no passage of the notes has a word of the question")
         }
-        TaskError::RequestTooLong { .. } | TaskError::TextTooLong { .. } | TaskError::NoRoom { .. } => {
-            ApiError::bad_request(error.to_string())
-        }
+        TaskError::RequestTooLong { .. }
+        | TaskError::TextTooLong { .. }
+        | TaskError::TextTooLarge { .. }
+        | TaskError::NoRoom { .. } => ApiError::bad_request(error.to_string()),
         TaskError::NoSuchNote { .. } => ApiError::not_found("the notes have no such note"),
         TaskError::Notes(_) => ApiError::server("the notes cannot be searched"),
         TaskError::Session(error) => ApiError::of_engine(error, "text"),
