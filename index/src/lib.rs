@@ -53,7 +53,7 @@ pub use history::{
 };
 #[cfg(feature = "notes")]
 pub use notes::{
-    Locator, NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SourceKind,
+    Locator, NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search, SearchedWord, SourceKind,
 };
 #[cfg(feature = "notes")]
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split, split_sections};

@@ -19,6 +19,7 @@ use crate::error::TaskError;
 use crate::options::Priority;
 use crate::passage::LeftOut;
 use crate::store::{Kept, StoreError};
+use crate::tasks::Searched;
 use crate::template::plain_text;
 
 /// An event of a job whose result is a `T`.
@@ -26,6 +27,8 @@ use crate::template::plain_text;
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
 pub enum JobEvent<T> {
+    /// The notes were searched: the first event of such a job.
+    Searched(Searched),
     /// A chunk of the prompt was computed.
     Prefill {
         /// Prompt tokens that are computed, restored ones included.
@@ -248,6 +251,12 @@ impl<T> Job<T> {
         let state = State::Start(Next::Generate(Box::new(prompt), step));
         let (events, answers) = (VecDeque::new(), Vec::new());
         Self { assistant: assistant.clone(), cancel, priority, state, events, answers }
+    }
+
+    /// The job, whose first event says what was searched for.
+    pub(crate) fn after_search(mut self, searched: Searched) -> Self {
+        self.events.push_back(JobEvent::Searched(searched));
+        self
     }
 
     /// A token that cancels this job only, from any thread: its last event is then [`TaskError::Cancelled`], before the next

@@ -70,6 +70,6 @@ pub use store::{
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
+    Searched, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use refrain_index::notes::{NoteHit, NotesIndex, NotesOptions, NotesWriter};
+use serde_json::Value;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -123,6 +124,65 @@ pub(crate) fn follow_ups() -> Outcome<Vec<Question>> {
         before.push(question.to_owned());
     }
     Ok(questions)
+}
+
+/// The passages of a published set and its questions, and what the set is; `None` if the folder has none that is known.
+///
+/// Of MT-RAG (<https://github.com/IBM/mt-rag-benchmark>), `mtragun-human/generation_tasks/reference.jsonl`: conversations, of which each
+/// row has the next question and the passages that answer it. Of ClapNQ (<https://github.com/primeqa/clapnq>),
+/// `annotated_data/dev/*.jsonl`: questions with a passage each, of which half answer nothing. The passages of all rows are searched; the
+/// published corpora are larger.
+pub(crate) fn published(folder: &Path) -> Outcome<Option<(&'static str, Vec<(String, String)>, Vec<Question>)>> {
+    let conversations = folder.join("mtragun-human/generation_tasks/reference.jsonl");
+    let dev = folder.join("annotated_data/dev");
+    let (mut notes, mut questions) = (BTreeMap::new(), Vec::new());
+    if conversations.exists() {
+        for row in rows(&conversations)? {
+            let group = row["Collection"].as_str().unwrap_or("mt-rag").to_owned();
+            let mut answers = BTreeSet::new();
+            for passage in row["contexts"].as_array().into_iter().flatten() {
+                let (Some(id), Some(text)) = (passage["document_id"].as_str(), passage["text"].as_str()) else {
+                    continue;
+                };
+                let note = format!("{group}/{}.txt", id.replace('/', "_"));
+                notes.insert(note.clone(), text.to_owned());
+                answers.insert(note);
+            }
+            let turns = row["input"].as_array().into_iter().flatten();
+            let mut asked: Vec<String> = turns
+                .filter(|turn| turn["speaker"] == "user")
+                .filter_map(|turn| Some(turn["text"].as_str()?.to_owned()))
+                .collect();
+            let Some(text) = asked.pop() else { continue };
+            asked.reverse();
+            questions.push(Question { group, text, earlier: asked, notes: answers, words: String::new() });
+        }
+        return Ok(Some(("MT-RAG", notes.into_iter().collect(), questions)));
+    }
+    if dev.exists() {
+        for (kind, is_answered) in [("answerable", true), ("unanswerable", false)] {
+            for row in rows(&dev.join(format!("clapnq_dev_{kind}.jsonl")))? {
+                let (id, passage) = (row["id"].as_str().unwrap_or_default(), &row["passages"][0]);
+                let note = format!("clapnq/{id}.md");
+                let text = |name: &str| passage[name].as_str().unwrap_or_default();
+                notes.insert(note.clone(), format!("# {}\n\n{}\n", text("title"), text("text")));
+                questions.push(Question {
+                    group: kind.to_owned(),
+                    text: row["input"].as_str().unwrap_or_default().to_owned(),
+                    earlier: Vec::new(),
+                    notes: is_answered.then_some(note).into_iter().collect(),
+                    words: String::new(),
+                });
+            }
+        }
+        return Ok(Some(("ClapNQ", notes.into_iter().collect(), questions)));
+    }
+    Ok(None)
+}
+
+fn rows(file: &Path) -> Outcome<Vec<Value>> {
+    let text = fs::read_to_string(file)?;
+    Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
 /// How well a search finds what answers.

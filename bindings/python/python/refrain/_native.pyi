@@ -239,6 +239,8 @@ class Assistant:
         folders: Items[Path] = ...,
         n_passages: int | None = None,
         passages: Items[Passage] | None = None,
+        earlier: Items[str] = ...,
+        coverage_min: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Answer]: ...
     def summarize(
@@ -328,6 +330,7 @@ class Notes:
         since: int | None = None,
         until: int | None = None,
         tags: Items[str] = ...,
+        earlier: Items[str] = ...,
     ) -> list[Hit]: ...
     def files(self) -> list[NoteFile]: ...
     def refresh(self) -> None: ...

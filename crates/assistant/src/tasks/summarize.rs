@@ -223,7 +223,7 @@ impl Assistant {
                 }
                 Ok(joined(passages))
             }
-            Subject::Query(text) => Ok(self.search(text, self.options().n_passages, &[])?.passages),
+            Subject::Query(text) => Ok(self.search(text, self.options().n_passages, &[], &[])?.passages),
         }
     }
 }
