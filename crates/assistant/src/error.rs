@@ -52,7 +52,7 @@ pub enum TaskError {
     },
     /// No passage of the notes covers enough of the question
     /// ([`AssistantOptions::coverage_min`](crate::AssistantOptions::coverage_min)), or none has a word of it.
-    #[error("not in your notes{}", nearest(searched))]
+    #[error("not in your notes: no passage covers enough of the question{}", nearest(searched))]
     NotInNotes {
         /// What was searched for, and the nearest passages.
         searched: Box<Searched>,

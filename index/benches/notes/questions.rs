@@ -11,7 +11,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use refrain_index::notes::{NoteHit, NotesIndex, NotesOptions, NotesWriter};
+use refrain_index::notes::{NoteHit, NotesIndex, NotesOptions, NotesWriter, Search};
 use serde_json::Value;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -222,6 +222,43 @@ pub(crate) fn score(
         }
     }
     Ok(scores)
+}
+
+/// How many questions with an answer are refused because no one of four passages covers `min` of them, and how many without an answer
+/// are not.
+pub(crate) fn covered(questions: &[Question], index: &NotesIndex, min: f32) -> Outcome<(usize, usize)> {
+    let (mut n_refused, mut n_answered) = (0, 0);
+    for question in questions {
+        let mut search = Search::new(&question.text, 4);
+        search.earlier = question.earlier.iter().map(String::as_str).collect();
+        let is_covered = index.search(&search)?.iter().any(|hit| hit.coverage >= min);
+        match question.notes.is_empty() {
+            true => n_answered += usize::from(is_covered),
+            false => n_refused += usize::from(!is_covered),
+        }
+    }
+    Ok((n_refused, n_answered))
+}
+
+/// Prints the scores, of follow-up questions alone and with the words of earlier ones, and false refusals and answers by threshold.
+pub(crate) fn print(what: &str, index: &NotesIndex, questions: &[Question]) -> Outcome<()> {
+    let alone = score(questions, |question| Ok(index.search(&Search::new(&question.text, 40))?))?;
+    print!("{}", table(what, &alone));
+    if questions.iter().any(|question| !question.earlier.is_empty()) {
+        let with_earlier = score(questions, |question| {
+            let mut search = Search::new(&question.text, 40);
+            search.earlier = question.earlier.iter().map(String::as_str).collect();
+            Ok(index.search(&search)?)
+        })?;
+        print!("{}", table("with the words of earlier questions", &with_earlier));
+    }
+    let n_unanswered = questions.iter().filter(|question| question.notes.is_empty()).count();
+    for min in [0.3, 0.35, 0.4, 0.45, 0.5, 0.6] {
+        let (n_refused, n_answered) = covered(questions, index, min)?;
+        let n = questions.len() - n_unanswered;
+        println!("  coverage {min:.2}: {n_refused} of {n} refused, {n_answered} of {n_unanswered} without an answer are not");
+    }
+    Ok(())
 }
 
 /// A line per group.

@@ -158,7 +158,7 @@ fn a_question_that_the_notes_do_not_cover_is_refused() {
     assert!(!searched.is_not_in_notes() && searched.nearest.is_empty());
     let question = "Which airline lost the suitcase with the roses?";
     let Err(error) = ask(AnswerRequest::new(question)) else { panic!("a quarter of the words") };
-    assert_eq!(error.to_string(), "not in your notes; the nearest: Roses");
+    assert_eq!(error.to_string(), "not in your notes: no passage covers enough of the question; the nearest: Roses");
     let TaskError::NotInNotes { searched } = error else { panic!("{error}") };
     assert!(searched.is_not_in_notes() && searched.coverage < 0.4, "{searched:?}");
     assert!(ask(changed(AnswerRequest::new(question), |it| it.coverage_min = Some(0.0))).is_ok());
