@@ -4,6 +4,8 @@
 //! ```sh
 //! cargo bench -p refrain-index --bench notes
 //! cargo bench -p refrain-index --bench notes -- ROWS.jsonl    # quality on recorded rows with `prompt` and `context` too
+//! cargo bench -p refrain-index --bench notes -- FOLDER        # only the questions of `fixtures/quality`, and those of a checkout of
+//!                                                             # MT-RAG or ClapNQ (`questions::published`)
 //! ```
 //!
 //! The notes are generated from a seed, below a temporary folder: Markdown with headings, paragraphs and lists, in
@@ -13,6 +15,7 @@
 mod notes {
     pub(crate) mod corpus;
     pub(crate) mod quality;
+    pub(crate) mod questions;
 }
 
 use std::error::Error;
@@ -23,7 +26,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use notes::corpus::{self, Rng};
-use notes::quality;
+use notes::{quality, questions};
 use refrain::{Engine, EngineOptions};
 use refrain_index::notes::{NotesIndex, NotesOptions, NotesWriter, Search};
 
@@ -37,6 +40,9 @@ fn main() -> Outcome<()> {
         return index_all(Path::new(&folder));
     }
     let rows = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
+    if let Some(published) = rows.as_deref().filter(|path| path.is_dir()) {
+        return all_questions(published);
+    }
     let folder = tempfile::tempdir()?;
     let notes = folder.path().join("notes");
     let bytes = corpus::write(&notes, 10_000)?;
@@ -52,6 +58,25 @@ fn main() -> Outcome<()> {
     deletions(folder.path())?;
     quality::generated()?;
     rows.map_or(Ok(()), |rows| quality::recorded(&rows))
+}
+
+/// The questions of the fixture and of a published set.
+fn all_questions(folder: &Path) -> Outcome<()> {
+    let notes = questions::Notes::new(questions::notes()?)?;
+    let index = notes.index()?;
+    questions::print("questions", &index, &questions::questions()?)?;
+    questions::print("follow-up questions", &index, &questions::follow_ups()?)?;
+    let Some((name, notes, published)) = questions::published(folder)? else {
+        return Err(format!("`{}` has neither MT-RAG nor ClapNQ", folder.display()).into());
+    };
+    let notes = questions::Notes::new(notes)?;
+    let (first, follow_ups): (Vec<_>, Vec<_>) = published.into_iter().partition(|question| question.earlier.is_empty());
+    for (what, questions) in [("first questions", first), ("follow-up questions", follow_ups)] {
+        if !questions.is_empty() {
+            questions::print(&format!("{name}, {what}"), &notes.index()?, &questions)?;
+        }
+    }
+    Ok(())
 }
 
 fn open(folder: &Path) -> Outcome<NotesWriter> {

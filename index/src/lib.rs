@@ -54,7 +54,7 @@ pub use history::{
 #[cfg(feature = "notes")]
 pub use notes::{
     Locator, NoteFilter, NoteHit, NotePassage, NotesError, NotesIndex, NotesOptions, NotesWriter, Search,
-    SourceKind,
+    SearchedWord, SourceKind,
 };
 #[cfg(feature = "notes")]
 pub use passage::{PASSAGE_WORDS_MAX, Passage, split, split_sections};

@@ -47,6 +47,7 @@ struct GivenTurn {
     role: String,
     content: String,
     notes: Vec<PathBuf>,
+    asked: Option<String>,
     keep: bool,
 }
 
@@ -256,14 +257,16 @@ impl Assistant {
     ///     folders, kinds, since, until, tags: the notes to search, as :meth:`Notes.search`.
     ///     n_passages: the most passages to show.
     ///     passages: passages to show in place of a search, best first.
+    ///     earlier: earlier questions of the conversation, newest first: the search looks for their words too, with less weight.
+    ///     coverage_min: the least share of the question that a passage must cover, 0 to 1; ``None``: 0.4.
     ///     options: see the class.
     ///
     /// Raises:
-    ///     NothingError: no passage shares a word with the question.
+    ///     NothingError: no passage of the notes covers enough of the question.
     ///     NoRoomError: question or passages do not fit the context.
     ///     AssistantError: there are no notes.
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
-    #[pyo3(signature = (question, *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, **options))]
+    #[pyo3(signature = (question, *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, earlier = Vec::new(), coverage_min = None, **options))]
     fn answer(
         &self,
         py: Python<'_>,
@@ -275,10 +278,13 @@ impl Assistant {
         tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
+        earlier: Vec<String>,
+        coverage_min: Option<f32>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let filter = notes::filter(folders, kinds, since, until, tags)?;
-        let request = answer_request(question, filter, n_passages, passages)?;
+        let mut request = answer_request(question, filter, n_passages, passages)?;
+        (request.earlier, request.coverage_min) = (earlier, coverage_min);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.answer(request, options).map_err(failed)
         })?;
@@ -291,17 +297,26 @@ impl Assistant {
     /// Args: as :meth:`answer`.
     ///
     /// Raises: as :meth:`answer`.
-    #[pyo3(signature = (question, *, folders = Vec::new(), n_passages = None, passages = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (question, *, folders = Vec::new(), kinds = Vec::new(), since = None, until = None, tags = Vec::new(), n_passages = None, passages = None, earlier = Vec::new(), coverage_min = None, **options))]
     fn ask(
         &self,
         py: Python<'_>,
         question: String,
         folders: Vec<PathBuf>,
+        kinds: Vec<String>,
+        since: Option<i64>,
+        until: Option<i64>,
+        tags: Vec<String>,
         n_passages: Option<usize>,
         passages: Option<Vec<Passage>>,
+        earlier: Vec<String>,
+        coverage_min: Option<f32>,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
-        let request = answer_request(question, folders, n_passages, passages)?;
+        let filter = notes::filter(folders, kinds, since, until, tags)?;
+        let mut request = answer_request(question, filter, n_passages, passages)?;
+        (request.earlier, request.coverage_min) = (earlier, coverage_min);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.ask(request, options).map_err(failed)
         })?;
@@ -541,10 +556,10 @@ impl Assistant {
     fn conversation(&self, id: Option<u64>, turns: Vec<GivenTurn>) -> PyResult<Conversation> {
         let assistant = self.0.get()?;
         let turns = turns.into_iter().map(|turn| -> Result<Turn, Failure> {
-            let GivenTurn { role, content, notes, keep } = turn;
+            let GivenTurn { role, content, notes, asked, keep } = turn;
             let message = Message::new(options::role(&role)?, content);
             let mut turn = Turn::new(message);
-            (turn.notes, turn.keep) = (notes, keep);
+            (turn.notes, turn.asked, turn.keep) = (notes, asked, keep);
             Ok(turn)
         });
         let turns = turns.collect::<Result<Vec<_>, _>>()?;
@@ -720,7 +735,7 @@ impl Conversation {
     ///
     /// Args:
     ///     text: the user's words.
-    ///     n_passages: passages of the notes to show, by a search for the words.
+    ///     n_passages: passages of the notes to show, by a search for the words and, with less weight, for those of earlier turns.
     ///     options: as for the tasks of :class:`Assistant`.
     ///
     /// Raises:

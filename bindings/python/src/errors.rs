@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use refrain::internals::error::SessionProblem;
 use refrain::{ErrorKind, GenerateError, LoadError, SessionError, TokenizerError};
 use refrain_assistant::{BuildError, FileError, ForgetError, TaskError, TemplateError};
@@ -344,6 +344,10 @@ fn task_class(error: &TaskError, details: &Bound<'_, PyDict>) -> PyResult<&'stat
     Ok(match error {
         TaskError::Cancelled => "JobCancelledError",
         TaskError::Nothing { .. } => "NothingError",
+        TaskError::NotInNotes { searched } => {
+            details.set_item("nearest", PyTuple::new(details.py(), searched.nearest_titles())?)?;
+            "NothingError"
+        }
         TaskError::RequestTooLong { n_tokens, room } | TaskError::TextTooLong { n_tokens, room } => {
             details.set_item("n_tokens", n_tokens)?;
             details.set_item("room", room)?;

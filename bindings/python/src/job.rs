@@ -12,7 +12,7 @@ use crate::border::{compute, guarded};
 use crate::errors::Failure;
 use crate::held::Held;
 use crate::resident::Resident;
-use crate::results::{change_in_characters, object, place};
+use crate::results::{self, change_in_characters, object, place};
 use crate::signals::Signals;
 use crate::steps::{Stepped, Steps, Taken};
 use crate::token::kind_name;
@@ -20,7 +20,7 @@ use crate::token::kind_name;
 /// A running task: an iterator of its events that ends with the result.
 ///
 /// Made by the methods of :class:`Assistant` and :class:`Conversation`. Nothing is computed until an event is taken, without the
-/// interpreter's lock, and at most one pass of the model at a time. Events are :class:`Prefill`, :class:`Text`, :class:`SentenceReady`
+/// interpreter's lock, and at most one pass of the model at a time. Events are :class:`Searched`, :class:`Prefill`, :class:`Text`, :class:`SentenceReady`
 /// (after :meth:`announce_sentences`), :class:`Estimate`, :class:`Part`, :class:`Window` and :class:`Change`; the last one is the result. ``async for`` computes in a thread of its own. ``with`` closes the job at the end of the block.
 ///
 /// A job that is closed, cancelled or failed keeps no answer, and leaves its conversation as before.
@@ -52,6 +52,7 @@ trait Task: Send {
 
 /// An event on its way to Python.
 enum Item {
+    Searched(Value),
     Prefill(usize, usize),
     Text {
         text: String,
@@ -99,6 +100,7 @@ impl<T: Send + 'static> Task for Typed<T> {
                 Err(error) => return Some(Err(error)),
             };
             return Some(Ok(match event {
+                JobEvent::Searched(searched) => Item::Searched(results::searched(&searched)),
                 JobEvent::Prefill { done, total } => Item::Prefill(done, total),
                 JobEvent::Text(event) => {
                     if let Some((_, new)) = self.texts.as_mut().filter(|_| event.kind == TextKind::Answer) {
@@ -362,6 +364,7 @@ fn event_object(py: Python<'_>, item: Item) -> PyResult<Py<PyAny>> {
             module.getattr("Estimate")?.call1(values)?
         }
         Item::Window(value) => return object(py, "Window", &value),
+        Item::Searched(value) => return object(py, "Searched", &value),
         Item::Change(value) => return object(py, "Change", &value),
         Item::Done(class, value) => return object(py, class, &value),
     };

@@ -215,11 +215,12 @@ impl Notes {
     ///     folders: files and folders to search; empty: all.
     ///     since, until: dates in seconds since 1970, both included.
     ///     tags: a passage must have one of them; empty: all passages.
+    ///     earlier: earlier texts of the conversation, newest first: their words are searched for too, with less weight.
     ///
     /// Raises:
     ///     NotesError: there is no index, or it cannot be read.
     #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
-    #[pyo3(signature = (text, *, limit = 5, kinds = Vec::new(), folders = Vec::new(), since = None, until = None, tags = Vec::new()))]
+    #[pyo3(signature = (text, *, limit = 5, kinds = Vec::new(), folders = Vec::new(), since = None, until = None, tags = Vec::new(), earlier = Vec::new()))]
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -230,10 +231,12 @@ impl Notes {
         since: Option<i64>,
         until: Option<i64>,
         tags: Vec<String>,
+        earlier: Vec<String>,
     ) -> PyResult<Bound<'py, PyList>> {
         let inner = self.0.get()?;
         let mut search = Search::new(text, limit);
         search.filter = filter(folders, kinds, since, until, tags)?;
+        search.earlier = earlier.iter().map(String::as_str).collect();
         search.embedder = inner.embedder.as_ref().map(|embedder| embedder as _);
         let hits =
             compute(py, || inner.index().and_then(|index| index.search(&search)).map_err(Failure::Notes))?;
@@ -245,6 +248,7 @@ impl Notes {
                 "text": passage.text, "place": [passage.place.start, passage.place.end],
                 "is_verbatim": passage.is_verbatim, "locator": passage.locator.map(|locator| locator.to_string()),
                 "date": passage.date, "tags": passage.tags, "score": hit.score,
+                "coverage": hit.coverage, "similarity": hit.similarity,
                 "snippet": hit.snippet.text, "matched": matched.collect::<Vec<_>>(),
             });
             object(py, "Hit", &value)

@@ -11,7 +11,7 @@ use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedSentence, CopiedSpan, Support};
 use refrain_assistant::{
     Answer, Bubble, BubbleSource, ChatAnswer, Command, Direction, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
-    Provenance, Reply, Report, Source, Summary, Turn, UiCommand,
+    Provenance, Reply, Report, Searched, Source, Summary, Turn, UiCommand,
 };
 use refrain_index::notes::SkipReason;
 use serde_json::{Value, json};
@@ -135,14 +135,23 @@ fn changes(changes: &[DiffEvent], old: &str, new: &str) -> Vec<Value> {
     changes.iter().map(|change| change_in_characters(change, old, new)).collect()
 }
 
+pub(crate) fn searched(searched: &Searched) -> Value {
+    let words: Vec<(&str, f32)> = searched.words.iter().map(|word| (word.text.as_str(), word.weight)).collect();
+    json!({
+        "words": words, "coverage": searched.coverage, "is_not_in_notes": searched.is_not_in_notes(),
+        "nearest": passages(&searched.nearest),
+    })
+}
+
 pub(crate) fn turn(turn: &Turn) -> Value {
     let notes: Vec<String> = turn.notes.iter().map(PathBuf::as_path).map(path).collect();
-    json!({ "role": turn.message.role.name(), "content": turn.message.content, "notes": notes, "keep": turn.keep })
+    json!({ "role": turn.message.role.name(), "content": turn.message.content, "notes": notes, "asked": turn.asked, "keep": turn.keep })
 }
 
 pub(crate) fn answer(done: Answer, _: &str) -> Value {
     json!({
         "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages),
+        "searched": done.searched.as_ref().map(searched),
         "provenance": provenance(&done.provenance, &done.text, &done.passages), "report": report(&done.report),
     })
 }
@@ -155,6 +164,7 @@ pub(crate) fn bubble(done: Bubble, _: &str) -> Value {
         "text": done.text, "reasoning": done.reasoning,
         "sources": done.sources.iter().map(bubble_source).collect::<Vec<_>>(),
         "copied": copied, "sentences": sentences, "unsupported": unsupported,
+        "searched": done.searched.as_ref().map(searched),
         "left_out": done.left_out.iter().map(left_out).collect::<Vec<_>>(), "is_cut": done.is_cut,
         "report": report(&done.report),
     })
@@ -171,7 +181,7 @@ fn bubble_source(source: &BubbleSource) -> Value {
 
 pub(crate) fn reply(done: Reply, _: &str) -> Value {
     json!({
-        "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages),
+        "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages), "searched": null,
         "provenance": provenance(&done.provenance, &done.text, &done.passages), "report": report(&done.report),
     })
 }
@@ -179,6 +189,7 @@ pub(crate) fn reply(done: Reply, _: &str) -> Value {
 pub(crate) fn chat_answer(done: ChatAnswer, _: &str) -> Value {
     json!({
         "text": done.text, "reasoning": done.reasoning, "passages": passages(&done.passages),
+        "searched": done.searched.as_ref().map(searched),
         "provenance": provenance(&done.provenance, &done.text, &done.passages), "report": report(&done.report),
         "dropped": done.dropped.iter().map(turn).collect::<Vec<_>>(),
     })

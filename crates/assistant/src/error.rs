@@ -9,6 +9,7 @@ use refrain_index::{HistoryError, NotesError};
 use thiserror::Error;
 
 use crate::store::StoreError;
+use crate::tasks::Searched;
 
 /// An assistant could not be built.
 #[derive(Debug, Error)]
@@ -48,6 +49,13 @@ pub enum TaskError {
     Nothing {
         /// The task.
         verb: &'static str,
+    },
+    /// No passage of the notes covers enough of the question
+    /// ([`AssistantOptions::coverage_min`](crate::AssistantOptions::coverage_min)), or none has a word of it.
+    #[error("not in your notes: no passage covers enough of the question{}", nearest(searched))]
+    NotInNotes {
+        /// What was searched for, and the nearest passages.
+        searched: Box<Searched>,
     },
     /// The request alone does not fit the context.
     #[error("the request has {n_tokens} tokens with its template, and the context has room for {room}")]
@@ -178,6 +186,14 @@ pub enum EditPartError {
         /// The line of the second one.
         second: usize,
     },
+}
+
+/// `; the nearest: A, B`
+fn nearest(searched: &Searched) -> String {
+    match searched.nearest_titles() {
+        titles if titles.is_empty() => String::new(),
+        titles => format!("; the nearest: {}", titles.join(", ")),
+    }
 }
 
 /// Not everything was deleted.

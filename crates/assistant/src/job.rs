@@ -22,6 +22,7 @@ use crate::options::Priority;
 use crate::passage::LeftOut;
 use crate::provenance::{LiveSentences, SentenceReady};
 use crate::store::{Kept, StoreError};
+use crate::tasks::Searched;
 use crate::template::plain_text;
 use crate::together::{Group, Parts};
 
@@ -30,6 +31,8 @@ use crate::together::{Group, Parts};
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "events are taken one by one, and the large one ends them")]
 pub enum JobEvent<T> {
+    /// The notes were searched: the first event of such a job.
+    Searched(Searched),
     /// A chunk of the prompt was computed.
     Prefill {
         /// Prompt tokens that are computed, restored ones included.
@@ -314,6 +317,12 @@ impl<T> Job<T> {
             }
             event => event,
         }
+    }
+
+    /// The job, whose first event says what was searched for.
+    pub(crate) fn after_search(mut self, searched: Searched) -> Self {
+        self.events.push_back(JobEvent::Searched(searched));
+        self
     }
 
     /// A token that cancels this job only, from any thread: its last event is then [`TaskError::Cancelled`], before the next

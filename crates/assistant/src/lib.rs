@@ -78,6 +78,6 @@ pub use stream::JobStream;
 pub use tasks::{
     Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Command, Conversation,
     ConversationId, Direction, Edit, EditPart, EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply,
-    ReplyRequest, Role, Screen, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
+    ReplyRequest, Role, Screen, Searched, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

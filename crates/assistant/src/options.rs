@@ -24,6 +24,12 @@ pub struct AssistantOptions {
     pub answer_tokens: Option<usize>,
     /// Passages that a search shows to the model. Default 4.
     pub n_passages: usize,
+    /// The least [coverage](refrain_index::NoteHit::coverage) that a question needs of a passage found, 0 to 1. If no passage to be
+    /// shown has it, an answer from the notes is refused ([`TaskError::NotInNotes`](crate::TaskError::NotInNotes)), and a turn of a
+    /// conversation shows no passage. With an embedder, a passage of its
+    /// [`similarity_min`](refrain_index::notes::Embedder::similarity_min) is enough; if the embedder has none, nothing is refused. 0 shows
+    /// what is found. Default 0.4 (`benches/RESULTS.md`, *Questions over notes*, has the measurement).
+    pub coverage_min: f32,
     /// Passages that a search finds for drafts, the shown ones included. Default 8.
     pub n_draft_passages: usize,
     /// Maximum number of parts of a text that is summarised in parts. Further parts are left out. Default 32.
@@ -74,6 +80,7 @@ impl Default for AssistantOptions {
             sampling: Sampling { dry: DryOptions::against_loops(), ..Sampling::default() },
             answer_tokens: None,
             n_passages: 4,
+            coverage_min: 0.4,
             n_draft_passages: 8,
             n_parts_max: 32,
             n_parts_together: 4,

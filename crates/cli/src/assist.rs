@@ -13,7 +13,7 @@ use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
     EditPart, EditRequest, Estimate, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts,
-    Provenance, ReplyRequest, Report, Screen, Source, StoreError, SummarizeRequest, TaskError, Template,
+    Provenance, ReplyRequest, Report, Screen, Searched, Source, StoreError, SummarizeRequest, TaskError, Template,
     TextEvent, UiRequest,
 };
 use refrain_files::replace::replace_contents;
@@ -96,6 +96,7 @@ pub(crate) fn ask_with(
     }
     let mut options = AssistantOptions::default();
     options.n_passages = args.passages;
+    options.coverage_min = args.coverage.unwrap_or(options.coverage_min);
     let assisted = match served {
         None => Assisted::task(&args.task, notes.as_deref(), options, prompts)?,
         Some(served) => Assisted::served(&args.task, served, options, prompts)?,
@@ -123,13 +124,57 @@ pub(crate) fn ask_with(
     // Only one of them is given.
     request.filter.folders.extend(args.context.iter().map(|path| absolute(path)));
     request.passages = given;
-    let job = assisted.assistant.answer(request, JobOptions::default())?;
+    let job = match assisted.assistant.answer(request, JobOptions::default()) {
+        Err(TaskError::NotInNotes { searched }) => return not_in_notes(&searched, args.task.json),
+        job => job?,
+    };
     let done = assisted.run(job, interrupt, Shows::Text)?;
-    assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
+    assisted.finish(&done.report, || {
+        let mut json = about_passages(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance);
+        json["searched"] = json!(done.searched.as_ref().map(searched_json));
+        json
+    })?;
     if !args.task.json {
+        if let Some(searched) = &done.searched {
+            note_searched(searched);
+        }
         note_provenance(&done.text, &done.passages, &done.provenance);
     }
     Ok(Exit::Done)
+}
+
+/// The answer of notes that have none. Scripts see it by the exit code.
+fn not_in_notes(searched: &Searched, is_json: bool) -> Result<Exit, Failure> {
+    let mut out = AnswerStream::stdout();
+    if is_json {
+        let nearest: Vec<Value> = searched.nearest.iter().map(passage_json).collect();
+        let json = json!({ "text": null, "searched": searched_json(searched), "nearest": nearest });
+        out.line(&json.to_string())?;
+        return Ok(Exit::Failed);
+    }
+    out.line("Not in your notes.")?;
+    note_searched(searched);
+    note_nearest(searched);
+    note("other words may find it; --coverage 0 answers from what is nearest");
+    Ok(Exit::Failed)
+}
+
+/// A notice of the words that were searched for.
+pub(crate) fn note_searched(searched: &Searched) {
+    note(&visible(&format!("searched for: {searched}")));
+}
+
+/// A notice for each of the nearest passages.
+pub(crate) fn note_nearest(searched: &Searched) {
+    for passage in &searched.nearest {
+        note(&visible(&format!("nearest: {}", place_of(passage))));
+    }
+}
+
+pub(crate) fn searched_json(searched: &Searched) -> Value {
+    let words: Vec<Value> =
+        searched.words.iter().map(|word| json!({ "text": word.text, "weight": word.weight })).collect();
+    json!({ "words": words, "coverage": searched.coverage, "is_not_in_notes": searched.is_not_in_notes() })
 }
 
 pub(crate) fn summarize(args: &SummarizeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
@@ -224,7 +269,9 @@ pub(crate) fn reply(args: &ReplyArgs, interrupt: &Interrupt) -> Result<Exit, Fai
     let assisted = Assisted::task(&args.task, notes.as_deref(), options, Prompts::default())?;
     let job = assisted.assistant.reply(request, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
-    assisted.finish_from(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)?;
+    assisted.finish(&done.report, || {
+        about_passages(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance)
+    })?;
     Ok(Exit::Done)
 }
 
@@ -721,24 +768,6 @@ impl Assisted {
         Ok(Some(result.expect("a job ends with a result or an error")))
     }
 
-    /// As [`finish`](Self::finish), of a text from passages.
-    fn finish_from(
-        &self,
-        text: &str,
-        reasoning: &str,
-        report: &Report,
-        passages: &[Passage],
-        provenance: &Provenance,
-    ) -> Result<(), Failure> {
-        self.finish(report, || {
-            let mut json = about(text, reasoning, report);
-            json["passages"] = passages.iter().map(passage_json).collect();
-            json["copied"] = json!(provenance.copied);
-            json["sentences"] = json!(provenance.sentences);
-            json
-        })
-    }
-
     /// Keeps what was learnt, and writes the notices of what is cut, not kept or left out.
     pub(crate) fn note_end(&self, report: &Report) {
         self.setup.learned.keep(&self.setup.engine);
@@ -876,6 +905,21 @@ fn about(text: &str, reasoning: &str, report: &Report) -> Value {
         "not_kept": report.not_kept,
         "stats": report.stats,
     })
+}
+
+/// As [`about`], of a text from passages.
+fn about_passages(
+    text: &str,
+    reasoning: &str,
+    report: &Report,
+    passages: &[Passage],
+    provenance: &Provenance,
+) -> Value {
+    let mut json = about(text, reasoning, report);
+    json["passages"] = passages.iter().map(passage_json).collect();
+    json["copied"] = json!(provenance.copied);
+    json["sentences"] = json!(provenance.sentences);
+    json
 }
 
 pub(crate) fn passage_json(passage: &Passage) -> Value {

@@ -7,7 +7,7 @@ use refrain_assistant::{AssistantOptions, ChatAnswer, ChatRequest, Conversation,
 use refrain_grammar::Grammar;
 
 use crate::args::{AssistArgs, ChatArgs, StatsFormat};
-use crate::assist::{Assisted, Shows, store_of};
+use crate::assist::{Assisted, Shows, note_nearest, note_searched, searched_json, store_of};
 use crate::context::Notes;
 use crate::conversations;
 use crate::editor::{Entered, Turns};
@@ -238,11 +238,19 @@ impl Chat<'_> {
             let n_dropped = done.dropped.len();
             note(&format!("left out: the oldest {n_dropped} turns do not fit the context any more (--ctx)"));
         }
+        if let Some(searched) = done.searched.as_ref().filter(|searched| searched.is_not_in_notes()) {
+            note("not in your notes: the answer is from the conversation alone");
+            note_nearest(searched);
+        }
         match args.answer.stats {
-            StatsFormat::Text => stats::print_brief(&done.report),
+            StatsFormat::Text => {
+                done.searched.iter().for_each(note_searched);
+                stats::print_brief(&done.report);
+            }
             StatsFormat::Json => {
-                let json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
-                AnswerStream::stdout().line(&json)?;
+                let mut json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
+                json["searched"] = serde_json::json!(done.searched.as_ref().map(searched_json));
+                AnswerStream::stdout().line(&json.to_string())?;
             }
             StatsFormat::Off => {}
         }
@@ -256,7 +264,10 @@ impl Chat<'_> {
 
     fn print_last(&self) {
         match &self.last {
-            Some(done) => stats::print(&done.report, &done.passages),
+            Some(done) => {
+                done.searched.iter().for_each(note_searched);
+                stats::print(&done.report, &done.passages);
+            }
             None => note("there is no answer yet"),
         }
     }

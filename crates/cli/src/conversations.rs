@@ -38,6 +38,9 @@ struct SavedTurn {
     /// The notes that the turn shows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<PathBuf>,
+    /// The user's words, if the text has passages too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked: Option<String>,
     keep: bool,
 }
 
@@ -52,6 +55,7 @@ pub(crate) fn save(file: &Path, id: ConversationId, turns: &[Turn]) -> Result<()
         text: turn.message.content.clone(),
         reasoning: turn.message.reasoning_content.clone(),
         notes: turn.notes.clone(),
+        asked: turn.asked.clone(),
         keep: turn.keep,
     });
     let saved = Saved { format: FORMAT.to_owned(), id: id.0, turns: turns.collect() };
@@ -104,7 +108,7 @@ pub(crate) fn load(file: &Path) -> Result<(ConversationId, Vec<Turn>), Failure> 
         let mut message = Message::new(role, turn.text);
         message.reasoning_content = turn.reasoning;
         let mut shown = Turn::new(message);
-        (shown.notes, shown.keep) = (turn.notes, turn.keep);
+        (shown.notes, shown.asked, shown.keep) = (turn.notes, turn.asked, turn.keep);
         Ok(shown)
     };
     let turns = saved.turns.into_iter().enumerate().map(turn).collect::<Result<_, _>>()?;
@@ -124,6 +128,7 @@ mod tests {
             Turn::new(Message::new(Role::Assistant, "Here.")),
         ];
         turns[0].notes = vec![PathBuf::from("/n/a.md")];
+        turns[0].asked = Some("Where?".to_owned());
         turns[1].keep = false;
         for _ in 0..2 {
             save(&file, ConversationId(u64::MAX), &turns).unwrap();

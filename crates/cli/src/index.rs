@@ -450,7 +450,7 @@ fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
         match args.json {
             true => out.line(&hit_json(hit).to_string())?,
             false => {
-                let NoteHit { passage, score, snippet } = hit;
+                let NoteHit { passage, score, snippet, .. } = hit;
                 let day = utc(passage.date.max(0).unsigned_abs());
                 let place = place(&passage.path, passage.locator);
                 let kind = passage.kind;
@@ -477,7 +477,7 @@ pub(crate) fn place(path: &Path, locator: Option<Locator>) -> String {
 }
 
 fn hit_json(hit: &NoteHit) -> serde_json::Value {
-    let NoteHit { passage, score, snippet } = hit;
+    let NoteHit { passage, score, coverage, similarity, snippet } = hit;
     let matched: Vec<[usize; 2]> = snippet.matched.iter().map(|range| [range.start, range.end]).collect();
     json!({
         "path": passage.path.to_string_lossy(),
@@ -491,6 +491,8 @@ fn hit_json(hit: &NoteHit) -> serde_json::Value {
         "date": passage.date,
         "tags": passage.tags,
         "score": score,
+        "coverage": coverage,
+        "similarity": similarity,
         "snippet": { "text": snippet.text, "start": snippet.range.start, "matched": matched },
     })
 }

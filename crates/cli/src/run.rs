@@ -49,7 +49,7 @@ pub(crate) fn run(args: &RunArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         StatsFormat::Text => stats::print(&done.report, &done.passages),
         StatsFormat::Json => {
             let json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
-            AnswerStream::stdout().line(&json)?;
+            AnswerStream::stdout().line(&json.to_string())?;
         }
         StatsFormat::Off => {}
     }

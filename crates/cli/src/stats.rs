@@ -6,7 +6,7 @@ use refrain::drafting::{Computed, PolicyStats, PruningStats, Rejections};
 use refrain::streaming::StreamingStats;
 use refrain::{FinishReason, Origin, Stats};
 use refrain_assistant::{Passage, Report};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::assist::{left_out_json, passage_json, place_of};
 use crate::setup::Setup;
@@ -33,11 +33,11 @@ pub(crate) fn print_brief(report: &Report) {
     note(summary(report).trim_end());
 }
 
-/// All statistics of an answer of one generation, as one line of JSON.
-pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Report) -> String {
+/// All statistics of an answer of one generation, as JSON.
+pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Report) -> Value {
     let stats = &report.stats[0];
     let (isa, threads) = (setup.engine.device().isa(), setup.engine.device().n_threads());
-    let report = json!({
+    json!({
         "model": setup.checkpoint.name(),
         "isa": format!("{isa:?}").to_lowercase(),
         "threads": threads,
@@ -50,8 +50,7 @@ pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Rep
         "prefill_tokens_per_s": stats.prefill_tokens_per_s(),
         "decode_tokens_per_s": stats.decode_tokens_per_s(),
         "stats": stats,
-    });
-    report.to_string()
+    })
 }
 
 fn summary(report: &Report) -> String {

@@ -37,6 +37,12 @@ pub trait Embedder: Send + Sync {
     fn embed_query(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
         self.embed(&[text])?.pop().ok_or_else(|| "no vector was returned".into())
     }
+
+    /// The least dot product of a request's vector with that of a passage that is about the request; `None` (the default) if that is not
+    /// known.
+    fn similarity_min(&self) -> Option<f32> {
+        None
+    }
 }
 
 /// Maximum length of a vector.

@@ -51,7 +51,7 @@ pub(super) struct State {
     pub(super) snapshot: Snapshot,
     /// The languages of passages; `None` stands for passages without one.
     pub(super) languages: Vec<Option<Language>>,
-    /// The function words of these languages.
+    /// The function words of requests.
     pub(super) functional: Mutex<Functional>,
     /// The vectors of the embedder that was used last.
     pub(super) vectors: Mutex<Option<Arc<Vectors>>>,
@@ -338,9 +338,8 @@ fn load(folder: &Folder, verified: &mut HashSet<PathBuf>) -> Result<State, Notes
         store.verify(verified)?;
         let snapshot = store.snapshot()?;
         let languages = snapshot.languages()?;
-        let known: Vec<Language> = languages.iter().copied().flatten().collect();
         Ok(State {
-            functional: Mutex::new(Functional::new(&known)),
+            functional: Mutex::new(Functional::new(Language::ALL)),
             languages,
             snapshot,
             vectors: Mutex::new(None),

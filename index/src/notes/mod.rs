@@ -120,6 +120,6 @@ pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
 pub use paths::{absolute, document_id, document_path, without_links};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
-pub use search::{NoteFilter, NoteHit, Search};
+pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};

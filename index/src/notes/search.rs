@@ -25,7 +25,7 @@ use super::schema::Fields;
 use super::snapshot::Snapshot;
 use super::snippet::{Snippet, snippet};
 use super::vectors::Vectors;
-use super::words::{Stems, WordKind, plain_words};
+use super::words::{Stems, Word, WordKind, plain_words};
 
 /// Maximum number of words searched for; the rest of a longer request is ignored. A mail to be answered has about 200
 /// different words, and each costs two posting lists per language.
@@ -33,7 +33,29 @@ const QUERY_WORDS_MAX: usize = 512;
 
 /// The weight of function words, if a request has others. Without them, passages that a question's whole wording fits lose
 /// their place; at full weight, long passages win. `docs/decisions/notes.md`, *Words are stems of the note's language*, has numbers.
-const FUNCTIONAL_WEIGHT: f32 = 0.3;
+static FUNCTIONAL_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("FUNCTIONAL_WEIGHT").map_or(0.3, |v| v.parse().unwrap()));
+
+/// The weight of a word of the title beside the same word in the text.
+static TITLE_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("TITLE_WEIGHT").map_or(1.5, |v| v.parse().unwrap()));
+
+/// The weight of a word that is derived from the same one as a word of the request, as *allergies* and *allergic* are.
+static RELATED_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("RELATED_WEIGHT").map_or(0.5, |v| v.parse().unwrap()));
+
+/// Maximum number of related words of a word of the request, and of words of the index that are looked at for them.
+const RELATED_MAX: usize = 8;
+const RELATED_LOOKED_AT: usize = 128;
+
+/// How much a passage with all words of the request gains on one with a part of them.
+static COVERAGE_GAIN: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("COVERAGE_GAIN").map_or(1.0, |v| v.parse().unwrap()));
+
+/// The least number of passages that the weights of words are computed for: in a few notes, each word is in many of them.
+const PASSAGES_OF_WEIGHTS: f32 = 1000.0;
+
+/// The weight of the words of the newest earlier text ([`Search::earlier`]); those before it have its powers.
+static EARLIER_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("EARLIER_WEIGHT").map_or(0.4, |v| v.parse().unwrap()));
+
+/// Maximum number of earlier texts; the weight of the next one is below 1 %.
+const EARLIER_MAX: usize = 5;
 
 /// Maximum number of other words of a request whose function words count. A longer text has almost all of them, and each
 /// has a long posting list.
@@ -60,6 +82,10 @@ pub struct Search<'a> {
     pub limit: usize,
     /// Conditions on passages.
     pub filter: NoteFilter,
+    /// Earlier texts of the conversation, newest first. The words that the text does not have itself are searched for too: with 0.4 of
+    /// the weight those of the newest one, with 0.4² those of the one before it, and so on for five. Function words are left out. An
+    /// embedder gets the text behind the newest one.
+    pub earlier: Vec<&'a str>,
     /// Ranks by the vectors of this embedder too. Passages without stored vectors are ranked by words alone.
     pub embedder: Option<&'a dyn Embedder>,
 }
@@ -101,8 +127,24 @@ pub struct NoteHit {
     pub passage: NotePassage,
     /// BM25, or the sum of reciprocal ranks with an embedder. Larger is better; comparable within one search only.
     pub score: f32,
+    /// How much of the request the passage covers by words, 0 to 1: the weights of the request's words that passage, title and names
+    /// have, divided by the weights of all. A word weighs the more, the fewer passages have it (`idf` of BM25, of 1,000 passages at
+    /// least); function words weigh nothing; of a word of the same derivation, 0.8 counts. 1 for a request of function words alone.
+    pub coverage: f32,
+    /// The dot product of the vectors of request and passage, if the embedder's ranking has the passage.
+    pub similarity: Option<f32>,
     /// The part of the passage that matches best.
     pub snippet: Snippet,
+}
+
+/// A word that a search looks for.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SearchedWord {
+    /// The word in lower case, or a run of characters of a script without spaces.
+    pub text: String,
+    /// 1 for words of the request, less for those of earlier texts.
+    pub weight: f32,
 }
 
 impl NotesIndex {
@@ -117,17 +159,21 @@ impl NotesIndex {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let wanted = {
-            let mut functional = state.functional.lock().unwrap_or_else(PoisonError::into_inner);
-            Wanted::new(search.text, &state.languages, &mut functional)
-        };
+        let wanted = self.wanted(search, &state);
         let filter = filter(&search.filter, snapshot)?;
         let n_ranked = if search.embedder.is_some() { limit.max(FUSED) } else { limit };
-        let by_words = by_words(snapshot, &wanted, filter.as_deref(), n_ranked)?;
-        let ranked = match search.embedder {
-            None => by_words,
+        let (by_words, related) = by_words(snapshot, &wanted, filter.as_deref(), n_ranked)?;
+        let coverage: HashMap<DocAddress, f32> =
+            by_words.iter().map(|&(_, address, coverage)| (address, coverage)).collect();
+        let mut similarity: HashMap<DocAddress, f32> = HashMap::new();
+        let ranked: Vec<(f32, DocAddress)> = match search.embedder {
+            None => by_words.into_iter().map(|(score, address, _)| (score, address)).collect(),
             Some(embedder) => {
-                let query = embedder.embed_query(search.text).map_err(NotesError::Embedder)?;
+                let text = match search.earlier.first() {
+                    None => search.text.to_owned(),
+                    Some(earlier) => format!("{earlier}\n{}", search.text),
+                };
+                let query = embedder.embed_query(&text).map_err(NotesError::Embedder)?;
                 let allowed = filter
                     .map(|filter| snapshot.searcher.search(&filter, &DocSetCollector))
                     .transpose()
@@ -135,15 +181,33 @@ impl NotesIndex {
                 let is_allowed =
                     |address: DocAddress| allowed.as_ref().is_none_or(|allowed| allowed.contains(&address));
                 let by_meaning = self.vectors(&state, embedder)?.search(&query, n_ranked, is_allowed);
-                fuse(&[by_words.into_iter().map(|(_, address)| address).collect(), by_meaning])
+                similarity.extend(by_meaning.iter().map(|&(score, address)| (address, score)));
+                let by_words = by_words.into_iter().map(|(_, address, _)| address).collect();
+                fuse(&[by_words, by_meaning.into_iter().map(|(_, address)| address).collect()])
             }
         };
+        let mut terms = wanted.terms;
+        terms.extend(related);
         let hits = ranked.into_iter().take(limit).map(|(score, address)| -> Result<NoteHit, NotesError> {
             let passage = snapshot.passage(address)?;
-            let snippet = snippet(&passage.text, &wanted.terms, &wanted.initials, passage.language);
-            Ok(NoteHit { passage, score, snippet })
+            let snippet = snippet(&passage.text, &terms, &wanted.initials, passage.language);
+            let coverage = coverage.get(&address).copied().unwrap_or(0.0);
+            let similarity = similarity.get(&address).copied();
+            Ok(NoteHit { passage, score, coverage, similarity, snippet })
         });
         hits.collect()
+    }
+
+    /// The words that a search looks for, in the order of the text, then of the earlier ones.
+    pub fn searched_words(&self, search: &Search<'_>) -> Vec<SearchedWord> {
+        let wanted = self.wanted(search, &self.state());
+        let words = wanted.words.into_iter();
+        words.filter_map(|word| Some(SearchedWord { text: word.shown?, weight: word.weight })).collect()
+    }
+
+    fn wanted(&self, search: &Search<'_>, state: &State) -> Wanted {
+        let mut functional = state.functional.lock().unwrap_or_else(PoisonError::into_inner);
+        Wanted::new(search.text, &search.earlier, &state.languages, &mut functional)
     }
 
     /// The vectors of an embedder. They are read at the first search of a state.
@@ -163,7 +227,9 @@ impl NotesIndex {
 /// The words of a request in the forms of the index.
 #[derive(Default)]
 struct Wanted {
-    /// Stems in each language of the index. A passage has the form of its own language only.
+    /// The words that count, those of the request first.
+    words: Vec<WantedWord>,
+    /// Their stems in each language of the index. A passage has the form of its own language only.
     terms: BTreeSet<String>,
     /// Single characters of scripts without spaces: beginnings of words.
     initials: BTreeSet<String>,
@@ -171,92 +237,297 @@ struct Wanted {
     functional: BTreeSet<String>,
 }
 
+/// A word of a request.
+struct WantedWord {
+    /// As it is shown; `None` for a pair of characters that the word before shows too.
+    shown: Option<String>,
+    /// Its stem in each language, or its one character.
+    forms: BTreeSet<String>,
+    kind: WordKind,
+    weight: f32,
+}
+
 impl Wanted {
     /// Function words count as others do if there are no others.
-    fn new(text: &str, languages: &[Option<Language>], functional: &mut Functional) -> Self {
+    fn new(
+        text: &str,
+        earlier: &[&str],
+        languages: &[Option<Language>],
+        functional: &mut Functional,
+    ) -> Self {
         let mut wanted = Self::default();
-        for &language in languages {
-            let stems = Stems::new(language);
-            // The last character of several would find all words that end with it.
-            let plain = plain_words(text, language).filter(|word| word.kind != WordKind::Last);
-            for word in plain.take(QUERY_WORDS_MAX) {
-                let set = match functional.contains(&word.text) {
-                    true => &mut wanted.functional,
-                    false if word.kind == WordKind::Single => &mut wanted.initials,
-                    false => &mut wanted.terms,
-                };
-                set.insert(stems.stem(word).text);
-            }
-        }
+        wanted.add(text, 1.0, languages, functional);
         // A stem of one language may be a function word of another.
         wanted.functional.retain(|word| !wanted.terms.contains(word));
-        match wanted.terms.len() + wanted.initials.len() {
-            0 => wanted.terms = std::mem::take(&mut wanted.functional),
+        let mut weight = *EARLIER_WEIGHT;
+        for text in earlier.iter().take(EARLIER_MAX) {
+            let mut before = Self::default();
+            before.add(text, weight, languages, functional);
+            for word in before.words {
+                if word.forms.iter().all(|form| !wanted.terms.contains(form) && !wanted.initials.contains(form)) {
+                    wanted.push(word);
+                }
+            }
+            weight *= *EARLIER_WEIGHT;
+        }
+        match wanted.words.len() {
+            0 => {
+                wanted.terms = std::mem::take(&mut wanted.functional);
+                let word = |form: &String| WantedWord {
+                    shown: Some(form.clone()),
+                    forms: BTreeSet::from([form.clone()]),
+                    kind: WordKind::Pair,
+                    weight: 1.0,
+                };
+                wanted.words = wanted.terms.iter().map(word).collect();
+            }
             n if n > FUNCTIONAL_WITHIN => wanted.functional.clear(),
             _ => {}
         }
         wanted
+    }
+
+    fn add(&mut self, text: &str, weight: f32, languages: &[Option<Language>], functional: &mut Functional) {
+        // The last character of several would find all words that end with it.
+        let cut = |language| plain_words(text, language).filter(|word| word.kind != WordKind::Last);
+        let plain: Vec<Word> = cut(None).take(QUERY_WORDS_MAX).collect();
+        let is_functional = functional.of_request(&plain);
+        // In each language, the same words are cut from the text.
+        let mut forms = vec![BTreeSet::new(); plain.len()];
+        for &language in languages {
+            let stems = Stems::new(language);
+            for (forms, word) in forms.iter_mut().zip(cut(language)) {
+                forms.insert(stems.stem(word).text);
+            }
+        }
+        let mut end = 0;
+        for ((word, forms), is_functional) in plain.into_iter().zip(forms).zip(is_functional) {
+            if is_functional {
+                self.functional.extend(forms);
+                continue;
+            }
+            let is_new = word.range.start >= end;
+            end = word.range.end;
+            let shown = match (is_new, self.words.iter_mut().rev().find_map(|word| word.shown.as_mut())) {
+                // The next pair prolongs a word by a character.
+                (false, Some(before)) if word.kind == WordKind::Pair => {
+                    before.extend(word.text.chars().last());
+                    None
+                }
+                _ => Some(word.text),
+            };
+            let (kind, is_known) = (word.kind, forms.iter().any(|form| self.terms.contains(form)));
+            if !is_known || shown.is_none() {
+                self.push(WantedWord { shown, forms, kind, weight });
+            }
+        }
+    }
+
+    fn push(&mut self, word: WantedWord) {
+        let set = if word.kind == WordKind::Single { &mut self.initials } else { &mut self.terms };
+        set.extend(word.forms.iter().cloned());
+        self.words.push(word);
     }
 }
 
 /// A part of a query, and whether a passage must have it.
 type Clause = (Occur, Box<dyn Query>);
 
+/// The best passages with their scores and coverages, and the related words that were searched for.
+type ByWords = (Vec<(f32, DocAddress, f32)>, BTreeSet<String>);
+
 fn by_words(
     snapshot: &Snapshot,
     wanted: &Wanted,
     filter: Option<&dyn Query>,
     limit: usize,
-) -> Result<Vec<(f32, DocAddress)>, NotesError> {
-    if wanted.terms.is_empty() && wanted.initials.is_empty() {
-        return Ok(Vec::new());
+) -> Result<ByWords, NotesError> {
+    if wanted.words.is_empty() {
+        return Ok((Vec::new(), BTreeSet::new()));
     }
     let Fields { title_words, text_words, name_words, .. } = snapshot.fields;
     let fields = [title_words, text_words, name_words];
     let mut statistics = Statistics::new(&snapshot.searcher, fields).map_err(snapshot.failed())?;
-    let mut terms = |words: &BTreeSet<String>| -> Result<Vec<Clause>, NotesError> {
-        let terms = words.iter().flat_map(|word| fields.map(|field| Term::from_field_text(field, word)));
-        let present = terms.filter_map(|term| match statistics.add(&term) {
-            Ok(0) => None,
-            Ok(_) => Some(Ok((
-                Occur::Should,
-                Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)) as Box<dyn Query>,
-            ))),
-            Err(error) => Some(Err(snapshot.failed()(error))),
-        });
-        present.collect()
-    };
-    let mut clauses = terms(&wanted.terms)?;
-    let functional = terms(&wanted.functional)?;
-    for initial in &wanted.initials {
-        // Behind every word that begins with it.
-        let end = format!("{initial}\u{10ffff}");
-        clauses.extend(fields.map(|field| {
-            let range = RangeQuery::new(
-                Bound::Included(Term::from_field_text(field, initial)),
-                Bound::Excluded(Term::from_field_text(field, &end)),
-            );
-            (Occur::Should, Box::new(range) as Box<dyn Query>)
-        }));
+    let mut related = BTreeSet::new();
+    let mut words = Vec::with_capacity(wanted.words.len());
+    let has_related = wanted.words.len() <= FUNCTIONAL_WITHIN;
+    for word in &wanted.words {
+        let of_word = match word.kind == WordKind::Run && has_related {
+            true => related_words(&snapshot.searcher, fields, &word.forms).map_err(snapshot.failed())?,
+            false => BTreeSet::new(),
+        };
+        words.push(Clauses::new(&mut statistics, word, &of_word).map_err(snapshot.failed())?);
+        related.extend(of_word);
     }
+    let mut functional = Vec::new();
+    for form in &wanted.functional {
+        functional.extend(statistics.clauses(form, 1.0).map_err(snapshot.failed())?);
+    }
+    let clauses = words.iter().flat_map(|word| word.exact.iter().chain(&word.related));
+    let clauses = clauses.map(|(occur, query)| (*occur, query.box_clone())).collect();
     let mut query: Box<dyn Query> = Box::new(BooleanQuery::new(clauses));
     if let Some(filter) = filter {
         let filter: Box<dyn Query> = Box::new(ConstScoreQuery::new(filter.box_clone(), 0.0));
         query = Box::new(BooleanQuery::new(vec![(Occur::Must, query), (Occur::Must, filter)]));
     }
-    let n_ranked = if functional.is_empty() { limit } else { limit.max(RANKED_AGAIN) };
-    let mut ranked = best(&statistics, query.as_ref(), n_ranked).map_err(snapshot.failed())?;
+    let mut ranked =
+        best(&statistics, query.as_ref(), limit.max(RANKED_AGAIN)).map_err(snapshot.failed())?;
     if !functional.is_empty() {
-        let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), FUNCTIONAL_WEIGHT);
+        let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), *FUNCTIONAL_WEIGHT);
         add_scores(&statistics, &functional, &mut ranked).map_err(snapshot.failed())?;
-        ranked.truncate(limit);
     }
-    Ok(ranked)
+    let coverage = coverage(&statistics, words, &mut ranked).map_err(snapshot.failed())?;
+    let covered = ranked.into_iter().zip(coverage);
+    let mut covered: Vec<(f32, DocAddress, f32)> = covered
+        .map(|((score, address), coverage)| (score * (1.0 + *COVERAGE_GAIN * coverage), address, coverage))
+        .collect();
+    covered.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    covered.truncate(limit);
+    Ok((covered, related))
+}
+
+/// The clauses of a word of a request.
+struct Clauses {
+    exact: Vec<Clause>,
+    related: Vec<Clause>,
+    /// Its weight in the coverage.
+    weight: f32,
+}
+
+impl Clauses {
+    fn new(
+        statistics: &mut Statistics<'_>,
+        word: &WantedWord,
+        related: &BTreeSet<String>,
+    ) -> tantivy::Result<Self> {
+        let (mut exact, mut others) = (Vec::new(), Vec::new());
+        let mut n_with = 0;
+        if word.kind == WordKind::Single {
+            for form in &word.forms {
+                // Behind every word that begins with it.
+                let end = format!("{form}\u{10ffff}");
+                exact.extend(statistics.fields.map(|field| {
+                    let range = RangeQuery::new(
+                        Bound::Included(Term::from_field_text(field, form)),
+                        Bound::Excluded(Term::from_field_text(field, &end)),
+                    );
+                    (Occur::Should, Box::new(range) as Box<dyn Query>)
+                }));
+            }
+        } else {
+            for form in &word.forms {
+                exact.extend(statistics.clauses(form, word.weight)?);
+                n_with += statistics.n_with(form);
+            }
+        }
+        for form in related {
+            others.extend(statistics.clauses(form, word.weight * *RELATED_WEIGHT)?);
+        }
+        let n_docs = (statistics.n_docs as f32).max(PASSAGES_OF_WEIGHTS);
+        let n_with = (n_with as f32).min(n_docs);
+        let weight = word.weight * (1.0 + (n_docs - n_with + 0.5) / (n_with + 0.5)).ln();
+        Ok(Self { exact, related: others, weight })
+    }
+}
+
+/// The words of the index that are derived from the same word as one of these forms.
+fn related_words(
+    searcher: &Searcher,
+    fields: [Field; 3],
+    forms: &BTreeSet<String>,
+) -> tantivy::Result<BTreeSet<String>> {
+    let mut related = BTreeSet::new();
+    let mut looked_for = BTreeSet::new();
+    for form in forms {
+        let Some(beginning) = beginning_of_related(form) else { continue };
+        if !looked_for.insert(beginning) {
+            continue;
+        }
+        for segment in searcher.segment_readers() {
+            for field in fields {
+                let index = segment.inverted_index(field)?;
+                let mut words = index.terms().range().ge(beginning).into_stream()?;
+                let mut n_looked_at = 0;
+                while n_looked_at < RELATED_LOOKED_AT && related.len() < RELATED_MAX && words.advance() {
+                    n_looked_at += 1;
+                    let Ok(word) = std::str::from_utf8(words.key()) else { continue };
+                    if !word.starts_with(beginning) {
+                        break;
+                    }
+                    if !forms.contains(word) && forms.iter().any(|form| are_related(form, word)) {
+                        related.insert(word.to_owned());
+                    }
+                }
+            }
+        }
+    }
+    Ok(related)
+}
+
+/// Minimum number of characters that two related words have in common.
+const RELATED_CHARS_MIN: usize = 5;
+
+/// Maximum number of characters behind the common ones.
+const RELATED_ENDING_MAX: usize = 3;
+
+/// The beginning of all words that may be related to a stem; `None` if none is: short words, and those with digits.
+fn beginning_of_related(stem: &str) -> Option<&str> {
+    let n_chars = stem.chars().count();
+    if n_chars < RELATED_CHARS_MIN || !stem.chars().all(char::is_alphabetic) {
+        return None;
+    }
+    let n_common = RELATED_CHARS_MIN.max(n_chars - RELATED_ENDING_MAX.min(n_chars));
+    let end = stem.char_indices().nth(n_common).map_or(stem.len(), |(at, _)| at);
+    Some(&stem[..end])
+}
+
+/// Whether two stems are equal but for endings: at least five characters are the same, one stem has at most a vowel behind them, the
+/// other at most three characters. *allergi* (allergies), *allerg* (allergic) and *allergen* are related, *contract* and *contrast* not.
+fn are_related(a: &str, b: &str) -> bool {
+    let same = a.char_indices().zip(b.chars()).take_while(|((_, a), b)| a == b);
+    let (n_same, end) = same.fold((0, 0), |(n, _), ((at, c), _)| (n + 1, at + c.len_utf8()));
+    let is_vowel = |c: char| "aeiouyаеиоуыэюяьαεηιουω".contains(c);
+    let (short, long) = match a.len() <= b.len() {
+        true => (&a[end..], &b[end..]),
+        false => (&b[end..], &a[end..]),
+    };
+    n_same >= RELATED_CHARS_MIN
+        && short.chars().count() <= 1
+        && short.chars().all(is_vowel)
+        && long.chars().count() <= RELATED_ENDING_MAX
+        && long.chars().all(char::is_alphabetic)
+}
+
+/// The share of a word of the same derivation in the coverage.
+const RELATED_COVERAGE: f32 = 0.8;
+
+/// What each passage covers of the words, in the order of the index, in which the passages are left.
+fn coverage(
+    statistics: &Statistics<'_>,
+    words: Vec<Clauses>,
+    ranked: &mut [(f32, DocAddress)],
+) -> tantivy::Result<Vec<f32>> {
+    ranked.sort_unstable_by_key(|&(_, address)| address);
+    let whole: f32 = words.iter().map(|word| word.weight).sum();
+    let mut covered = vec![0.0_f32; ranked.len()];
+    for Clauses { exact, related, weight } in words {
+        let mut shares = vec![0.0_f32; ranked.len()];
+        for (clauses, share) in [(exact, 1.0), (related, RELATED_COVERAGE)] {
+            if clauses.is_empty() {
+                continue;
+            }
+            let query = BooleanQuery::new(clauses);
+            each_score(statistics, &query, ranked, |at, _| shares[at] = share.max(shares[at]))?;
+        }
+        covered.iter_mut().zip(shares).for_each(|(covered, share)| *covered += weight * share);
+    }
+    Ok(covered.into_iter().map(|covered| covered / whole).collect())
 }
 
 /// The numbers of BM25, each read from the segments once per search. A query would read them again for each of its terms.
 struct Statistics<'a> {
     searcher: &'a Searcher,
+    fields: [Field; 3],
     n_docs: u64,
     /// The words of the fields.
     n_words: [(Field, u64); 3],
@@ -270,7 +541,7 @@ impl<'a> Statistics<'a> {
         for (field, n) in &mut n_words {
             *n = searcher.total_num_tokens(*field)?;
         }
-        Ok(Self { searcher, n_docs: searcher.total_num_docs()?, n_words, n_with: HashMap::new() })
+        Ok(Self { searcher, fields, n_docs: searcher.total_num_docs()?, n_words, n_with: HashMap::new() })
     }
 
     /// The number of passages with a term.
@@ -278,6 +549,28 @@ impl<'a> Statistics<'a> {
         let n = self.searcher.doc_freq(term)?;
         self.n_with.insert(term.clone(), n);
         Ok(n)
+    }
+
+    /// The clauses of a word, one for each field that has it.
+    fn clauses(&mut self, word: &str, weight: f32) -> tantivy::Result<Vec<Clause>> {
+        let mut clauses = Vec::new();
+        for (field, of_field) in self.fields.into_iter().zip([*TITLE_WEIGHT, 1.0, 1.0]) {
+            let term = Term::from_field_text(field, word);
+            if self.add(&term)? > 0 {
+                let query: Box<dyn Query> = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
+                clauses.push((Occur::Should, match weight * of_field {
+                    1.0 => query,
+                    weight => Box::new(BoostQuery::new(query, weight)),
+                }));
+            }
+        }
+        Ok(clauses)
+    }
+
+    /// The number of passages with a word whose clauses were made; if several fields have it, the most in one of them.
+    fn n_with(&self, word: &str) -> u64 {
+        let of = |field| self.n_with.get(&Term::from_field_text(field, word)).copied().unwrap_or(0);
+        self.fields.into_iter().map(of).max().unwrap_or(0)
     }
 
     fn scoring(&self) -> EnableScoring<'_> {
@@ -360,22 +653,37 @@ fn add_scores(
     query: &dyn Query,
     ranked: &mut [(f32, DocAddress)],
 ) -> tantivy::Result<()> {
-    let weight = query.weight(statistics.scoring())?;
     // A scorer moves forward only.
     ranked.sort_unstable_by_key(|&(_, address)| address);
-    for passages in ranked.chunk_by_mut(|(_, a), (_, b)| a.segment_ord == b.segment_ord) {
+    let mut added = vec![0.0; ranked.len()];
+    each_score(statistics, query, ranked, |at, score| added[at] = score)?;
+    ranked.iter_mut().zip(added).for_each(|((score, _), added)| *score += added);
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    Ok(())
+}
+
+/// Calls `found` with the position of each passage that a query finds, and its score. The passages ascend.
+fn each_score(
+    statistics: &Statistics<'_>,
+    query: &dyn Query,
+    passages: &[(f32, DocAddress)],
+    mut found: impl FnMut(usize, f32),
+) -> tantivy::Result<()> {
+    let weight = query.weight(statistics.scoring())?;
+    let mut at = 0;
+    for passages in passages.chunk_by(|(_, a), (_, b)| a.segment_ord == b.segment_ord) {
         let segment = statistics.searcher.segment_reader(passages[0].1.segment_ord);
         let mut scorer = weight.scorer(segment, 1.0)?;
-        for (score, address) in passages {
+        for (_, address) in passages {
             if scorer.doc() < address.doc_id {
                 scorer.seek(address.doc_id);
             }
             if scorer.doc() == address.doc_id {
-                *score += scorer.score();
+                found(at, scorer.score());
             }
+            at += 1;
         }
     }
-    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     Ok(())
 }
 
@@ -426,7 +734,7 @@ mod tests {
         let languages = [Some(Language::English), Some(Language::German), None];
         let mut functional = Functional::new(&[Language::English, Language::German]);
         let mut shown = |text: &str| {
-            let wanted = Wanted::new(text, &languages, &mut functional);
+            let wanted = Wanted::new(text, &[], &languages, &mut functional);
             let joined = |words: BTreeSet<String>| words.into_iter().collect::<Vec<_>>().join(" ");
             (joined(wanted.terms), joined(wanted.initials), joined(wanted.functional))
         };
@@ -439,6 +747,40 @@ mod tests {
         assert_eq!(shown("?!"), expect("", "", ""));
         let long: String = ('a'..='z').map(|c| format!("the {c}{c}{c} ")).collect();
         assert_eq!(shown(&long).2, "");
+    }
+
+    #[test]
+    fn earlier_texts_add_their_words_with_less_weight() {
+        let languages = [Some(Language::English), None];
+        let mut functional = Functional::new(Language::ALL);
+        let mut shown = |text: &str, earlier: &[&str]| {
+            let words = Wanted::new(text, earlier, &languages, &mut functional).words;
+            let shown = words.into_iter().filter_map(|word| Some(format!("{} {:.2}", word.shown?, word.weight)));
+            shown.collect::<Vec<_>>().join(", ")
+        };
+        let earlier = ["How much does the dentist charge?", "Where is the dentist's practice?"];
+        assert_eq!(shown("And the keys?", &earlier), "keys 1.00, dentist 0.40, charge 0.40, practice 0.16");
+        assert_eq!(shown("And then?", &earlier[..1]), "dentist 0.40, charge 0.40");
+        assert_eq!(shown("歯医者の予約は？", &[]), "歯医者の予約は 1.00");
+    }
+
+    #[test]
+    fn related_words_differ_in_their_endings() {
+        for (a, b, expected) in [
+            ("allerg", "allergi", true),
+            ("allergi", "allergen", true),
+            ("medic", "medicin", true),
+            ("contract", "contrast", false),
+            ("general", "generat", false),
+            ("dent", "dentist", false),
+            ("donaudampf", "donaudampfschifffahrt", false),
+            ("k44711", "k44712", false),
+        ] {
+            assert_eq!((are_related(a, b), are_related(b, a)), (expected, expected), "{a} {b}");
+        }
+        assert_eq!(beginning_of_related("allergi"), Some("aller"));
+        assert_eq!(beginning_of_related("достопримечательн"), Some("достопримечате"));
+        assert_eq!((beginning_of_related("tap"), beginning_of_related("k44711")), (None, None));
     }
 
     #[test]

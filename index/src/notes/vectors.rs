@@ -56,13 +56,13 @@ impl Vectors {
         Ok(vectors)
     }
 
-    /// The `limit` allowed passages with the largest dot products, best first. Equal ones are in the order of the index.
+    /// The `limit` allowed passages with the largest dot products, best first, with these. Equal ones are in the order of the index.
     pub(super) fn search(
         &self,
         query: &[f32],
         limit: usize,
         is_allowed: impl Fn(DocAddress) -> bool,
-    ) -> Vec<DocAddress> {
+    ) -> Vec<(f32, DocAddress)> {
         if query.len() != self.n_dimensions || limit == 0 {
             return Vec::new();
         }
@@ -80,7 +80,7 @@ impl Vectors {
                 }
             }
         }
-        best.into_sorted_vec().into_iter().map(|ranked| ranked.address).collect()
+        best.into_sorted_vec().into_iter().map(|ranked| (ranked.score, ranked.address)).collect()
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
             let mut expected: Vec<usize> = (0..rows.len()).filter(|row| !row.is_multiple_of(3)).collect();
             expected.sort_by(|&a, &b| score(b).total_cmp(&score(a)).then(a.cmp(&b)));
             expected.truncate(limit);
-            let found: Vec<usize> = vectors.search(&query, limit, is_allowed).into_iter().map(|a| a.doc_id as usize).collect();
+            let found: Vec<usize> = vectors.search(&query, limit, is_allowed).into_iter().map(|(_, a)| a.doc_id as usize).collect();
             prop_assert_eq!(found, expected);
         }
     }

@@ -18,5 +18,6 @@ mod prefixes;
 mod prefixes_recurrent;
 #[path = "../prefixes_support/mod.rs"]
 mod prefixes_support;
+mod questions;
 mod sample_notes;
 mod words;

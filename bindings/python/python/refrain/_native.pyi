@@ -258,6 +258,8 @@ class Assistant:
         tags: Items[str] = ...,
         n_passages: int | None = None,
         passages: Items[Passage] | None = None,
+        earlier: Items[str] = ...,
+        coverage_min: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Job[Answer]: ...
     def ask(
@@ -370,6 +372,7 @@ class Notes:
         since: int | None = None,
         until: int | None = None,
         tags: Items[str] = ...,
+        earlier: Items[str] = ...,
     ) -> list[Hit]: ...
     def put(
         self, documents: Items[Document], *, remove: Items[bytes] = ..., cursor: bytes | None = None

@@ -85,6 +85,13 @@ def _each(read: Callable[[Any], Any]) -> Callable[[list[Any]], tuple[Any, ...]]:
     return lambda values: tuple(map(read, values))
 
 
+def _searched(values: Values | None) -> assistant.Searched | None:
+    if values is None:
+        return None
+    words = tuple((text, weight) for text, weight in values["words"])
+    return assistant.Searched(**_changed(values, words=words, nearest=tuple(map(_passage, values["nearest"]))))
+
+
 # What becomes of the fields of results; the others are as they are.
 _FIELDS: dict[str, Callable[[Any], Any]] = {
     "around": tuple,
@@ -103,6 +110,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "provenance": _provenance,
     "report": _report,
     "sentences": _each(_sentence),
+    "searched": _searched,
     "skipped": _each(lambda pair: (Path(pair[0]), pair[1])),
     "skipped_by_ending": _each(tuple),
     "sources": _each(_bubble_source),
@@ -113,7 +121,7 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 }
 
 # Classes that are parts of others too.
-_CLASSES: dict[str, Callable[[Values], Any]] = {"Change": _change, "Turn": _turn, "Window": _window}
+_CLASSES: dict[str, Callable[[Values], Any]] = {"Change": _change, "Searched": _searched, "Turn": _turn, "Window": _window}
 
 
 def read(name: str, text: str) -> Any:

@@ -10,8 +10,8 @@
     answer = assistant.answer("When is the dentist?").run()
     print(answer.text, [passage.title for passage in answer.passages])
 
-A task returns a :class:`Job`: an iterator of :class:`Prefill`, :class:`Text`, :class:`Estimate`, :class:`Part`, :class:`Window` and
-:class:`Change` that ends with the result.
+A task returns a :class:`Job`: an iterator of :class:`Searched`, :class:`Prefill`, :class:`Text`, :class:`Estimate`, :class:`Part`,
+:class:`Window` and :class:`Change` that ends with the result.
 :meth:`Assistant.ask` gives all that a chat bubble shows.
 Places in texts are pairs of a start and an end in characters, as slices have them; places in files are in bytes.
 """
@@ -53,6 +53,7 @@ __all__ = [
     "NoteFile",
     "Notes",
     "Part",
+    "Searched",
     "Passage",
     "Place",
     "Prefetched",
@@ -193,7 +194,7 @@ class Change:
     """Its place in the new text; ``None`` where text is deleted."""
 
 
-JobEvent: TypeAlias = Prefill | Text | SentenceReady | Estimate | Part | Window | Change
+JobEvent: TypeAlias = "Searched | Prefill | Text | SentenceReady | Estimate | Part | Window | Change"
 """An event of a job before its result. A summary has its changes in the result only."""
 
 
@@ -224,6 +225,20 @@ class Passage:
     """The text."""
     source: Source | None = None
     """Where it was read from."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a task has searched the notes for: the first event of such a task, and a part of its result."""
+
+    words: tuple[tuple[str, float], ...]
+    """The words with their weights: those of the request, then those of earlier turns, which weigh less than 1."""
+    coverage: float
+    """The largest coverage (see :class:`Hit`) of a passage that was found."""
+    is_not_in_notes: bool
+    """Whether nothing was found that covers enough of the request: the model is shown no passage."""
+    nearest: tuple[Passage, ...]
+    """In that case, the passages that were found."""
 
 
 @dataclass(frozen=True)
@@ -322,6 +337,8 @@ class Answer:
     """The reasoning before it; empty for most models."""
     passages: tuple[Passage, ...]
     """The passages that the model was shown, in their order."""
+    searched: Searched | None
+    """What the notes were searched for; ``None`` if they were not."""
     provenance: Provenance
     """Where the text comes from."""
     report: Report
@@ -364,6 +381,8 @@ class Bubble:
     """The sentences, each with its support and its citations."""
     unsupported: tuple[int, ...]
     """The sentences that no source supports, by their index."""
+    searched: Searched | None
+    """What the notes were searched for; ``None`` if they were not."""
     left_out: tuple[LeftOut, ...]
     """What the model was not shown."""
     is_cut: bool
@@ -387,6 +406,8 @@ class Turn:
     """Its text."""
     notes: tuple[Path, ...] = ()
     """The notes that it shows or was made from."""
+    asked: str | None = None
+    """The user's words, if the text has passages too."""
     keep: bool = True
     """Whether the conversation may be kept with it."""
 
@@ -541,6 +562,10 @@ class Hit:
     """Tags, in lower case."""
     score: float
     """How well it matches; comparable within one search."""
+    coverage: float
+    """The share of the request's words that it has, weighed by their rarity, 0 to 1."""
+    similarity: float | None
+    """The dot product of the vectors of request and passage; ``None`` without an embedder."""
     snippet: str
     """The part of the text with the most words of the request."""
     matched: tuple[Place, ...]

@@ -191,7 +191,10 @@ class JobCancelledError(AssistantError):
 
 
 class NothingError(AssistantError, LookupError):
-    """There is nothing to work on: no text, or no passage of the notes matches."""
+    """There is nothing to work on: no text, or no passage of the notes covers enough of the question."""
+
+    nearest: tuple[str, ...] = ()
+    """The titles of the nearest passages of the notes."""
 
 
 class NoRoomError(AssistantError, ValueError):

@@ -2,14 +2,12 @@
 
 use std::convert::identity;
 
-use refrain::TokenId;
 use refrain_index::NoteFilter;
 
-use super::{Found, Provenance};
+use super::{Found, Prepared, Provenance, Searched};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
-use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::Passage;
 use crate::template::Template;
@@ -26,6 +24,11 @@ pub struct AnswerRequest {
     pub n_passages: Option<usize>,
     /// Passages to show in place of a search, best first.
     pub passages: Option<Vec<Passage>>,
+    /// Earlier questions of the conversation, newest first: the search looks for their words too, with less weight
+    /// ([`Search::earlier`](refrain_index::Search::earlier)). The prompt does not show them.
+    pub earlier: Vec<String>,
+    /// As [`AssistantOptions::coverage_min`](crate::AssistantOptions::coverage_min), for this question.
+    pub coverage_min: Option<f32>,
 }
 
 impl AnswerRequest {
@@ -45,6 +48,8 @@ pub struct Answer {
     pub reasoning: String,
     /// The passages that the model was shown, in their order.
     pub passages: Vec<Passage>,
+    /// What the notes were searched for; `None` if the passages were given.
+    pub searched: Option<Searched>,
     /// Where the text comes from.
     pub provenance: Provenance,
     /// How it came about.
@@ -58,30 +63,38 @@ impl Assistant {
     /// numbers them (`{cited_passages}`).
     ///
     /// # Errors
-    /// [`TaskError::NoNotes`]; [`TaskError::Nothing`]: no passage shares a word with the question;
-    /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
+    /// [`TaskError::NoNotes`]; [`TaskError::NotInNotes`]: no passage covers enough of the question; [`TaskError::Nothing`]: no passages
+    /// are given; [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn answer(&self, request: AnswerRequest, options: JobOptions) -> Result<Job<Answer>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let layout = self.answer_layout(&self.prompts().answer, request, &options)?;
-        Ok(self.job_from_passages("answer", None, layout, options, n_forgotten, identity))
+        let prepared = self.answer_layout(&self.prompts().answer, request, &options)?;
+        Ok(self.job_from_passages("answer", None, prepared, options, n_forgotten, identity))
     }
 
-    /// The prompt of an answer, and token ids for drafts.
+    /// The prompt of an answer.
     pub(super) fn answer_layout(
         &self,
         template: &Template,
         request: AnswerRequest,
         options: &JobOptions,
-    ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
-        let AnswerRequest { question, filter, n_passages, passages } = request;
-        let Found { passages, tokens } = match passages {
-            Some(passages) => Found { passages, tokens: Vec::new() },
-            None => self.search(&question, n_passages.unwrap_or(self.options().n_passages), &filter)?,
+    ) -> Result<Prepared, TaskError> {
+        let AnswerRequest { question, filter, n_passages, passages, earlier, coverage_min } = request;
+        let Found { passages, tokens, searched } = match passages {
+            Some(passages) => Found { passages, ..Found::default() },
+            None => {
+                let n_passages = n_passages.unwrap_or(self.options().n_passages);
+                let found = self.search(&question, n_passages, &filter, &earlier)?;
+                found.checked(coverage_min.unwrap_or(self.options().coverage_min))
+            }
         };
+        if let Some(searched) = searched.as_ref().filter(|searched| searched.is_not_in_notes()) {
+            return Err(TaskError::NotInNotes { searched: Box::new(searched.clone()) });
+        }
         if passages.is_empty() {
             return Err(TaskError::Nothing { verb: "answer from" });
         }
         let room = self.context_len() - self.answer_tokens(options);
-        Ok((self.lay_out(template, &[], &passages, &question, room)?, tokens))
+        let layout = self.lay_out(template, &[], &passages, &question, room)?;
+        Ok(Prepared { layout, tokens, searched })
     }
 }

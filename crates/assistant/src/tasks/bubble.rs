@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use refrain_index::Locator;
 
-use super::{Answer, AnswerRequest, ChatAnswer, Provenance};
+use super::{Answer, AnswerRequest, ChatAnswer, Provenance, Searched};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
@@ -28,6 +28,8 @@ pub struct Bubble {
     pub copied: Vec<CopiedSpan>,
     /// The sentences, each with its support and its citations. Indices of passages are those of `sources`.
     pub sentences: Vec<CheckedSentence>,
+    /// What the notes were searched for; `None` if they were not.
+    pub searched: Option<Searched>,
     /// What the model was not shown, though it was found or given.
     pub left_out: Vec<LeftOut>,
     /// Whether the text ends at a limit of tokens, not at its own end.
@@ -66,6 +68,7 @@ impl Bubble {
     fn new(
         (text, reasoning): (String, String),
         passages: Vec<Passage>,
+        searched: Option<Searched>,
         provenance: Provenance,
         report: Report,
     ) -> Self {
@@ -91,22 +94,22 @@ impl Bubble {
         });
         let sources = sources.collect();
         let (left_out, is_cut) = (report.left_out.clone(), report.n_cut > 0);
-        Self { text, reasoning, sources, copied, sentences, left_out, is_cut, report }
+        Self { text, reasoning, sources, copied, sentences, searched, left_out, is_cut, report }
     }
 }
 
 impl From<Answer> for Bubble {
     fn from(answer: Answer) -> Self {
-        let Answer { text, reasoning, passages, provenance, report } = answer;
-        Self::new((text, reasoning), passages, provenance, report)
+        let Answer { text, reasoning, passages, searched, provenance, report } = answer;
+        Self::new((text, reasoning), passages, searched, provenance, report)
     }
 }
 
 /// Turns that were left out of the conversation ([`ChatAnswer::dropped`]) are no part of it.
 impl From<ChatAnswer> for Bubble {
     fn from(answer: ChatAnswer) -> Self {
-        let ChatAnswer { text, reasoning, passages, provenance, report, dropped: _ } = answer;
-        Self::new((text, reasoning), passages, provenance, report)
+        let ChatAnswer { text, reasoning, passages, searched, provenance, report, dropped: _ } = answer;
+        Self::new((text, reasoning), passages, searched, provenance, report)
     }
 }
 

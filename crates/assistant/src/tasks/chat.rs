@@ -10,7 +10,7 @@ use refrain::{Message, Role, Session, TokenId};
 use refrain_index::NoteFilter;
 use refrain_index::notes::absolute;
 
-use super::{Found, Provenance};
+use super::{Found, Provenance, Searched};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
@@ -45,6 +45,8 @@ pub struct Turn {
     /// The notes that the turn shows, and those of the prompt that led to it, so that [`Forget::Note`](crate::Forget::Note) finds the
     /// kept answers of later turns. If the conversation has left turns out, the oldest remaining turn has the notes of these turns too.
     pub notes: Vec<PathBuf>,
+    /// The user's words, if the message has more: passages and the words of a template. Later turns search for them too.
+    pub asked: Option<String>,
     /// Whether the conversation may be kept with this turn in it ([`JobOptions::keep`]). Default `true`.
     pub keep: bool,
 }
@@ -52,7 +54,7 @@ pub struct Turn {
 impl Turn {
     /// A turn without notes.
     pub fn new(message: Message) -> Self {
-        Self { message, notes: Vec::new(), keep: true }
+        Self { message, notes: Vec::new(), asked: None, keep: true }
     }
 }
 
@@ -85,8 +87,9 @@ struct State {
 pub struct ChatRequest {
     /// The user's words.
     pub text: String,
-    /// Number of passages of the notes to show, by a search for the words. Passages that an earlier turn shows are not shown
-    /// again. Default 0.
+    /// Number of passages of the notes to show, by a search for the words and, with less weight, for those of earlier turns
+    /// ([`Search::earlier`](refrain_index::Search::earlier)). Passages that an earlier turn shows are not shown again, and none is shown
+    /// if all cover too little ([`AssistantOptions::coverage_min`](crate::AssistantOptions::coverage_min)). Default 0.
     pub n_passages: usize,
     /// The notes to search. Default: all.
     pub filter: NoteFilter,
@@ -111,6 +114,8 @@ pub struct ChatAnswer {
     pub reasoning: String,
     /// The passages that this turn shows.
     pub passages: Vec<Passage>,
+    /// What the notes were searched for; `None` if they were not.
+    pub searched: Option<Searched>,
     /// Where the text comes from, among these passages.
     pub provenance: Provenance,
     /// The oldest turns, which were left out of the conversation because it no longer fitted the context.
@@ -197,10 +202,13 @@ impl Conversation {
             state.n_forgotten = assistant.n_forgotten();
         }
         let ChatRequest { text, n_passages, filter, passages } = request;
-        let Found { mut passages, tokens } = match (passages, n_passages) {
-            (Some(passages), _) => Found { passages, tokens: Vec::new() },
+        let Found { mut passages, tokens, searched } = match (passages, n_passages) {
+            (Some(passages), _) => Found { passages, ..Found::default() },
             (None, 0) => Found::default(),
-            (None, n) => assistant.search(&text, n, &filter)?,
+            (None, n) => {
+                let found = assistant.search(&text, n, &filter, &asked(&state.turns))?;
+                found.checked(assistant.options().coverage_min)
+            }
         };
         passages.retain(|passage| !state.shows(passage));
         let (dropped, layout) = self.lay_out_turn(&state.turns, &passages, &text, &options)?;
@@ -256,8 +264,11 @@ impl Conversation {
         let seat = Seat(self.clone());
         let (shown, left_out) = (layout.shown, layout.left_out);
         let notes = notes.into_iter().collect();
-        let step = Chatting { seat, turns, shown, left_out, dropped, notes, starts, keep, is_kept };
-        Ok(Job::new(assistant, options.cancel, options.priority, prompt, Box::new(step)))
+        let asked = (!shown.is_empty()).then_some(text);
+        let known = searched.clone();
+        let step = Chatting { seat, turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept };
+        let job = Job::new(assistant, options.cancel, options.priority, prompt, Box::new(step));
+        Ok(known.into_iter().fold(job, Job::after_search))
     }
 
     /// The user's turn behind as many of the turns as fit, and the turns that are left out.
@@ -295,6 +306,12 @@ impl Conversation {
     }
 }
 
+/// The user's words in earlier turns, newest first.
+fn asked(turns: &[Turn]) -> Vec<String> {
+    let of_user = turns.iter().rev().filter(|turn| turn.message.role == Role::User);
+    of_user.map(|turn| turn.asked.clone().unwrap_or_else(|| turn.message.content.clone())).collect()
+}
+
 /// The number of system turns at the beginning.
 fn n_system(turns: &[Turn]) -> usize {
     turns.iter().take_while(|turn| matches!(turn.message.role, Role::System | Role::Developer)).count()
@@ -324,6 +341,9 @@ struct Chatting {
     shown: Vec<Passage>,
     left_out: Vec<LeftOut>,
     dropped: Vec<Turn>,
+    /// The user's words, if the message has passages.
+    asked: Option<String>,
+    searched: Option<Searched>,
     /// The notes of the job's turns, and where all notes of the conversation begin in the prompt.
     notes: Vec<PathBuf>,
     starts: Vec<(PathBuf, usize)>,
@@ -339,12 +359,17 @@ impl Step<ChatAnswer> for Chatting {
         written: Written,
         _events: &mut VecDeque<JobEvent<ChatAnswer>>,
     ) -> Result<Next<ChatAnswer>, TaskError> {
-        let Self { seat, mut turns, shown, left_out, dropped, notes, starts, keep, is_kept } = *self;
+        let Self { seat, mut turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept } = *self;
         let report = written.report(left_out);
         let Written { session, text, reasoning, .. } = written;
         let new = session.turns().iter().skip(turns.len());
         turns.extend(
-            new.cloned().map(|message| Turn { message, notes: notes.clone(), keep }).collect::<Vec<_>>(),
+            new.cloned()
+                .map(|message| {
+                    let asked = asked.clone().filter(|_| message.role == Role::User);
+                    Turn { message, notes: notes.clone(), asked, keep }
+                })
+                .collect::<Vec<_>>(),
         );
         let mut state = seat.0.lock();
         state.turns = turns;
@@ -360,7 +385,7 @@ impl Step<ChatAnswer> for Chatting {
         state.shown.extend(shown.iter().cloned());
         drop(state);
         let provenance = Provenance::of(&text, &shown);
-        Ok(Next::Done(ChatAnswer { text, reasoning, passages: shown, provenance, dropped, report }))
+        Ok(Next::Done(ChatAnswer { text, reasoning, passages: shown, searched, provenance, dropped, report }))
     }
 
     fn stopped(self: Box<Self>, mut session: Session) {

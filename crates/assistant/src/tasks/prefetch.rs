@@ -59,12 +59,12 @@ impl Assistant {
             Prefetch::Answer(request) | Prefetch::Ask(request) => {
                 if request.question.is_empty() && request.passages.is_some() {
                     let other = AnswerRequest { question: "?".to_owned(), ..request.clone() };
-                    alternative = Some(self.answer_layout(template, other, &options)?.0.turns);
+                    alternative = Some(self.answer_layout(template, other, &options)?.layout.turns);
                 }
-                (self.answer_layout(template, request, &options)?.0, "answer")
+                (self.answer_layout(template, request, &options)?.layout, "answer")
             }
             Prefetch::Summarize(request) => (self.summary_layout(&request, &options)?, "summarize"),
-            Prefetch::Reply(request) => (self.reply_layout(request, &options)?.0, "reply"),
+            Prefetch::Reply(request) => (self.reply_layout(request, &options)?.layout, "reply"),
         };
         let Some(kept) = self.kept(&options, &layout, n_forgotten) else { return Err(TaskError::NoStore) };
         let step = Prefetching { assistant: self.clone(), kept, n_chunks: 0, since: None };

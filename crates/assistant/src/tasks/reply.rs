@@ -1,13 +1,11 @@
 //! Replies to messages.
 
-use refrain::TokenId;
 use refrain_index::NoteFilter;
 
-use super::{Answer, Found, Provenance};
+use super::{Answer, Found, Prepared, Provenance};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
-use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::Passage;
 
@@ -118,19 +116,19 @@ impl Assistant {
     /// [`TaskError::RequestTooLong`], [`TaskError::NoRoom`]; the notes cannot be read.
     pub fn reply(&self, request: ReplyRequest, options: JobOptions) -> Result<Job<Reply>, TaskError> {
         let n_forgotten = self.n_forgotten();
-        let layout = self.reply_layout(request, &options)?;
-        Ok(self.job_from_passages("reply", None, layout, options, n_forgotten, |done| {
-            let Answer { text, reasoning, passages, provenance, report } = done;
+        let prepared = self.reply_layout(request, &options)?;
+        Ok(self.job_from_passages("reply", None, prepared, options, n_forgotten, |done| {
+            let Answer { text, reasoning, passages, provenance, report, .. } = done;
             Reply { text, reasoning, passages, provenance, report }
         }))
     }
 
-    /// The prompt of a reply, and token ids for drafts.
+    /// The prompt of a reply.
     pub(super) fn reply_layout(
         &self,
         request: ReplyRequest,
         options: &JobOptions,
-    ) -> Result<(Layout, Vec<Vec<TokenId>>), TaskError> {
+    ) -> Result<Prepared, TaskError> {
         let wish = request.wish();
         let ReplyRequest { message, earlier, passages: helpful, n_passages, filter, .. } = request;
         if message.text.trim().is_empty() {
@@ -138,11 +136,12 @@ impl Assistant {
         }
         let found = match n_passages {
             0 => Found::default(),
-            n => self.search(&format!("{wish}\n{}", message.text), n, &filter)?,
+            n => self.search(&format!("{wish}\n{}", message.text), n, &filter, &[])?,
         };
         let helpful = helpful.into_iter().chain(found.passages);
         let passages: Vec<Passage> = [message].into_iter().chain(earlier).chain(helpful).collect();
         let room = self.context_len() - self.answer_tokens(options);
-        Ok((self.lay_out(&self.prompts().reply, &[], &passages, &wish, room)?, found.tokens))
+        let layout = self.lay_out(&self.prompts().reply, &[], &passages, &wish, room)?;
+        Ok(Prepared { layout, tokens: found.tokens, searched: found.searched })
     }
 }

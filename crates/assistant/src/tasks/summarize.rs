@@ -269,7 +269,7 @@ impl Assistant {
                 Ok(joined(passages))
             }
             Subject::Query(text) => {
-                Ok(self.search(text, self.options().n_passages, &request.filter)?.passages)
+                Ok(self.search(text, self.options().n_passages, &request.filter, &[])?.passages)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::convert::identity;
 
 use refrain::SpecialTokens;
 
-use super::Answer;
+use super::{Answer, Prepared};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
@@ -43,7 +43,7 @@ impl Assistant {
         }
         let room = self.context_len() - self.answer_tokens(&options);
         let layout = self.lay_out(&Template::words_behind_texts(), &[], &passages, &request, room)?;
-        Ok(self.job_from_passages("write", None, (layout, Vec::new()), options, n_forgotten, identity))
+        Ok(self.job_from_passages("write", None, Prepared::of(layout), options, n_forgotten, identity))
     }
 
     /// Continues a text, without the system turn and the model's chat template.
@@ -57,7 +57,7 @@ impl Assistant {
         }
         let mut session = self.session("write", options.keep)?;
         session.append_text(text, SpecialTokens::AsText)?;
-        let nothing = (Layout::default(), Vec::new());
+        let nothing = Prepared::of(Layout::default());
         Ok(self.job_from_passages("write", Some(session), nothing, options, n_forgotten, identity))
     }
 }

@@ -131,7 +131,7 @@ fn requests_without_an_answer_are_typed_errors() {
     let place = Place::with_samples();
     let assistant = place.assistant();
     let ask = |request| assistant.answer(request, JobOptions::default()).err();
-    assert!(matches!(ask(AnswerRequest::new("xyzzy")), Some(TaskError::Nothing { .. })));
+    assert!(matches!(ask(AnswerRequest::new("xyzzy")), Some(TaskError::NotInNotes { searched }) if searched.nearest.is_empty()));
     let long = "why ".repeat(2000);
     let passages = vec![Passage::new("", "a")];
     assert!(matches!(
@@ -141,6 +141,35 @@ fn requests_without_an_answer_are_typed_errors() {
     let without = refrain_assistant::Assistant::builder(engine()).build().unwrap();
     let refused = without.answer(AnswerRequest::new(QUESTION), JobOptions::default()).err();
     assert!(matches!(refused, Some(TaskError::NoNotes)));
+}
+
+/// Below the threshold, the nearest titles are named; the threshold is a number of the options and of the request.
+#[test]
+fn a_question_that_the_notes_do_not_cover_is_refused() {
+    let place = Place::new();
+    place.write("taps.md", "# Taps\n\nAda repairs the kitchen tap on Monday.\n");
+    place.write("roses.md", "# Roses\n\nThe roses stand by the wall.\n");
+    place.update();
+    let assistant = place.assistant();
+    let ask = |request| assistant.answer(request, JobOptions::default());
+    let covered = ask(AnswerRequest::new("When does Ada repair the tap?")).unwrap().run().unwrap();
+    let searched = covered.searched.expect("a search");
+    assert_eq!((searched.to_string().as_str(), searched.coverage), ("ada, repair, tap", 1.0));
+    assert!(!searched.is_not_in_notes() && searched.nearest.is_empty());
+    let question = "Which airline lost the suitcase with the roses?";
+    let Err(error) = ask(AnswerRequest::new(question)) else { panic!("a quarter of the words") };
+    assert_eq!(error.to_string(), "not in your notes: no passage covers enough of the question; the nearest: Roses");
+    let TaskError::NotInNotes { searched } = error else { panic!("{error}") };
+    assert!(searched.is_not_in_notes() && searched.coverage < 0.4, "{searched:?}");
+    assert!(ask(changed(AnswerRequest::new(question), |it| it.coverage_min = Some(0.0))).is_ok());
+    // What the question refers to is in the question before.
+    let follow_up = changed(AnswerRequest::new("And when?"), |it| {
+        it.earlier = vec!["Who repairs the tap?".to_owned()];
+    });
+    let job = ask(follow_up).unwrap();
+    let first = job.into_iter().next().unwrap().unwrap();
+    let JobEvent::Searched(searched) = first else { panic!("{first:?}") };
+    assert_eq!(searched.to_string(), "from earlier turns: repairs, tap");
 }
 
 #[test]
@@ -202,7 +231,7 @@ fn an_embedder_finds_what_has_no_word_of_the_question() {
         let request = AnswerRequest::new(question);
         let passages = match assistant.answer(request, JobOptions::default()) {
             Ok(job) => job.run().unwrap().passages,
-            Err(TaskError::Nothing { .. }) => Vec::new(),
+            Err(TaskError::NotInNotes { .. }) => Vec::new(),
             Err(error) => panic!("{error}"),
         };
         passages.iter().any(|passage| passage.text.contains("terrier"))

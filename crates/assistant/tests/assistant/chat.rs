@@ -101,6 +101,34 @@ fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     assert!(matches!(too_long, Err(TaskError::RequestTooLong { .. })));
 }
 
+/// A turn is searched with what it refers to, also in a conversation that is continued; a turn about something else shows nothing.
+#[test]
+fn a_follow_up_question_is_searched_with_earlier_words() {
+    let place = Place::new();
+    place.write("boiler.md", "# Boiler\n\nInstalled in October.\n\n## Service\n\nMarlow charged 84 pounds.\n");
+    place.write("roof.md", "# Roof\n\nNew tiles.\n\n## Service\n\nEbner charged 12 pounds.\n");
+    place.update();
+    let assistant = place.assistant();
+    let ask = |conversation: &refrain_assistant::Conversation, text: &str| {
+        let request = changed(ChatRequest::new(text), |it| it.n_passages = 1);
+        conversation.say(request, JobOptions::default()).unwrap().run().unwrap()
+    };
+    let conversation = assistant.conversation();
+    ask(&conversation, "When was the boiler installed?");
+    let turns = conversation.turns();
+    let asked: Vec<_> = turns.iter().filter_map(|turn| turn.asked.as_deref()).collect();
+    assert_eq!(asked, ["When was the boiler installed?"]);
+    let again = assistant.open_conversation(conversation.id(), turns);
+    for conversation in [conversation, again] {
+        let answer = ask(&conversation, "How much did the service cost?");
+        assert!(answer.passages[0].text.contains("Marlow"), "{:?}", answer.passages);
+        let searched = answer.searched.expect("a search");
+        assert_eq!(searched.to_string(), "service, cost; from earlier turns: boiler, installed");
+        let thanks = ask(&conversation, "Tremendous gratitude, wonderful assistant, farewell!");
+        assert!(thanks.passages.is_empty() && thanks.searched.is_some_and(|it| it.is_not_in_notes()));
+    }
+}
+
 #[test]
 fn after_a_private_turn_nothing_of_the_conversation_is_kept() {
     let place = Place::new();

@@ -84,6 +84,28 @@ fn a_question_is_answered_from_the_index() {
     assert_eq!(without["text"], json["text"], "drafts change no text");
 }
 
+/// Below the threshold: the answer, the words, the nearest passages, and an exit code for scripts. `--coverage 0` answers.
+#[test]
+fn what_the_notes_do_not_cover_is_not_in_them() {
+    let home = Home::new();
+    home.index();
+    let index = home.path("index");
+    let nothing = home.ran(&["ask", "zzz qqq", "--notes", arg(&index)]);
+    assert_eq!((nothing.code, nothing.stdout.as_str()), (Some(1), "Not in your notes.\n"));
+    assert!(nothing.stderr.contains("searched for: zzz, qqq"), "{}", nothing.stderr);
+    let question = "Which airline lost the suitcase beside the car?";
+    let ask = ["ask", question, "--notes", arg(&index), "--max-tokens", "2"];
+    let refused = home.ran(&ask);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), "Not in your notes.\n"));
+    assert!(refused.stderr.contains("nearest: ") && refused.stderr.contains("Car repair"), "{}", refused.stderr);
+    let json = home.ran(&[&ask[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert!(json["text"].is_null() && json["searched"]["is_not_in_notes"] == true, "{json}");
+    assert_eq!(json["nearest"][0]["title"], "Car repair");
+    let answered = home.json(&[&ask[..], &["--coverage", "0"]].concat());
+    assert!(answered["searched"]["coverage"].as_f64().is_some_and(|coverage| coverage < 0.4), "{answered}");
+}
+
 #[test]
 fn a_question_is_answered_from_files() {
     let home = Home::new();
@@ -448,8 +470,6 @@ fn what_cannot_be_done_is_refused_in_one_line() {
     assert!(home.ran(&["ask", QUESTION, "--notes", arg(&nowhere)]).code != Some(0));
     home.index();
     let index = home.path("index");
-    let message = home.ran(&["ask", "zzz qqq", "--notes", arg(&index)]).refused(3);
-    assert!(message.contains("nothing to answer from"), "{message}");
     let note = home.write("long.md", &"many words about many things ".repeat(2000));
     let message = home.ran(&["edit", arg(&note), "Shorten it.", "--ctx", "64"]).refused(3);
     assert!(message.contains("tokens") && message.contains("--ctx"), "{message}");

@@ -74,6 +74,7 @@ impl From<TaskError> for Failure {
             TaskError::Nothing { .. } => {
                 Self::input(error, "no text, or no passage has a word of the request")
             }
+            TaskError::NotInNotes { .. } => Self::input(error, "other words may find it"),
             TaskError::NoSuchNote { .. } => Self::input(error, "`refrain index add PATH` adds it"),
             TaskError::Incomplete { .. } => Self::new(Exit::Failed, format!("{error} (raise --max-tokens)")),
             error => Self::new(Exit::Failed, error.to_string()),

@@ -165,7 +165,7 @@ function badge(sentence: Sentence): Node[] {
 
 /** The passages that the model was shown, each with what it gave to the answer. */
 export function passageList(answered: Answered): HTMLElement {
-  const { passages, sentences, left_out: leftOut } = answered;
+  const { passages, sentences, left_out: leftOut, searched, is_not_in_notes } = answered;
   const items = passages.map((passage, index) => {
     const supported = sentences.filter((sentence) => sentence.passage === index).length;
     const parts = [
@@ -178,11 +178,19 @@ export function passageList(answered: Answered): HTMLElement {
       "li",
       parts.length === 0 ? { class: "unused" } : {},
       el("button", { type: "button", class: "passage", click: open }, passage.title || file),
-      el("span", { class: "dim" }, ` ${passage.title ? `${file} · ` : ""}${parts.join(" · ") || "shown, not used"}`),
+      el("span", { class: "dim" }, ` ${passage.title ? `${file} · ` : ""}${parts.join(" · ") || (is_not_in_notes ? "not shown to the model" : "shown, not used")}`),
     );
   });
   const omitted = leftOut.map(({ title, file, n_tokens, is_rest }) =>
     el("li", { class: "unused" }, `${is_rest ? "The rest of " : ""}${title || file}: ${count(n_tokens, "token")} did not fit`),
   );
-  return el("details", { class: "passages", open: true }, el("summary", {}, count(passages.length, "passage"), " shown to the model"), el("ol", {}, ...items), omitted.length > 0 && el("ul", {}, ...omitted));
+  const shown = is_not_in_notes ? " nearest to the question" : " shown to the model";
+  return el(
+    "details",
+    { class: "passages", open: true },
+    el("summary", {}, count(passages.length, "passage"), shown),
+    el("p", { class: "dim" }, `searched for: ${searched}`),
+    el("ol", {}, ...items),
+    omitted.length > 0 && el("ul", {}, ...omitted),
+  );
 }

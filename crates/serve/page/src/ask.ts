@@ -14,6 +14,9 @@ import { settings } from "./settings";
 import { closeSource } from "./source";
 import type { Answered, Stats, Status } from "./wire";
 
+/** Earlier questions that a search reads. */
+const EARLIER_MAX = 5;
+
 /** A run of a question: with drafts or without. */
 interface Run {
   isPlain: boolean;
@@ -28,12 +31,17 @@ export function askView(status: Status, meter: Meter): HTMLElement {
   const id = newId();
   const input = el("textarea", { id, rows: 1, placeholder: "Ask your notes", maxlength: 8000, required: true });
   const send = el("button", { type: "submit", class: "primary" }, "Ask");
+  // Earlier questions, newest first, whose words a follow-up question is searched with.
+  let earlier: string[] = [];
+  const follow = el("input", { type: "checkbox" });
+  const follows = el("label", { class: "follow", title: "The search also looks for the words of earlier questions." }, follow, " follows the last question");
+  follows.hidden = true;
   const form = el(
     "form",
     { class: "composer" },
     el("label", { for: id, class: "sr" }, "Question about your notes"),
     el("div", { class: "row" }, input, send),
-    el("div", { class: "row under" }, modeChoice(), el("span", { class: "dim keys" }, "Enter asks, Shift+Enter is a new line")),
+    el("div", { class: "row under" }, modeChoice(), follows, el("span", { class: "dim keys" }, "Enter asks, Shift+Enter is a new line")),
   );
   const empty = el("div", { class: "empty" }, el("h2", {}, "Ask your notes"), el("p", {}, hint(status)));
 
@@ -60,7 +68,9 @@ export function askView(status: Status, meter: Meter): HTMLElement {
     feed.append(turn);
     turn.scrollIntoView({ block: "start" });
     try {
-      await ask(question, body, progress, meter, stop.signal);
+      await ask(question, follow.checked ? earlier : [], body, progress, meter, stop.signal);
+      earlier = [question, ...(follow.checked ? earlier : [])].slice(0, EARLIER_MAX);
+      follows.hidden = false;
       input.value = "";
       input.style.height = "auto";
     } catch (error) {
@@ -76,7 +86,12 @@ export function askView(status: Status, meter: Meter): HTMLElement {
   });
   feed.append(empty);
   // What the page shows of an answer goes with it.
-  onForgotten(() => fill(feed, empty));
+  onForgotten(() => {
+    fill(feed, empty);
+    earlier = [];
+    follow.checked = false;
+    follows.hidden = true;
+  });
 
   return el("section", { class: "view ask with-meter", "aria-label": "Ask" }, meter.element, feed, progress.element, form);
 }
@@ -86,11 +101,11 @@ function hint({ notes, model }: Status): string {
   return `${count(notes.n_passages, "passage")} of your notes can be asked. The model ${model} answers on this device, and nothing leaves it.`;
 }
 
-async function ask(question: string, body: HTMLElement, progress: Progress, meter: Meter, signal: AbortSignal): Promise<void> {
+async function ask(question: string, earlier: string[], body: HTMLElement, progress: Progress, meter: Meter, signal: AbortSignal): Promise<void> {
   const { mode, maxTokens, temperature, keep } = settings();
   // With one seed, a sampled text is the same with drafts and without.
   const seed = temperature > 0 ? crypto.getRandomValues(new Uint32Array(1))[0] : undefined;
-  const request = { question, max_tokens: maxTokens, temperature, seed };
+  const request = { question, earlier, max_tokens: maxTokens, temperature, seed };
   const ways = mode === "compare" ? [true, false] : [mode === "plain"];
   const columns = el("div", { class: ways.length > 1 ? "columns" : "" });
   body.append(columns);
@@ -107,14 +122,17 @@ async function ask(question: string, body: HTMLElement, progress: Progress, mete
     });
     text.finish(answered);
     meter.end(answered.stats);
-    column.append(...foot(text, answered));
     runs.push({ isPlain, text, answered });
+    // No model has run, and the other way gives the same.
+    if (answered.is_not_in_notes) break;
+    column.append(...foot(text, answered));
   }
   const last = runs.at(-1);
   if (!last) return;
   if (runs.length > 1) body.append(comparison(runs));
   body.append(passageList(last.answered));
   const unsupported = last.answered.sentences.filter(({ support }) => support === "none").length;
+  if (last.answered.is_not_in_notes) return announce(last.answered.text);
   announce(
     `${last.answered.text} — ${draftedSummary(last.text.pieces)}.${unsupported > 0 ? ` ${count(unsupported, "sentence")} not found in the notes.` : ""}`,
   );

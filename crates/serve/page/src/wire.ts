@@ -76,6 +76,10 @@ export interface Ended {
 }
 
 export interface Answered extends Ended {
+  /** The words that the notes were searched for. */
+  searched: string;
+  /** Whether the notes do not cover the question: the passages are the nearest ones, and no model has run. */
+  is_not_in_notes: boolean;
   passages: PassageInfo[];
   copied: Copied[];
   sentences: Sentence[];

@@ -139,7 +139,7 @@ describe("the page", () => {
       async (page) => {
         await page.getByLabel("Question about your notes").fill("xyzzy");
         await page.keyboard.press("Enter");
-        await page.getByText("No passage of the notes has a word of the question.").waitFor();
+        await page.getByText("Not in your notes.").last().waitFor();
         await page.route("**/page/ask", (route) => route.abort());
         await page.keyboard.press("Enter");
         await page.getByText("The server cannot be reached.").waitFor();
@@ -284,7 +284,7 @@ describe("forgetting", () => {
         assert.equal(await page.locator(".turn").count(), 0);
         await page.getByLabel("Question about your notes").fill("fuse");
         await page.keyboard.press("Enter");
-        await page.getByText("No passage of the notes has a word of the question.").waitFor();
+        await page.getByText("Not in your notes.").last().waitFor();
         await ask(page, "Who helps with the shopping list of Toabran Kresfield?");
         await history();
         await forget(page.getByRole("button", { name: "Forget all answers…" }));
@@ -297,7 +297,7 @@ describe("forgetting", () => {
         await page.getByRole("link", { name: "Ask" }).click();
         await page.getByLabel("Question about your notes").fill(QUESTION);
         await page.keyboard.press("Enter");
-        await page.getByText("No passage of the notes has a word of the question.").waitFor();
+        await page.getByText("Not in your notes.").last().waitFor();
       });
     } finally {
       await server.stop();

@@ -14,6 +14,8 @@ use crate::wire::fields::{Fields, check_text};
 pub(super) const QUERY_BYTES_MAX: usize = 8 << 10;
 /// Maximum length of a question, in bytes, as on the page.
 pub(super) const QUESTION_BYTES_MAX: usize = 32 << 10;
+/// Maximum number of earlier questions. A search reads five of them.
+pub(super) const EARLIER_MAX: usize = 16;
 /// Maximum length of an instruction or a title, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4 << 10;
 /// Maximum length of a text that is summarised, in bytes: about 250,000 tokens, more than 32 parts of most contexts.
@@ -52,6 +54,7 @@ pub(super) struct Filter {
 
 pub(super) struct AnswerCall {
     pub(super) question: String,
+    pub(super) earlier: Vec<String>,
     pub(super) limit: Option<usize>,
     pub(super) filter: Filter,
     pub(super) output: Output,
@@ -137,6 +140,7 @@ fn filter(fields: &mut Fields<'_>) -> ApiResult<Filter> {
 fn answer(fields: &mut Fields<'_>) -> ApiResult<AnswerCall> {
     Ok(AnswerCall {
         question: fields.required_text("question", QUESTION_BYTES_MAX)?,
+        earlier: fields.texts("earlier", EARLIER_MAX, QUESTION_BYTES_MAX)?,
         limit: count(fields, "limit", PASSAGES_MAX)?,
         filter: filter(fields)?,
         output: output(fields)?,

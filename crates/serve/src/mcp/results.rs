@@ -58,6 +58,7 @@ impl Mcp {
             let mut request = AnswerRequest::new(call.question);
             request.filter = names.filter(call.filter)?;
             request.n_passages = call.limit;
+            request.earlier = call.earlier;
             let mut options = options(&call.output, reporter);
             options.sampling = Some(model.sampling.clone());
             let job = assistant.answer(request, options).map_err(of_task)?;
@@ -148,7 +149,7 @@ fn what(assistant: &Assistant, call: ForgetCall) -> ApiResult<Vec<Forget>> {
 fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
     let json: Vec<Value> = hits
         .iter()
-        .map(|NoteHit { passage, score, snippet }| {
+        .map(|NoteHit { passage, score, coverage, snippet, .. }| {
             let matched: Vec<[usize; 2]> = snippet
                 .matched
                 .iter()
@@ -167,6 +168,7 @@ fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
                 "date": date(passage.date),
                 "tags": passage.tags,
                 "score": score,
+                "coverage": coverage,
             })
         })
         .collect();
@@ -189,9 +191,10 @@ fn of_hits(hits: &[NoteHit], names: &Names) -> CallToolResult {
 }
 
 fn of_answer(answer: &Answer, names: &Names) -> CallToolResult {
-    let Answer { text, passages, provenance, report, .. } = answer;
+    let Answer { text, passages, searched, provenance, report, .. } = answer;
     let mut json = ended(report);
     json["answer"] = text.as_str().into();
+    json["searched_for"] = searched.as_ref().map(ToString::to_string).into();
     json["sources"] =
         passages.iter().enumerate().map(|(index, passage)| source_json(index, passage, names)).collect();
     json["copied"] = provenance.copied.iter().map(|span| copied_json(span, passages)).collect();

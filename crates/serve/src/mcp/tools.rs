@@ -10,7 +10,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::arguments::{
-    HITS, HITS_MAX, LINE_BYTES_MAX, NAMES_MAX, PASSAGES_MAX, QUERY_BYTES_MAX, QUESTION_BYTES_MAX,
+    EARLIER_MAX, HITS, HITS_MAX, LINE_BYTES_MAX, NAMES_MAX, PASSAGES_MAX, QUERY_BYTES_MAX, QUESTION_BYTES_MAX,
     TEXT_BYTES_MAX, TOKENS_MAX,
 };
 
@@ -47,6 +47,7 @@ fn search() -> Tool {
         "date": string("The date of the note, message or event (UTC)."),
         "tags": { "type": "array", "items": { "type": "string" } },
         "score": { "type": "number", "description": "Larger is better; comparable within one search only." },
+        "coverage": { "type": "number", "description": "The share of the query's words that the passage has, weighed by their rarity, 0 to 1." },
     }));
     let output = full(json!({ "passages": { "type": "array", "items": passage } }));
     tool("search_notes", "Search notes", "Finds the passages of the user's notes, documents, mail, chats and calendars that match a query best. No model runs.", input, output)
@@ -72,6 +73,12 @@ fn answer() -> Tool {
     let input = object(
         with_filter(json!({
             "question": text("The question.", QUESTION_BYTES_MAX),
+            "earlier": {
+                "type": "array",
+                "items": text("A question.", QUESTION_BYTES_MAX),
+                "maxItems": EARLIER_MAX,
+                "description": "Earlier questions of the conversation, newest first: the search looks for their words too, with less weight.",
+            },
             "limit": integer("Maximum number of passages that the answer is made from; default 4.", PASSAGES_MAX),
             "max_tokens": max_tokens(),
             "keep": keep(),
@@ -112,6 +119,7 @@ fn answer() -> Tool {
     }));
     let output = of_job(json!({
         "answer": string("The answer."),
+        "searched_for": nullable(&string("The words that the notes were searched for.")),
         "sources": { "type": "array", "items": source, "description": "The passages that the model was shown." },
         "copied": { "type": "array", "items": copied, "description": "Parts of the answer that stand in a source." },
         "sentences": { "type": "array", "items": sentence, "description": "The sentences of the answer, checked against the sources." },

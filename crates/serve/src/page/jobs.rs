@@ -12,7 +12,7 @@ use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedCitation, CheckedSentence, Support};
 use refrain_assistant::{
     Answer, AnswerRequest, Assistant, EditRequest, Job, JobEvent, JobOptions, LeftOut, LeftOutReason,
-    Passage, Report, Source, TaskError, TextEvent,
+    Passage, Report, Searched, Source, TaskError, TextEvent,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -27,6 +27,9 @@ use crate::wire::fields::Fields;
 
 /// Maximum length of a question or an instruction, in bytes. The context of the model is a limit of its own.
 const REQUEST_BYTES_MAX: usize = 32 << 10;
+
+/// Maximum number of earlier questions of a follow-up question. A search reads five of them.
+const EARLIER_MAX: usize = 16;
 
 /// What asks and edits have in common.
 pub(super) struct Options {
@@ -70,12 +73,13 @@ impl Options {
 }
 
 /// A question, and the options of its answer.
-pub(super) fn read_ask(value: &Value) -> ApiResult<(String, Options)> {
+pub(super) fn read_ask(value: &Value) -> ApiResult<(AnswerRequest, Options)> {
     let mut fields = Fields::of_request(value)?;
-    let question = fields.required_text("question", REQUEST_BYTES_MAX)?;
+    let mut request = AnswerRequest::new(fields.required_text("question", REQUEST_BYTES_MAX)?);
+    request.earlier = fields.texts("earlier", EARLIER_MAX, REQUEST_BYTES_MAX)?;
     let options = Options::read(&mut fields)?;
     fields.finish()?;
-    Ok((question, options))
+    Ok((request, options))
 }
 
 /// Maximum length of a text to edit, in bytes. A longer one than the context is edited in windows, and a request has a time limit.
@@ -93,14 +97,22 @@ pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
     let app = State(page.app().clone());
-    let (place, (question, options)) = body::read(&app, request, |value, _| read_ask(value)).await?;
+    let (place, (asked, options)) = body::read(&app, request, |value, _| read_ask(value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
     Ok(stream::run(&page, place, move |sink| {
         let n_forgotten = theirs.shown().n_forgotten();
-        let job = assistant.answer(AnswerRequest::new(question.as_str()), options.job(sink, &model.sampling));
-        let (answer, first_token) = drive(sink, job.map_err(of_task)?, None)?;
+        let question = asked.question.clone();
+        let job = match assistant.answer(asked, options.job(sink, &model.sampling)) {
+            Err(TaskError::NotInNotes { searched }) => {
+                let sources = theirs.show(&searched.nearest, n_forgotten);
+                sink.send("done", &not_in_notes(&searched, &sources));
+                return Ok(());
+            }
+            job => job.map_err(of_task)?,
+        };
+        let (answer, first_token) = drive(sink, job, None)?;
         theirs.count(&answer.report, first_token);
         let sources = theirs.show(&answer.passages, n_forgotten);
         let paths = paths_of(&answer.passages);
@@ -223,27 +235,18 @@ fn ended(text: &str, report: &Report) -> Value {
 }
 
 fn answered(answer: &Answer, sources: &[Option<SourceName>]) -> Value {
-    let Answer { text, passages, provenance, report, .. } = answer;
+    let Answer { text, passages, searched, provenance, report, .. } = answer;
     let units = Units::of(text);
     let places: Vec<Units> = passages.iter().map(|passage| Units::of(&passage.text)).collect();
     let n_copied = |index: usize| -> usize {
         provenance.copied.iter().filter(|span| span.passage == index).map(|span| span.n_words).sum()
     };
     let mut json = ended(text, report);
-    json["passages"] = passages
-        .iter()
-        .zip(sources)
-        .enumerate()
-        .map(|(index, (passage, source))| {
-            json!({
-                "id": source.as_ref().map_or("", |source| &source.id),
-                "title": passage.title,
-                "file": file_of(passage.source.as_ref()),
-                "locator": locator_of(passage.source.as_ref()),
-                "n_words_copied": n_copied(index),
-            })
-        })
-        .collect();
+    json["searched"] = searched.as_ref().map(ToString::to_string).into();
+    json["is_not_in_notes"] = false.into();
+    let passages = passages.iter().zip(sources).enumerate();
+    json["passages"] =
+        passages.map(|(index, (passage, source))| passage_json(passage, source, n_copied(index))).collect();
     json["copied"] = provenance
         .copied
         .iter()
@@ -259,6 +262,35 @@ fn answered(answer: &Answer, sources: &[Option<SourceName>]) -> Value {
     json["sentences"] = provenance.sentences.iter().map(|sentence| sentence_json(sentence, &units)).collect();
     json["left_out"] = report.left_out.iter().map(left_out_json).collect();
     json
+}
+
+/// The answer of notes that have none: the passages are the nearest ones, and no model has run.
+fn not_in_notes(searched: &Searched, sources: &[Option<SourceName>]) -> Value {
+    let passages = searched.nearest.iter().zip(sources);
+    json!({
+        "text": "Not in your notes.",
+        "is_cut": false,
+        "stats": {
+            "prompt_tokens": 0, "cached_tokens": 0, "tokens": 0, "steps": 0, "prefill_us": 0, "decode_us": 0,
+        },
+        "not_kept": null,
+        "searched": searched.to_string(),
+        "is_not_in_notes": true,
+        "passages": passages.map(|(passage, source)| passage_json(passage, source, 0)).collect::<Vec<_>>(),
+        "copied": [],
+        "sentences": [],
+        "left_out": [],
+    })
+}
+
+fn passage_json(passage: &Passage, source: &Option<SourceName>, n_words_copied: usize) -> Value {
+    json!({
+        "id": source.as_ref().map_or("", |source| &source.id),
+        "title": passage.title,
+        "file": file_of(passage.source.as_ref()),
+        "locator": locator_of(passage.source.as_ref()),
+        "n_words_copied": n_words_copied,
+    })
 }
 
 /// What supports a sentence: the kind, and the index of a passage.
@@ -337,13 +369,14 @@ impl Page {
     }
 }
 
-/// A task's error in words that quote no text and name no file.
+/// A task's error in words that quote no text and name no file, but for the titles of the nearest passages.
 pub(crate) fn of_task(error: TaskError) -> ApiError {
     match error {
         TaskError::Cancelled => ApiError::stopped(),
         TaskError::NoNotes => {
             ApiError::not_found("the server has no notes; `refrain serve --notes FOLDER` gives it some")
         }
+        TaskError::NotInNotes { .. } => ApiError::not_found(error.to_string()),
         TaskError::Nothing { verb: "edit" } => ApiError::bad_request("the text is empty"),
         TaskError::Nothing { .. } => {
             ApiError::bad_request("no passage of the notes has a word of the question")

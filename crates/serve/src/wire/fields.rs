@@ -131,6 +131,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// An array of texts that are not empty; an empty one without the field.
+    pub(crate) fn texts(&mut self, name: &'static str, n_max: usize, bytes_max: usize) -> ApiResult<Vec<String>> {
+        let items = self.array(name)?.unwrap_or_default();
+        if items.len() > n_max {
+            let (path, given) = (self.path(name), items.len());
+            return Err(ApiError::field(path, format!("{given} texts exceed the limit of {n_max}")));
+        }
+        let text = |(index, item): (usize, &Value)| {
+            let path = format!("{}[{index}]", self.path(name));
+            let text = item.as_str().ok_or_else(|| ApiError::field(&path, "a string is expected"))?;
+            check_text(&path, text, bytes_max).map(str::to_owned)
+        };
+        items.iter().enumerate().map(text).collect()
+    }
+
     pub(crate) fn object(&mut self, name: &'static str) -> ApiResult<Option<Fields<'a>>> {
         let path = self.path(name);
         self.value(name).map(|value| Fields::of(value, &path)).transpose()

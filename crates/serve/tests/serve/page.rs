@@ -132,11 +132,9 @@ fn forgetting_empties_the_history_and_the_store() {
     assert_eq!(server.get(&format!("/page/source/{id}")).status, 404);
     assert!(!entries().iter().any(|entry| entry["request"] == QUESTION));
     // No passage of the note is left to answer from.
-    let (name, error) = events(&server.post("/page/ask", &json!({ "question": "fuse" }))).pop().unwrap();
-    assert_eq!(
-        (name.as_str(), error["message"].as_str().unwrap()),
-        ("error", "no passage of the notes has a word of the question")
-    );
+    let refused = ask("fuse");
+    assert_eq!((&refused["text"], &refused["is_not_in_notes"]), (&json!("Not in your notes."), &json!(true)));
+    assert_eq!((&refused["passages"], &refused["searched"]), (&json!([]), &json!("fuse")));
     ask("Who helps with the shopping list of Toabran Kresfield?");
     let at_ms = entries()[0]["at_ms"].as_u64().unwrap() + 1;
     let forgotten = server.answer("/page/forget", &json!({ "what": "before", "at_ms": at_ms }));
@@ -156,6 +154,8 @@ fn requests_are_checked_with_the_names_of_their_fields() {
         ("/page/ask", json!({}), "question"),
         ("/page/ask", json!({ "question": "  " }), "question"),
         ("/page/ask", json!({ "question": "a", "path": "/etc" }), "path"),
+        ("/page/ask", json!({ "question": "a", "earlier": vec!["b"; 17] }), "earlier"),
+        ("/page/ask", json!({ "question": "a", "earlier": ["b", ""] }), "earlier[1]"),
         ("/page/ask", json!({ "question": "a", "max_tokens": 0 }), "max_tokens"),
         ("/page/ask", json!({ "question": "a", "temperature": 3 }), "temperature"),
         ("/page/ask", json!({ "question": "a", "drafts": 1 }), "drafts"),
