@@ -25,9 +25,9 @@ use crate::args::{
     AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, WordsArgs, is_none,
 };
 use crate::context;
+use crate::embedder;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
-use crate::embedder;
 use crate::index::{self, note_age, of_context, open_named};
 use crate::input::{STANDARD_INPUT, piped_text, read_bytes, read_input};
 use crate::interrupt::Interrupt;

@@ -114,10 +114,11 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
     out.line("")?;
     let embedder = suggested_embedder();
     out.line(&format!(
-        "Beside any of them: `refrain model pull {}` ({}), {}.",
-        embedder.repo,
+        "Beside any of them, {} ({}; {}): `refrain model pull {}`",
+        embedder.title,
+        embedder.r#for,
         size(embedder.bytes),
-        embedder.r#for
+        embedder.repo
     ))?;
     out.line("Sizes and speeds are approximate. Speeds are bounds from the rate at which this machine reads memory; drafts exceed them.")?;
     let question = format!(

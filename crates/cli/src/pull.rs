@@ -57,7 +57,10 @@ pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failu
             note("`refrain index add` and `update` make vectors of notes with it from now on");
         }
         Ok(()) if is_encoder => {
-            note(&visible(&format!("`refrain index update --embedder {}` makes vectors with it", pulled.name)));
+            note(&visible(&format!(
+                "`refrain index update --embedder {}` makes vectors with it",
+                pulled.name
+            )));
         }
         Ok(()) => note(&visible(&format!("`refrain chat --model {}` runs it", pulled.name))),
     }

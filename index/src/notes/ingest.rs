@@ -11,7 +11,7 @@ use super::catalogue::Entry;
 use super::formats::{self, Body, Contents, Unit};
 use super::kind::Format;
 use super::language::Languages;
-use super::passage::{Locator, NotePassage, chunks};
+use super::passage::{Locator, NotePassage, chunks, titled};
 use super::report::SkipReason;
 use super::stamp::{Stamp, since_1970};
 use super::walk::Found;
@@ -131,7 +131,7 @@ pub(super) fn contents(
             NotePassage {
                 path: found.path.clone(),
                 kind: found.format.kind(),
-                key: xxh3_64(chunk.text.as_bytes()),
+                key: xxh3_64(titled(&chunk.title, &chunk.text).as_bytes()),
                 title: chunk.title,
                 text: chunk.text,
                 place: place.start as u64..place.end as u64,

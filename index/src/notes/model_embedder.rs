@@ -55,7 +55,10 @@ struct Decoder {
 
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decoder").field("engine", &self.engine).field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("Decoder")
+            .field("engine", &self.engine)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
 
@@ -118,7 +121,8 @@ impl ModelEmbedder {
         };
         let session = Mutex::new(engine.session(options)?);
         let (model, words) = (engine.model_identity(), tokenizer.fingerprint());
-        let identity = format!("last token, {model}, {words:016x}, {}, {context_len}", end.0);
+        // (Vectors of the first version were of texts without titles.)
+        let identity = format!("last token, titled, {model}, {words:016x}, {}, {context_len}", end.0);
         let identity = xxh3_64(identity.as_bytes());
         let model = Model::Decoder(Box::new(Decoder { engine, end, session }));
         Ok(Self { model, instruction: INSTRUCTION.to_owned(), identity })
@@ -190,7 +194,9 @@ impl Embedder for ModelEmbedder {
         let cancel = CancelToken::new();
         match &self.model {
             Model::Decoder(decoder) => texts.iter().map(|text| decoder.embed(text, &cancel)).collect(),
-            Model::Encoder(encoder) if encoder.passage_prompt().is_empty() => Ok(encoder.encode(texts, &cancel)?),
+            Model::Encoder(encoder) if encoder.passage_prompt().is_empty() => {
+                Ok(encoder.encode(texts, &cancel)?)
+            }
             Model::Encoder(encoder) => {
                 let prompt = encoder.passage_prompt();
                 let texts: Vec<String> = texts.iter().map(|text| format!("{prompt}{text}")).collect();

@@ -124,7 +124,8 @@ fn folder(files: &[Sized<'_>]) -> Option<Unit> {
     let has_modules = find("modules.json").is_some();
     let is_pooling = |path: &str| has_modules && path.matches('/').count() == 1 && path.ends_with(POOLING);
     let pooling = files.iter().copied().filter(|(path, _)| is_pooling(path));
-    let all: Vec<Sized<'_>> = companions.filter_map(|name| find(name)).chain(pooling).chain(weights).collect();
+    let all: Vec<Sized<'_>> =
+        companions.filter_map(|name| find(name)).chain(pooling).chain(weights).collect();
     Some(Unit {
         files: all.iter().map(|(path, _)| (*path).to_owned()).collect(),
         bytes: all.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes)),
