@@ -4,6 +4,7 @@
 //! ```sh
 //! cargo bench -p refrain-index --bench notes
 //! cargo bench -p refrain-index --bench notes -- ROWS.jsonl    # quality on recorded rows with `prompt` and `context` too
+//! REFRAIN_BENCH_EMBEDDER=all-MiniLM-L6-v2 cargo bench …       # quality by meaning, and by both
 //! ```
 //!
 //! The notes are generated from a seed, below a temporary folder: Markdown with headings, paragraphs and lists, in

@@ -6,7 +6,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use refrain_index::notes::{NotePassage, NotesIndex, NotesOptions, NotesWriter, Search};
+use refrain::EngineOptions;
+use refrain_index::notes::{
+    Embedder as _, ModelEmbedder, NotePassage, NotesIndex, NotesOptions, NotesWriter, Search,
+};
 use serde_json::Value;
 use tantivy::collector::TopDocs;
 use tantivy::query::{BooleanQuery, Occur, Query, TermQuery};
@@ -17,6 +20,9 @@ use tantivy::{Index, TantivyDocument, Term, doc};
 use super::corpus::Rng;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// The environment variable with a model whose vectors rank too.
+const EMBEDDER: &str = "REFRAIN_BENCH_EMBEDDER";
 
 /// A request, and the files that answer it.
 struct Question {
@@ -213,10 +219,49 @@ fn compare(what: &str, folder: &Path, notes: &Path, questions: &[Question]) -> O
     let plain = Plain::new(&passages)?;
     let theirs = score(questions, |question| plain.search(question))?;
     println!("{what}: {} questions, {} passages", questions.len(), passages.len());
-    for (name, (recall, mrr)) in [("stored notes", ours), ("tantivy's defaults", theirs)] {
+    let mut all = vec![("stored notes", ours), ("tantivy's defaults", theirs)];
+    if let Some(model) = std::env::var_os(EMBEDDER) {
+        all.extend(by_meaning(Path::new(&model), &folder.join("index"), &passages, questions)?);
+    }
+    for (name, (recall, mrr)) in all {
         println!("  {name:<20} recall@5 {recall:.3}   MRR {mrr:.3}");
     }
     Ok(())
+}
+
+/// Recall and reciprocal rank of a ranking.
+type Quality = (f64, f64);
+
+/// By the vectors of a model alone, and fused with words.
+fn by_meaning(
+    model: &Path,
+    index: &Path,
+    passages: &[NotePassage],
+    questions: &[Question],
+) -> Outcome<[(&'static str, Quality); 2]> {
+    let embedder = ModelEmbedder::open(model, EngineOptions::default())?;
+    let texts: Vec<String> =
+        passages.iter().map(|passage| format!("{}\n\n{}", passage.title, passage.text)).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let vectors = embedder.embed(&texts).map_err(|error| error.to_string())?;
+    let meaning = score(questions, |question| {
+        let query = embedder.embed_query(question).map_err(|error| error.to_string())?;
+        let likeness = |vector: &Vec<f32>| -> f32 { vector.iter().zip(&query).map(|(a, b)| a * b).sum() };
+        let mut ranked: Vec<(f32, &NotePassage)> = vectors.iter().map(likeness).zip(passages).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Ok(ranked.into_iter().take(10).map(|(_, passage)| passage.path.clone()).collect())
+    })?;
+    let mut writer = NotesWriter::open(index, NotesOptions::default())?;
+    writer.embed(&embedder, &mut |_, _| ControlFlow::Continue(()))?;
+    drop(writer);
+    let index = NotesIndex::open(index)?;
+    let both = score(questions, |question| {
+        let mut search = Search::new(question, 10);
+        search.embedder = Some(&embedder);
+        let hits = index.search(&search)?;
+        Ok(hits.into_iter().map(|hit| hit.passage.path).collect())
+    })?;
+    Ok([("meaning alone", meaning), ("words and meaning", both)])
 }
 
 /// Recall of the five best files, and mean reciprocal rank within ten passages.
