@@ -4,7 +4,7 @@
 //! ```sh
 //! cargo bench -p refrain-index --bench notes
 //! cargo bench -p refrain-index --bench notes -- ROWS.jsonl    # quality on recorded rows with `prompt` and `context` too
-//! REFRAIN_BENCH_EMBEDDER=all-MiniLM-L6-v2 cargo bench …       # quality by meaning, and by both
+//! REFRAIN_BENCH_EMBEDDER=all-MiniLM-L6-v2 cargo bench …       # the quality alone, by meaning and by both too
 //! ```
 //!
 //! The notes are generated from a seed, below a temporary folder: Markdown with headings, paragraphs and lists, in
@@ -38,6 +38,9 @@ fn main() -> Outcome<()> {
         return index_all(Path::new(&folder));
     }
     let rows = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
+    if std::env::var_os(quality::EMBEDDER).is_some() {
+        return quality_of(rows.as_deref());
+    }
     let folder = tempfile::tempdir()?;
     let notes = folder.path().join("notes");
     let bytes = corpus::write(&notes, 10_000)?;
@@ -51,8 +54,13 @@ fn main() -> Outcome<()> {
     searches(folder.path())?;
     tokens(folder.path())?;
     deletions(folder.path())?;
+    quality_of(rows.as_deref())
+}
+
+fn quality_of(rows: Option<&Path>) -> Outcome<()> {
+    quality::paraphrased()?;
     quality::generated()?;
-    rows.map_or(Ok(()), |rows| quality::recorded(&rows))
+    rows.map_or(Ok(()), quality::recorded)
 }
 
 fn open(folder: &Path) -> Outcome<NotesWriter> {

@@ -22,7 +22,7 @@ use super::corpus::Rng;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// The environment variable with a model whose vectors rank too.
-const EMBEDDER: &str = "REFRAIN_BENCH_EMBEDDER";
+pub(crate) const EMBEDDER: &str = "REFRAIN_BENCH_EMBEDDER";
 
 /// A request, and the files that answer it.
 struct Question {
@@ -125,6 +125,76 @@ const FRAMES: [&str; 4] = [
     "Hier après-midi nous avons noté tout ce qu'il y a à dire sur les {}, et ensuite aussi sur les {} et les {}.",
     "昨日の午後、{}について書きました。それから{}と{}についても話し合いました。",
 ];
+
+/// Notes under a heading, and questions that say the same in other words.
+const PARAPHRASED: [(&str, &str, &[&str]); 15] = [
+    (
+        "Allergies",
+        "Peanuts and penicillin. Ask before eating anything baked.",
+        &["What am I allergic to?", "Which medicine must I not take?"],
+    ),
+    ("Kitchen", "The tap drips. Ada Voss repairs it on 3 May.", &["Who fixes the leaking faucet?"]),
+    (
+        "Passport",
+        "Number K4471, expires in March 2027. Renew at the town hall.",
+        &["When do I need a new travel document?"],
+    ),
+    (
+        "Wifi",
+        "Network: meadow. Password is on the sticker under the router.",
+        &["How do I get online at home?"],
+    ),
+    ("Car", "Oil change at 60,000 km. Tyres are 205/55 R16.", &["What size are the wheels of my vehicle?"]),
+    ("Gym", "Monday squats, Wednesday rows, Friday deadlifts.", &["What do I train on Wednesday?"]),
+    ("Birthdays", "Mum 4 June, Tom 12 October, Lena 30 January.", &["When does my mother celebrate?"]),
+    (
+        "Doctor",
+        "Dr Hale, Mill Lane 4. Phone 555 0142. Open until noon on Fridays.",
+        &["Who is my physician?"],
+    ),
+    (
+        "Bread",
+        "500 g flour, 350 g water, 10 g salt, starter. Bake 45 minutes at 230 degrees.",
+        &["How hot must the oven be for a loaf?"],
+    ),
+    (
+        "Berlin trip",
+        "Train at 9:12 from platform 7, hotel near the zoo, back on Sunday.",
+        &["When do we leave for Germany's capital?"],
+    ),
+    ("Blood", "Type 0 negative. Last donation in spring.", &["What is my blood group?"]),
+    (
+        "Insurance",
+        "Household policy 77-1203, excess 150. Claims by phone.",
+        &["Whom do I call after a burglary?"],
+    ),
+    (
+        "Dog",
+        "Rex gets the tablet on the first of each month. Vet: Mrs Nolan.",
+        &["When does the puppy get its pill?"],
+    ),
+    ("Books", "Finished Middlemarch. Next: The Leopard.", &["What should I read next?"]),
+    (
+        "Taxes",
+        "Return is due on 31 July. Receipts in the blue folder.",
+        &["When must I file with the revenue office?"],
+    ),
+];
+
+/// The questions of [`PARAPHRASED`].
+pub(crate) fn paraphrased() -> Outcome<()> {
+    let folder = tempfile::tempdir()?;
+    let notes = folder.path().join("notes");
+    fs::create_dir(&notes)?;
+    let mut questions = Vec::new();
+    for (i, (title, text, asked)) in PARAPHRASED.iter().enumerate() {
+        let path = notes.join(format!("{i}.md"));
+        fs::write(&path, format!("# {title}\n\n{text}\n"))?;
+        let question = |text: &&str| Question { text: (*text).to_owned(), files: vec![path.clone()] };
+        questions.extend(asked.iter().map(question));
+    }
+    compare("in other words", folder.path(), &notes, &questions)
+}
 
 /// Notes that name three things each; a question asks for the three of one note, in other forms.
 pub(crate) fn generated() -> Outcome<()> {
