@@ -27,7 +27,7 @@
 //! depending on the draft model. The README has the table, with the cases that lose.
 //!
 //! The root exports the types that every app needs. Modules have the rest by task: [`drafting`], [`device`], [`streaming`],
-//! [`checkpoint`] and [`state`]. Errors have an [`ErrorKind`] and name the file, field, offset, value and limit that they concern.
+//! [`embedding`], [`checkpoint`] and [`state`]. Errors have an [`ErrorKind`] and name the file, field, offset, value and limit that they concern.
 //! Modules behind the feature `internals` are outside semantic versioning.
 // Without the feature, the items for this project's own crates are unreachable and unused.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, dead_code, unused_imports))]
@@ -104,6 +104,11 @@ pub mod streaming {
     pub use crate::model::graphs::Switching;
     pub use crate::model::streamed::StreamMemory;
     pub use refrain_stream::{Flow, Pinned, ReadAt, ReadMode, StreamOptions, WrapReader};
+}
+
+/// Vectors of texts.
+pub mod embedding {
+    pub use crate::engine::{Encoder, EncoderOptions};
 }
 
 /// Model files, before an engine loads them.

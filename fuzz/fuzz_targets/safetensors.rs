@@ -1,8 +1,10 @@
-//! The files of a Hugging Face folder: a `.safetensors` file, the shard index, `config.json`. The first byte chooses.
+//! The files of a Hugging Face folder: a `.safetensors` file, the shard index, `config.json`, the configuration of a sentence encoder (its
+//! files in their order, a zero behind each). The first byte chooses.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use refrain::internals::model::arch::parse_config;
+use refrain::internals::model::encoder::{CONFIG_FILES, is_encoder, parse_encoder_config};
 use refrain::internals::model::hf::{SafetensorsFile, ShardIndex};
 use refrain::internals::model::Source;
 
@@ -11,6 +13,18 @@ fuzz_target!(|bytes: &[u8]| {
     match choice {
         b'c' => {
             let _ = std::str::from_utf8(bytes).map(|text| parse_config(text, "config.json"));
+        }
+        b'e' => {
+            let Ok(texts) = std::str::from_utf8(bytes) else { return };
+            is_encoder(texts.split('\0').next().unwrap_or_default());
+            let text_of = |name: &str| {
+                let texts = CONFIG_FILES.iter().zip(texts.split('\0'));
+                Ok(texts.filter(|(file, text)| **file == name && !text.is_empty()).map(|(_, text)| text.to_owned()).next())
+            };
+            if let Ok(config) = parse_encoder_config("fuzz", &text_of) {
+                assert!((3..=config.n_positions - config.first_position).contains(&config.tokens_max));
+                assert!(config.hidden_dim.is_multiple_of(config.n_heads));
+            }
         }
         b'i' => {
             let Ok(Ok(index)) = std::str::from_utf8(bytes).map(|text| ShardIndex::parse(text, "index.json")) else {

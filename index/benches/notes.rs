@@ -6,6 +6,7 @@
 //! cargo bench -p refrain-index --bench notes -- ROWS.jsonl    # quality on recorded rows with `prompt` and `context` too
 //! cargo bench -p refrain-index --bench notes -- FOLDER        # only the questions of `fixtures/quality`, and those of a checkout of
 //!                                                             # MT-RAG or ClapNQ (`questions::published`)
+//! REFRAIN_BENCH_EMBEDDER=all-MiniLM-L6-v2 cargo bench …       # the quality alone, by meaning and by both too
 //! ```
 //!
 //! The notes are generated from a seed, below a temporary folder: Markdown with headings, paragraphs and lists, in
@@ -43,6 +44,9 @@ fn main() -> Outcome<()> {
     if let Some(published) = rows.as_deref().filter(|path| path.is_dir()) {
         return all_questions(published);
     }
+    if std::env::var_os(quality::EMBEDDER).is_some() {
+        return quality_of(rows.as_deref());
+    }
     let folder = tempfile::tempdir()?;
     let notes = folder.path().join("notes");
     let bytes = corpus::write(&notes, 10_000)?;
@@ -56,8 +60,13 @@ fn main() -> Outcome<()> {
     searches(folder.path())?;
     tokens(folder.path())?;
     deletions(folder.path())?;
+    quality_of(rows.as_deref())
+}
+
+fn quality_of(rows: Option<&Path>) -> Outcome<()> {
+    quality::paraphrased()?;
     quality::generated()?;
-    rows.map_or(Ok(()), |rows| quality::recorded(&rows))
+    rows.map_or(Ok(()), quality::recorded)
 }
 
 /// The questions of the fixture and of a published set.

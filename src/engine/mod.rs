@@ -6,11 +6,12 @@
 //!
 //! Files import downwards only: `options`, `error`, `event`, `output` and `stats` import no other file of the
 //! engine; `shared`, `policy` and `reader` build on them, then `session`, `step`, `generation`, `device`, `learned`, and
-//! `handle` (the [`Engine`]).
+//! `handle` (the [`Engine`]). `encoder` (the [`Encoder`]) imports `error` and `cores`.
 
 mod budget;
 mod cores;
 mod device;
+mod encoder;
 mod error;
 mod estimate;
 mod event;
@@ -32,6 +33,7 @@ mod stats;
 mod step;
 
 pub use device::Device;
+pub use encoder::{Encoder, EncoderOptions};
 pub use error::{EngineProblem, GenerateProblem, SessionProblem};
 pub use estimate::{MemoryEstimate, SpeedEstimate, TOKENIZER_TOKEN_BYTES};
 pub use event::{Event, FinishReason, Origin, Summary, TokenEvent};

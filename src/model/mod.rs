@@ -9,6 +9,7 @@
 //! - the state of recurrent layers, in trees of draft rows: [`state`];
 //! - the forward pass, with optional hooks between layers ([`Hooks`]): [`transformer`];
 //! - projections onto some tokens only: [`shortlist`];
+//! - sentence encoders, which are no decoders and have their own pass: [`encoder`];
 //! - models whose layers are loaded from flash in blocks of fixed batch lengths: [`graphs`];
 //! - models larger than memory, whose weights are read from flash in every pass: [`streamed`].
 
@@ -17,6 +18,7 @@ pub mod batch;
 pub mod checkpoint;
 mod compute;
 pub mod config;
+pub mod encoder;
 mod generation_defaults;
 pub mod graphs;
 pub mod kv_cache;

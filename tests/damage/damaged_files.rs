@@ -12,6 +12,7 @@ use refrain::drafting::Predictor;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::Source;
 use refrain::internals::model::arch::parse_config;
+use refrain::internals::model::encoder::CONFIG_FILES;
 use refrain::internals::model::gguf::{GgufArray, GgufFile};
 use refrain::internals::model::hf::SafetensorsFile;
 use refrain::internals::model::packed::ModelIdentity;
@@ -354,6 +355,13 @@ fn write_fuzz_seeds() {
     }
     for (name, config) in configs() {
         write("safetensors", &format!("config-{name}"), format!("c{config}").as_bytes());
+    }
+    for name in ["bert", "xlm-roberta"] {
+        let text = |file: &&str| {
+            std::fs::read_to_string(golden("encoders").join(name).join(file)).unwrap_or_default()
+        };
+        let texts: Vec<String> = CONFIG_FILES.iter().map(text).collect();
+        write("safetensors", &format!("encoder-{name}"), format!("e{}", texts.join("\0")).as_bytes());
     }
     write(
         "safetensors",

@@ -9,6 +9,7 @@ use refrain::checkpoint::ModelConfig;
 use refrain::internals::model::arch::Architecture;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::config::ConfigError;
+use refrain::internals::model::encoder::{CONFIG_FILES, parse_encoder_config};
 use refrain::internals::model::kv_cache::{CacheSize, KvCache, WindowBound};
 use refrain::internals::model::rope::RopeTable;
 use refrain::state::WINDOW_RESERVE;
@@ -149,6 +150,56 @@ fn check_accepted(config: &ModelConfig) {
     let _ = SessionOptions::default().memory_bytes(config);
     for rope in config.ropes.iter().filter(|rope| rope.rotary_dim <= 64) {
         RopeTable::new(rope).grow(2, config.context_len);
+    }
+}
+
+/// Of a sentence encoder, whose files are several.
+#[test]
+fn changed_configurations_of_encoders_are_refused_or_valid() {
+    let _turn = turn();
+    for (i, name) in ["bert", "xlm-roberta"].into_iter().enumerate() {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders").join(name);
+        let files: Vec<(&str, Value)> = CONFIG_FILES
+            .iter()
+            .filter_map(|file| {
+                Some((*file, serde_json::from_str(&fs::read_to_string(folder.join(file)).ok()?).ok()?))
+            })
+            .collect();
+        let fields = known_fields(
+            &files.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect::<Vec<_>>(),
+        );
+        let mut numbers = Numbers(i as u64);
+        let (mut n_accepted, mut n_refused) = (0, 0);
+        for round in 0..N_CHANGED {
+            let mut changed = files.clone();
+            let at = numbers.below(files.len());
+            change(&mut changed[at].1, &fields, &mut numbers);
+            let text_of = |name: &str| {
+                Ok(changed.iter().find(|(file, _)| *file == name).map(|(_, value)| value.to_string()))
+            };
+            MEMORY.reset_peak_usage();
+            let before = MEMORY.current_usage();
+            let read = panic::catch_unwind(|| parse_encoder_config("folder", &text_of))
+                .unwrap_or_else(|_| panic!("{name}, round {round}: a panic with {changed:?}"));
+            let used = MEMORY.peak_usage().saturating_sub(before);
+            let allowed =
+                MEMORY_MAX + 64 * changed.iter().map(|(_, value)| value.to_string().len()).sum::<usize>();
+            assert!(used <= allowed, "{name}, round {round}: {used} bytes of {allowed} with {changed:?}");
+            match read {
+                Ok(config) => {
+                    assert!((3..=config.n_positions - config.first_position).contains(&config.tokens_max));
+                    assert!(config.hidden_dim.is_multiple_of(config.n_heads));
+                    n_accepted += 1;
+                }
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(message.contains("folder") && !message.contains('\n'), "{message}");
+                    n_refused += 1;
+                }
+            }
+        }
+        assert!(n_accepted > 0 && n_refused > 0, "{name}: {n_accepted} accepted, {n_refused} refused");
     }
 }
 

@@ -9,6 +9,7 @@ mod calibration;
 mod common;
 mod conversations;
 mod draft_heads;
+mod encoder;
 mod endings;
 mod energy;
 mod errors;

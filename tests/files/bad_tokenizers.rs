@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use refrain::internals::model::gguf::{GgufFile, GgufValue};
 use refrain::internals::tokenizer::TEXT_BYTES_MAX;
-use refrain::{SpecialTokens, Tokenizer, TokenizerError};
+use refrain::{SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
 
 use crate::model_files::hf::{folder, tokenizer_json};
@@ -43,6 +43,43 @@ fn json_refused(change: impl Fn(&mut Value), variant: &str, message_has: &[&str]
     refused(from_json(&json), variant, &[&["tokenizer.json"], message_has].concat());
 }
 
+/// A WordPiece tokenizer with a change.
+fn word_pieces(change: impl Fn(&mut Value)) -> Result<Tokenizer, TokenizerError> {
+    let mut json = json!({
+        "added_tokens": [{"id": 0, "content": "[UNK]", "special": true}],
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "tap": 1, "##s": 2, "a": 3}},
+    });
+    change(&mut json);
+    from_json(&json)
+}
+
+#[test]
+fn word_pieces_that_are_refused() {
+    let tokenizer = word_pieces(|_| {}).unwrap();
+    let ids = tokenizer.encode("Á taps [UNK] tapa", SpecialTokens::AsText).unwrap();
+    // Brackets have no pieces, and no text spells the unknown token.
+    assert_eq!(ids, [3, 1, 2, 0, 0, 0, 0].map(TokenId));
+    assert_eq!(tokenizer.decode(&ids), "a taps");
+    let refused_with = |change: &dyn Fn(&mut Value), variant, has: &[&str]| {
+        refused(word_pieces(change), variant, &[&["tokenizer.json"], has].concat());
+    };
+    refused_with(&|j| j["model"]["unk_token"] = "<unk>".into(), "Missing", &["\"<unk>\" (`unk_token`)"]);
+    refused_with(
+        &|j| j["model"]["vocab"]["x".repeat(300)] = 4.into(),
+        "OverLimit",
+        &["300, the limit is 256"],
+    );
+    refused_with(&|j| j["model"]["vocab"]["tap"] = 3.into(), "DuplicateToken", &["id 3"]);
+    refused_with(&|j| j["model"]["vocab"]["x"] = 4_000_000.into(), "OverLimit", &["token id is 4000000"]);
+    refused_with(&|j| j["model"]["vocab"] = json!(["a"]), "Json", &[]);
+    refused_with(&|j| j["model"]["continuing_subword_prefix"] = "@@".into(), "Unsupported", &["@@"]);
+    refused_with(&|j| j["model"]["max_input_chars_per_word"] = 5000.into(), "OverLimit", &["5000"]);
+    refused_with(&|j| j["pre_tokenizer"] = byte_level(true), "Unsupported", &["before WordPiece"]);
+    refused_with(&|j| j["normalizer"] = json!({"type": "BertNormalizer"}), "Json", &[]);
+}
+
 #[test]
 fn tokenizer_json_that_is_refused() {
     for text in ["", "{}", "[]", "{\"model\": 3}", &"[".repeat(100_000)] {
@@ -55,13 +92,11 @@ fn tokenizer_json_that_is_refused() {
     let twice = tokenizer_json().to_string().replace("\"abc\":257", "\"abc\":257,\"abc\":300");
     refused(Tokenizer::from_json(&twice, "tokenizer.json"), "Json", &["\"abc\" is given twice"]);
 
-    for model in ["WordPiece", "WordLevel"] {
-        json_refused(|j| j["model"] = json!({"type": model}), "Unsupported", &[model]);
-    }
+    json_refused(|j| j["model"] = json!({"type": "WordLevel"}), "Unsupported", &["WordLevel"]);
     json_refused(|j| j["model"]["dropout"] = 0.1.into(), "Unsupported", &["dropout"]);
     json_refused(|j| j["model"]["continuing_subword_prefix"] = "##".into(), "Unsupported", &["##"]);
     json_refused(|j| j["model"]["end_of_word_suffix"] = "</w>".into(), "Unsupported", &["</w>"]);
-    json_refused(|j| j["normalizer"] = json!({"type": "BertNormalizer"}), "Unsupported", &["BertNormalizer"]);
+    json_refused(|j| j["normalizer"] = json!({"type": "Nmt"}), "Unsupported", &["Nmt"]);
     let table = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
     json_refused(
         |j| j["normalizer"] = json!({"type": "Precompiled"}),
@@ -73,9 +108,9 @@ fn tokenizer_json_that_is_refused() {
     json_refused(|j| j["normalizer"] = table("BAAAAAAAAAA="), "Json", &["leads outside itself"]);
     json_refused(|j| j["normalizer"] = table(&"A".repeat(5 << 20)), "OverLimit", &["charsmap", "4194304"]);
     json_refused(
-        |j| j["pre_tokenizer"] = json!({"type": "BertPreTokenizer"}),
+        |j| j["pre_tokenizer"] = json!({"type": "UnicodeScripts"}),
         "Unsupported",
-        &["BertPreTokenizer"],
+        &["UnicodeScripts"],
     );
     json_refused(|j| j["pre_tokenizer"] = Value::Null, "Unsupported", &["neither ByteLevel nor Metaspace"]);
     json_refused(|j| j["model"]["byte_fallback"] = true.into(), "Unsupported", &["byte fallback"]);

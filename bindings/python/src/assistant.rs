@@ -14,10 +14,10 @@ use refrain_assistant::{
     Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
 use refrain_index::NoteFilter;
-use refrain_index::notes::ModelEmbedder;
 
 use crate::border::compute;
 use crate::cancel::CancelToken;
+use crate::embedder::EmbedderModel;
 use crate::engine::Engine;
 use crate::errors::Failure;
 use crate::job::Job;
@@ -125,7 +125,7 @@ fn sample(sampling: &mut Sampling, name: &str, value: &Bound<'_, PyAny>) -> PyRe
 /// Args:
 ///     engine: the engine.
 ///     notes: the folder of an index of notes, made by :class:`Notes`.
-///     embedder: the engine of the embedding model whose vectors the index has: notes are then searched by meaning too.
+///     embedder: the engine or the path of the embedding model whose vectors the index has: notes are then searched by meaning too.
 ///     store: a folder that keeps answers and computed prompts, used by one process at a time. ``None`` keeps answers in memory.
 ///     namespace: an account of the app. Drafts, kept answers and prompts of one namespace never reach another.
 ///     prompts: templates by task: ``"answer"``, ``"cited_answer"`` (for :meth:`ask`), ``"summarize"``, ``"ui"``, ``"reply"``, ``"edit"``. Text with the places ``{passages}`` or
@@ -180,7 +180,7 @@ impl Assistant {
         py: Python<'_>,
         engine: &Engine,
         notes: Option<PathBuf>,
-        embedder: Option<Py<Engine>>,
+        embedder: Option<EmbedderModel>,
         store: Option<PathBuf>,
         namespace: &str,
         prompts: Option<BTreeMap<String, String>>,
@@ -240,10 +240,10 @@ impl Assistant {
         if let Some(folder) = store {
             builder = builder.store(folder);
         }
-        let embedder = embedder.map(|engine| engine.get().engine().cloned()).transpose()?;
+        let embedder = embedder.map(EmbedderModel::source).transpose()?;
         let assistant = compute(py, || {
-            if let Some(engine) = embedder {
-                builder = builder.embedder(Arc::new(ModelEmbedder::new(engine).map_err(Failure::Embedder)?));
+            if let Some(model) = embedder {
+                builder = builder.embedder(Arc::new(model.open()?));
             }
             builder.build().map_err(|error| Failure::Build(Box::new(error)))
         })?;

@@ -11,6 +11,7 @@ mod assistant;
 mod border;
 mod cancel;
 mod drafter;
+mod embedder;
 mod engine;
 mod errors;
 mod generation;

@@ -11,7 +11,7 @@ use refrain_index::{NoteFilter, NotesError, NotesIndex, NotesWriter, Search, Sou
 use serde_json::{Value, json};
 
 use crate::border::compute;
-use crate::engine::Engine;
+use crate::embedder::{EmbedderModel, EmbedderSource};
 use crate::errors::Failure;
 use crate::options;
 use crate::resident::Resident;
@@ -25,7 +25,7 @@ use crate::results::{self, object};
 /// Args:
 ///     folder: the folder of the index. It is made by :meth:`add`, and readable by its owner only.
 ///     languages: codes of the notes' languages, such as ``["en", "de"]``; the empty list: all, detected for each note. Stored with the index.
-///     embedder: the engine of an embedding model, whose vectors are stored and searched.
+///     embedder: the engine of an embedding model, or the path of one such as all-MiniLM-L6-v2, whose vectors are stored and searched.
 ///     key: 32 bytes that encrypt the index from its beginning. The app keeps them.
 ///
 /// Raises:
@@ -146,7 +146,7 @@ impl Notes {
         py: Python<'_>,
         folder: PathBuf,
         languages: Option<Vec<String>>,
-        embedder: Option<Py<Engine>>,
+        embedder: Option<EmbedderModel>,
         key: Option<&[u8]>,
     ) -> PyResult<Self> {
         let language = |code: String| {
@@ -158,10 +158,8 @@ impl Notes {
             Language::of_code(&code).ok_or_else(unknown)
         };
         let languages = languages.map(|codes| codes.into_iter().map(language).collect()).transpose()?;
-        let embedder = embedder.map(|engine| engine.get().engine().cloned()).transpose()?;
-        let embedder = compute(py, || {
-            embedder.map(|engine| ModelEmbedder::new(engine).map_err(Failure::Embedder)).transpose()
-        })?;
+        let embedder = embedder.map(EmbedderModel::source).transpose()?;
+        let embedder = compute(py, || embedder.map(EmbedderSource::open).transpose())?;
         let options = NotesOptions { languages, key: options::key(key)?, ..NotesOptions::default() };
         Ok(Self(Resident::new(Inner { folder, options, embedder, index: Mutex::new(None) })))
     }

@@ -505,6 +505,16 @@ def test_vectors_of_a_model(place: Place) -> None:
     assert Assistant(engine, notes=place.folder / "vectors", embedder=engine).answer("a journey", max_tokens=4).run().passages
 
 
+def test_vectors_of_a_sentence_encoder(engine: refrain.Engine, place: Place) -> None:
+    encoder = FIXTURES.parent / "tests/golden/encoders/bert"
+    notes = Notes(place.folder / "vectors", embedder=encoder)
+    notes.add([place.notes / "aniarda-travel.md"])
+    assert notes.search("a journey", limit=2)
+    assert Assistant(engine, notes=place.folder / "vectors", embedder=encoder).answer("a journey", max_tokens=4).run().passages
+    with pytest.raises(errors.LoadError, match="model.safetensors"):
+        Notes(place.folder / "others", embedder=place.notes)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_forked_child_is_refused(engine: refrain.Engine, place: Place) -> None:
     notes, assistant = Notes(place.index), Assistant(engine, notes=place.index, store=place.folder / "store")

@@ -25,10 +25,11 @@ use crate::args::{
     AskArgs, AssistArgs, EditArgs, ReplyArgs, SummarizeArgs, TaskArgs, UiArgs, WordsArgs, is_none,
 };
 use crate::context;
+use crate::embedder;
 use crate::failure::{Exit, Failure};
 use crate::grammar::constrained;
 use crate::handed::{Served, by_server};
-use crate::index::{self, embedder_of, note_age, of_context, open_named};
+use crate::index::{self, note_age, of_context, open_named};
 use crate::input::{STANDARD_INPUT, piped_text, read_bytes, read_input};
 use crate::interrupt::Interrupt;
 use crate::key::key;
@@ -619,7 +620,7 @@ impl Assisted {
         let store = store_of(args);
         let is_new = args.store.is_none() && store.as_deref().is_some_and(|folder| !folder.exists());
         let notes = match notes {
-            Some(folder) => Some((folder, embedder_of(folder)?)),
+            Some(folder) => Some((folder, embedder::of_folder(folder)?)),
             None => None,
         };
         let key = key()?;

@@ -56,8 +56,34 @@ impl Suggestion {
     }
 }
 
-fn suggestions() -> Vec<Suggestion> {
+/// A model for the vectors of notes.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EmbedderSuggestion {
+    pub(crate) title: String,
+    pub(crate) repo: String,
+    pub(crate) bytes: u64,
+    pub(crate) r#for: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Suggestions {
+    models: Vec<Suggestion>,
+    embedder: EmbedderSuggestion,
+}
+
+fn all_suggestions() -> Suggestions {
     serde_json::from_str(SUGGESTED).expect("the file of suggestions is a part of the program, and tested")
+}
+
+fn suggestions() -> Vec<Suggestion> {
+    all_suggestions().models
+}
+
+/// The model whose vectors indexes of notes have by default, once it was pulled.
+pub(crate) fn suggested_embedder() -> EmbedderSuggestion {
+    all_suggestions().embedder
 }
 
 /// Whether a person is there to choose, and there is nothing chosen yet.
@@ -86,6 +112,14 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
         }
     }
     out.line("")?;
+    let embedder = suggested_embedder();
+    out.line(&format!(
+        "Beside any of them, {} ({}; {}): `refrain model pull {}`",
+        embedder.title,
+        embedder.r#for,
+        size(embedder.bytes),
+        embedder.repo
+    ))?;
     out.line("Sizes and speeds are approximate. Speeds are bounds from the rate at which this machine reads memory; drafts exceed them.")?;
     let question = format!(
         "A key from 1 to {} downloads a model, Enter number {}, any other key none: ",
@@ -183,6 +217,9 @@ mod tests {
                 model.file.ends_with(".gguf") && model.bytes > 100_000_000 && model.kv_bytes_per_token > 1000
             );
         }
+        let embedder = suggested_embedder();
+        embedder.repo.parse::<ModelName>().unwrap();
+        assert!(embedder.bytes > 10_000_000 && embedder.repo.ends_with(&embedder.title));
         assert!(all.windows(2).all(|two| two[0].bytes < two[1].bytes), "from small to large");
     }
 

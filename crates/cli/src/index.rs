@@ -2,10 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use refrain::{CancelToken, EngineOptions, Tokenizer};
+use refrain::{CancelToken, Tokenizer};
 use refrain_index::notes::{
     Embedder, FailedRequest, Language, Locator, ModelEmbedder, NoteHit, NotesError, NotesIndex, NotesOptions,
     NotesStatus, NotesWriter, Request, Search, SkipReason, UpdateReport, document_id,
@@ -21,7 +20,7 @@ use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::progress::Progress;
 use crate::terminal::{AnswerStream, note, visible};
-use crate::{load, models};
+use crate::{embedder, load};
 use refrain_program::place::data_folder;
 
 /// Endings of other files that a notice names, the most frequent first.
@@ -140,27 +139,15 @@ struct Derivation {
 }
 
 impl Derivation {
-    /// Opens the models that the user names, and without a named embedder the one that the index remembers.
+    /// Opens the models that the user names, and without a named embedder the one that the index remembers or that was pulled.
     fn open(
         writer: &mut NotesWriter,
         model: Option<&Path>,
         embedder: Option<&Path>,
     ) -> Result<Self, Failure> {
         let tokenizer = model.map(|model| load::open_tokenizer(Some(model))).transpose()?;
-        let path = match embedder {
-            Some(none) if none == Path::new("none") => {
-                writer.set_label(EMBEDDER, None)?;
-                None
-            }
-            Some(path) => Some(absolute(&models::located(path)?)?),
-            None => writer.label(EMBEDDER).map(str::to_owned),
-        };
-        let opened = path.as_deref().map(|path| open_embedder(Path::new(path))).transpose()?;
-        if path.is_some() {
-            // Not before it is known to be one.
-            writer.set_label(EMBEDDER, path.as_deref())?;
-        }
-        Ok(Self { tokenizer: tokenizer.map(|(tokenizer, _)| tokenizer), embedder: opened })
+        let embedder = embedder::of_writer(writer, embedder)?;
+        Ok(Self { tokenizer: tokenizer.map(|(tokenizer, _)| tokenizer), embedder })
     }
 
     /// Stores what new passages lack.
@@ -269,37 +256,6 @@ fn compare(
         .and_then(|derivation| Ok(derivation.store(&mut writer, cancel)?));
     close(writer, cancel)?;
     derived
-}
-
-/// The label of the index with the path of the model whose vectors it stores.
-const EMBEDDER: &str = "embedder";
-
-fn absolute(path: &Path) -> Result<String, Failure> {
-    let advice = "name a model file with a Unicode path";
-    let absolute = std::path::absolute(path).map_err(|error| Failure::usage(error, advice))?;
-    absolute.into_os_string().into_string().map_err(|_| Failure::usage("the path is not Unicode", advice))
-}
-
-fn open_embedder(path: &Path) -> Result<ModelEmbedder, Failure> {
-    let engine = load::engine(&load::checkpoint(Some(path))?, EngineOptions::default())?;
-    let advice = "name a model for embeddings, or `--embedder none`";
-    ModelEmbedder::new(engine).map_err(|error| Failure::input(error, advice))
-}
-
-/// The model whose vectors the index has. A search without it is by words.
-fn stored_embedder(index: &NotesIndex) -> Result<Option<ModelEmbedder>, Failure> {
-    let Some(path) = index.label(EMBEDDER)? else { return Ok(None) };
-    let opened = open_embedder(Path::new(&path));
-    if let Err(failure) = &opened {
-        note(&visible(&format!("searching by words alone: {}", failure.line())));
-    }
-    Ok(opened.ok())
-}
-
-/// The model whose vectors the index in a folder has.
-pub(crate) fn embedder_of(folder: &Path) -> Result<Option<Arc<dyn Embedder>>, Failure> {
-    let embedder = stored_embedder(&NotesIndex::open_with_key(folder, key()?.as_ref())?)?;
-    Ok(embedder.map(|embedder| Arc::new(embedder) as Arc<dyn Embedder>))
 }
 
 pub(crate) fn proceeds(cancel: &CancelToken) -> ControlFlow<()> {
@@ -440,7 +396,7 @@ fn open(folder: &Path) -> Result<NotesIndex, Failure> {
 
 fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     let index = open(&folder(&args.folder)?)?;
-    let embedder = if args.words { None } else { stored_embedder(&index)? };
+    let embedder = if args.words { None } else { embedder::stored(&index)? };
     let mut request = Search::new(&args.request, args.passages);
     request.filter = args.filter.filter();
     request.embedder = embedder.as_ref().map(|embedder| embedder as &dyn Embedder);

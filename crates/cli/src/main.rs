@@ -16,6 +16,7 @@ mod config;
 mod context;
 mod conversations;
 mod editor;
+mod embedder;
 mod first;
 mod forget;
 mod grammar;

@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use refrain::CancelToken;
 use refrain::checkpoint::Checkpoint;
+use refrain::embedding::{Encoder, EncoderOptions};
 use serde_json::json;
 
 use crate::args::{Attempts, PullArgs};
 use crate::failure::{Exit, Failure};
+use crate::first::suggested_embedder;
 use crate::hub::{
     self, Client, ClientOptions, Event, FileRecord, HubError, Listing, Lock, ModelName, Pulled, Store, Token,
     incomplete, pick, units,
@@ -42,10 +44,25 @@ enum Step {
 
 pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let Some(pulled) = download_with_progress(args, interrupt)? else { return Ok(Exit::Interrupted) };
-    if let Err(error) = Checkpoint::open(&pulled.path) {
-        note(&visible(&format!("this program cannot run the model: {error}")));
-    } else if !args.json {
-        note(&visible(&format!("`refrain chat --model {}` runs it", pulled.name)));
+    let is_encoder = Encoder::is_encoder(&pulled.path);
+    let opened = match is_encoder {
+        true => Encoder::open(&pulled.path, EncoderOptions::default()).map(drop),
+        false => Checkpoint::open(&pulled.path).map(drop),
+    };
+    let is_default = is_encoder && pulled.name == suggested_embedder().repo;
+    match opened {
+        Err(error) => note(&visible(&format!("this program cannot run the model: {error}"))),
+        Ok(()) if args.json => {}
+        Ok(()) if is_default => {
+            note("`refrain index add` and `update` make vectors of notes with it from now on");
+        }
+        Ok(()) if is_encoder => {
+            note(&visible(&format!(
+                "`refrain index update --embedder {}` makes vectors with it",
+                pulled.name
+            )));
+        }
+        Ok(()) => note(&visible(&format!("`refrain chat --model {}` runs it", pulled.name))),
     }
     let mut out = AnswerStream::stdout();
     let Pulled { name, path, unit, commit } = &pulled;

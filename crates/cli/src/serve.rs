@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use refrain::embedding::Encoder;
 use refrain::{CancelToken, Engine, EngineOptions, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, AssistantOptions, BuildError, Builder, Gate, StoreError};
 use refrain_serve::{Loaded, ModelKind, ModelSpec, Models, ServeOptions, Server};
@@ -13,7 +14,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::args::{Listen, NotesArgs, ServeArgs, SessionArgs, is_none};
 use crate::failure::{Exit, Failure};
 use crate::handed::Host;
-use crate::index::embedder_of;
+use crate::embedder;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::notes::{Notes, Ready};
@@ -178,7 +179,7 @@ impl First<'_> {
         let args = self.notes;
         let store = self.store();
         // As `ask` searches.
-        let embedder = self.index.map(embedder_of).transpose()?.flatten();
+        let embedder = self.index.map(embedder::of_folder).transpose()?.flatten();
         if let Some(store) = &store {
             options.prefix_bytes_max = budget(store);
         }
@@ -327,7 +328,8 @@ fn further(args: &'static ServeArgs) -> impl Iterator<Item = ModelSpec> {
 /// The pulled models whose names are not taken.
 fn pulled(args: &'static ServeArgs, specs: &[ModelSpec]) -> Result<Vec<ModelSpec>, Failure> {
     let all = models::all()?.into_iter();
-    let new = all.filter(|pulled| specs.iter().all(|spec| spec.id() != pulled.name));
+    let writes = all.filter(|pulled| !Encoder::is_encoder(&pulled.path));
+    let new = writes.filter(|pulled| specs.iter().all(|spec| spec.id() != pulled.name));
     Ok(new.map(|pulled| on_demand(pulled.name, pulled.path, args)).collect())
 }
 

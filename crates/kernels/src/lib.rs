@@ -95,9 +95,9 @@ pub use recurrent::{
 pub use ring::RowRing;
 pub use room::{MEMORY_MARGIN, has_room};
 pub use rows::{
-    Likeliest, add, add_scaled, argmax, dot, gelu_mul, l2_norm_in_place, likeliest, log_sum_exp, mul,
-    rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by,
-    softcap, softmax, swiglu_clamped_mul,
+    Likeliest, add, add_scaled, argmax, dot, gelu, gelu_mul, l2_norm_in_place, layer_norm_in_place,
+    likeliest, log_sum_exp, mul, rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu,
+    silu_mul, silu_mul_by, softcap, softmax, swiglu_clamped_mul,
 };
 
 #[cfg(any(test, feature = "testing"))]

@@ -4,7 +4,9 @@
 //! element. Each function states its operations and is one algorithm over the vector trait.
 
 use super::Kernels;
-use super::math::{exp_lanes, exp_shifted_in_place, max_of, one_plus_exp_of_minus, softcap_in_place};
+use super::math::{
+    exp_lanes, exp_shifted_in_place, gelu_lanes, max_of, one_plus_exp_of_minus, softcap_in_place,
+};
 use super::simd::{LANES, Simd, Work};
 
 /// Root-mean-square norm of one row (Zhang and Sennrich 2019): `out = (x · 1/√(mean(x²) + eps)) · weight`.
@@ -121,6 +123,56 @@ impl Work for RmsNorm<'_> {
     }
 }
 
+/// Layer norm of one row (Ba, Kiros and Hinton 2016), in place: `x = fma((x − mean) · 1/√(mean((x − mean)²) + eps), weight, bias)`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn layer_norm_in_place(k: Kernels, x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32) {
+    assert_eq!(x.len(), weight.len());
+    assert_eq!(x.len(), bias.len());
+    k.run(LayerNorm { x, weight, bias, eps });
+}
+
+struct LayerNorm<'a> {
+    x: &'a mut [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    eps: f32,
+}
+
+impl Work for LayerNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let n = self.x.len() as f32;
+        let (chunks, tail) = self.x.as_chunks_mut::<LANES>();
+        let mut sum = s.splat(0.0);
+        for chunk in chunks.iter() {
+            sum = s.add(sum, s.load(chunk));
+        }
+        let mean = s.sum(s.add(sum, s.load_partial(tail, 0.0))) / n;
+        let shift = s.splat(mean);
+        let mut squares = s.splat(0.0);
+        for chunk in chunks.iter() {
+            let x = s.sub(s.load(chunk), shift);
+            squares = s.fma(x, x, squares);
+        }
+        // Lanes behind the end are at the mean.
+        let x = s.sub(s.load_partial(tail, mean), shift);
+        let scale = s.splat(1.0 / (s.sum(s.fma(x, x, squares)) / n + self.eps).sqrt());
+        let (weights, weights_tail) = self.weight.as_chunks::<LANES>();
+        let (biases, biases_tail) = self.bias.as_chunks::<LANES>();
+        for ((chunk, weight), bias) in chunks.iter_mut().zip(weights).zip(biases) {
+            let x = s.mul(s.sub(s.load(chunk), shift), scale);
+            s.store(s.fma(x, s.load(weight), s.load(bias)), chunk);
+        }
+        let weight = s.load_partial(weights_tail, 0.0);
+        let x = s.fma(s.mul(x, scale), weight, s.load_partial(biases_tail, 0.0));
+        s.store_partial(x, tail);
+    }
+}
+
 /// Rotary position embedding of every head of one row, in the half-split pairing: element `i` is rotated with
 /// `i + rotary_dim/2`, for `i` below `rotary_dim/2`. Elements from `rotary_dim` on stay as they are.
 ///
@@ -206,6 +258,12 @@ pub fn silu(k: Kernels, x: &mut [f32]) {
 /// If the lengths differ.
 pub fn gelu_mul(k: Kernels, gate: &mut [f32], up: &[f32]) {
     pairwise(k, gate, up, GeluMul);
+}
+
+/// `x = gelu(x)` with the exact form of GELU (Hendrycks and Gimpel 2016, section 2), `x · Φ(x)` with the distribution function Φ of the
+/// normal distribution, as `math.rs` computes it.
+pub fn gelu(k: Kernels, x: &mut [f32]) {
+    k.run(Each { x, function: Gelu });
 }
 
 /// The clamped gated activation of gpt-oss: `gate = (g / (1 + exp(−(alpha · g)))) · (u + 1)` with `g = min(gate, limit)` and `u = up`
@@ -369,6 +427,16 @@ impl Function for Silu {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, x: S::F) -> S::F {
         s.div(x, one_plus_exp_of_minus(s, x))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Gelu;
+
+impl Function for Gelu {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::F) -> S::F {
+        gelu_lanes(s, x)
     }
 }
 

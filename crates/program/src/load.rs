@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
+use refrain::embedding::Encoder;
 use refrain::internals::error::{CheckpointError, GgufError, HfError, SafetensorsError};
 use refrain::internals::model::hf::JSON_BYTES_MAX;
 use refrain::streaming::StreamOptions;
@@ -79,6 +80,10 @@ const ENTRIES_MAX: usize = 10_000;
 /// Why a model cannot be opened, in words where that is known.
 fn not_opened(path: &Path, error: LoadError) -> Failure {
     let name = path.display();
+    if Encoder::is_encoder(path) {
+        let problem = format!("`{name}` is a sentence encoder: it makes vectors, and writes no text");
+        return Failure::input(problem, "`refrain index add --embedder` makes vectors of notes with it");
+    }
     if path.is_dir() && !path.join("config.json").exists() {
         let files = std::fs::read_dir(path).into_iter().flatten().take(ENTRIES_MAX).flatten();
         let mut models: Vec<_> = files

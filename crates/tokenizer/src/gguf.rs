@@ -59,6 +59,7 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerProblem> 
         strips_first_space: inserts_space,
         bos,
         adds_bos,
+        closing: None,
         eos,
         template: keys.template()?,
         parts,

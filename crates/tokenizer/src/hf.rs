@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json as value};
 
+use super::error::check_limit;
 use super::json::{self, ParsedJson};
-use super::{Spec, Tokenizer, TokenizerError, TokenizerProblem, ids_of};
+use super::{Spec, Tokenizer, TokenizerError, TokenizerProblem, VOCAB_SIZE_MAX, ids_of};
 use refrain_containers::hf::HfFolder;
 use refrain_trees::TokenId;
 
 /// All files that this module reads.
-pub const FOLDER_FILES: [&str; 5] = [
+pub const FOLDER_FILES: [&str; 6] = [
     "tokenizer.json",
+    "vocab.txt",
     "tokenizer_config.json",
     "generation_config.json",
     "config.json",
@@ -37,14 +39,11 @@ pub(super) fn from_files(
     place: &str,
     text_of: &dyn Fn(&str) -> Result<Option<String>, TokenizerError>,
 ) -> Result<Tokenizer, TokenizerError> {
-    let Some(text) = text_of("tokenizer.json")? else {
-        let (file, missing) = (place.to_owned(), "tokenizer.json".to_owned());
-        return Err(TokenizerProblem::Missing { file, missing }.into());
-    };
     let name = |file: &str| Path::new(place).join(file).display().to_string();
     let mut extras = Extras::default();
-    if let Some(config) = text_of("tokenizer_config.json")? {
-        extras.read_tokenizer_config(&config, &name("tokenizer_config.json"))?;
+    let config = text_of("tokenizer_config.json")?;
+    if let Some(config) = &config {
+        extras.read_tokenizer_config(config, &name("tokenizer_config.json"))?;
     }
     // The list of `generation_config.json` comes first; older folders have it only in the model's `config.json`.
     for file in ["generation_config.json", "config.json"] {
@@ -55,15 +54,79 @@ pub(super) fn from_files(
     if let Some(template) = text_of("chat_template.jinja")? {
         extras.template = Some(template);
     }
-    Ok(from_json(&text, &name("tokenizer.json"), &extras)?)
+    if let Some(text) = text_of("tokenizer.json")? {
+        return Ok(from_json(&text, &name("tokenizer.json"), &extras)?);
+    }
+    let Some(vocabulary) = text_of("vocab.txt")? else {
+        let (file, missing) = (place.to_owned(), "tokenizer.json".to_owned());
+        return Err(TokenizerProblem::Missing { file, missing }.into());
+    };
+    let config = match &config {
+        Some(config) => parse_object(config, &name("tokenizer_config.json"))?,
+        None => Map::new(),
+    };
+    let file = name("vocab.txt");
+    Ok(from_json(&of_vocabulary(&vocabulary, &config, &file)?.to_string(), &file, &extras)?)
+}
+
+/// The `tokenizer.json` of a WordPiece vocabulary with a token on each line, as BERT's first folders have it.
+fn of_vocabulary(
+    vocabulary: &str,
+    config: &Map<String, Value>,
+    file: &str,
+) -> Result<Value, TokenizerProblem> {
+    let flag = |field: &str, default: bool| config.get(field).and_then(Value::as_bool).unwrap_or(default);
+    let token =
+        |field: &str, default: &str| config.get(field).and_then(Value::as_str).unwrap_or(default).to_owned();
+    let tokens: Vec<&str> = vocabulary.lines().map(str::trim_end).collect();
+    let [unknown, cls, sep] =
+        [("unk_token", "[UNK]"), ("cls_token", "[CLS]"), ("sep_token", "[SEP]")].map(|(f, d)| token(f, d));
+    let pad = token("pad_token", "[PAD]");
+    let mask = token("mask_token", "[MASK]");
+    let special = [&unknown, &cls, &sep, &pad, &mask];
+    let added: Vec<Value> = (0..)
+        .zip(&tokens)
+        .filter(|(_, text)| special.iter().any(|special| special == *text))
+        .map(|(id, text): (u64, _)| value!({ "id": id, "content": text, "special": true, "normalized": false }))
+        .collect();
+    check_limit(file, "tokens", tokens.len(), VOCAB_SIZE_MAX)?;
+    let mut entries = Map::new();
+    for (id, text) in (0_u32..).zip(&tokens) {
+        if entries.insert((*text).to_owned(), id.into()).is_some() {
+            let (file, token) = (file.to_owned(), (*text).to_owned());
+            return Err(TokenizerProblem::DuplicateToken { file, token, id });
+        }
+    }
+    Ok(value!({
+        "added_tokens": added,
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": true,
+            "handle_chinese_chars": flag("tokenize_chinese_chars", true),
+            "strip_accents": config.get("strip_accents").and_then(Value::as_bool),
+            "lowercase": flag("do_lower_case", true),
+        },
+        "pre_tokenizer": { "type": "BertPreTokenizer" },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                { "SpecialToken": { "id": cls, "type_id": 0 } },
+                { "Sequence": { "id": "A", "type_id": 0 } },
+                { "SpecialToken": { "id": sep, "type_id": 0 } },
+            ],
+        },
+        "model": { "type": "WordPiece", "unk_token": unknown, "vocab": entries },
+    }))
 }
 
 pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Tokenizer, TokenizerProblem> {
-    let ParsedJson { scheme, tokens, parts, first_token, inserts_space } = json::parse(text, file)?;
+    let ParsedJson { scheme, tokens, parts, first_token, last_token, inserts_space } =
+        json::parse(text, file)?;
     let ids = ids_of(&tokens);
     let id_of = |text: &Option<String>| text.as_ref().and_then(|t| ids.get(t.as_str())).copied().map(TokenId);
     let bos = id_of(&extras.bos_token).or_else(|| id_of(&first_token));
     let adds_bos = extras.add_bos.unwrap_or_else(|| bos.is_some() && id_of(&first_token) == bos);
+    let closing = id_of(&last_token);
     let mut eos: Vec<TokenId> = id_of(&extras.eos_token).into_iter().collect();
     for &id in &extras.eos_ids {
         match u32::try_from(id) {
@@ -80,6 +143,7 @@ pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Token
         strips_first_space: inserts_space,
         bos,
         adds_bos,
+        closing,
         eos,
         template: extras.template.clone(),
         tokens,

@@ -14,11 +14,12 @@ use tokenizers::AddedToken;
 
 use super::VOCAB_SIZE_MAX;
 use super::error::check_limit;
-use super::json_steps::{Steps, first_token, without_first_space};
+use super::json_steps::{Steps, first_token, last_token, without_first_space};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
 use super::steps;
 use super::unigram::UnigramParts;
-use super::vocab::{Scheme, TokenKind};
+use super::vocab::{CONTINUING, Scheme, TokenKind};
+use super::wordpiece::WordPieceParts;
 use super::{ADDED_TOKENS_MAX, TokenizerProblem};
 
 /// The checked content of a `tokenizer.json`.
@@ -28,6 +29,8 @@ pub(super) struct ParsedJson {
     pub(super) parts: PipelineParts,
     /// The first token that the post-processor inserts before a text.
     pub(super) first_token: Option<String>,
+    /// The last token that it appends to a text.
+    pub(super) last_token: Option<String>,
     /// The encoder puts a space before a text.
     pub(super) inserts_space: bool,
 }
@@ -45,6 +48,10 @@ pub(super) fn parse(text: &str, file: &str) -> Result<ParsedJson, TokenizerProbl
         Some("Unigram") => {
             let json: Root<UnigramJson> = serde_json::from_str(text).map_err(json_error)?;
             parse_with(file, json, unigram)
+        }
+        Some("WordPiece") => {
+            let json: Root<WordPieceJson> = serde_json::from_str(text).map_err(json_error)?;
+            parse_with(file, json, word_piece)
         }
         Some(other) => {
             let (file, name) = (file.to_owned(), other.to_owned());
@@ -80,7 +87,10 @@ fn parse_with<M>(
     })?
     .map_err(|reason| TokenizerProblem::Json { file: file.to_owned(), reason })?;
     let first_token = json.post_processor.as_ref().and_then(|p| first_token(p, 0));
-    let inserts_space = scheme == Scheme::SentencePiece && checked.inserts_space;
+    let last_token = json.post_processor.as_ref().and_then(|p| last_token(p, 0));
+    // Each token that begins a word stands for a space too.
+    let inserts_space =
+        scheme == Scheme::WordPiece || scheme == Scheme::SentencePiece && checked.inserts_space;
     let parts = PipelineParts {
         file: file.to_owned(),
         model,
@@ -89,7 +99,7 @@ fn parse_with<M>(
         pre_tokenizer_inside,
         added,
     };
-    Ok(ParsedJson { scheme, tokens, parts, first_token, inserts_space })
+    Ok(ParsedJson { scheme, tokens, parts, first_token, last_token, inserts_space })
 }
 
 fn bpe(
@@ -182,6 +192,41 @@ fn unigram(
     let byte_fallback = model.byte_fallback.unwrap_or(false);
     let parts = UnigramParts { pieces, unknown, min_score, byte_fallback };
     Ok(ParsedModel { scheme: Scheme::SentencePiece, tokens, model: ModelParts::Unigram(parts) })
+}
+
+fn word_piece(
+    file: &str,
+    model: WordPieceJson,
+    added: &[AddedJson],
+    steps: &Steps,
+) -> Result<ParsedModel, TokenizerProblem> {
+    let unsupported = |field, name: &str| TokenizerProblem::Unsupported {
+        file: file.to_owned(),
+        field,
+        name: name.to_owned(),
+    };
+    if steps.byte_level || steps.metaspace {
+        return Err(unsupported("pre-tokenizer", "ByteLevel or Metaspace before WordPiece"));
+    }
+    // The vocabulary's bytes are those of this prefix.
+    let prefix = model.continuing_subword_prefix.unwrap_or_else(|| CONTINUING.to_owned());
+    if prefix != CONTINUING {
+        return Err(unsupported("continuing_subword_prefix", &prefix));
+    }
+    check_limit(file, "tokens", model.vocab.0.len(), VOCAB_SIZE_MAX)?;
+    let unk_token = model.unk_token.unwrap_or_else(|| "[UNK]".to_owned());
+    let unknown = model.vocab.0.iter().find(|(text, _)| *text == unk_token).map(|(_, id)| *id);
+    let Some(unknown) = unknown else {
+        let missing = format!("the token {unk_token:?} (`unk_token`) in `model.vocab`");
+        return Err(TokenizerProblem::Missing { file: file.to_owned(), missing });
+    };
+    let Joined { mut tokens, mut ordinary } = join_tokens(file, model.vocab.0, added, &[], None)?;
+    ordinary.retain(|(_, id)| *id != unknown);
+    // Of older files, the unknown token is no added one.
+    tokens.iter_mut().filter(|(id, ..)| *id == unknown).for_each(|(_, _, kind)| *kind = TokenKind::Control);
+    let word_chars_max = model.max_input_chars_per_word.unwrap_or(100);
+    let parts = WordPieceParts { pieces: ordinary, unknown, prefix, word_chars_max };
+    Ok(ParsedModel { scheme: Scheme::WordPiece, tokens, model: ModelParts::WordPiece(parts) })
 }
 
 /// Ids and kinds of the added tokens by text.
@@ -342,6 +387,14 @@ struct UnigramJson {
     byte_fallback: Option<bool>,
     /// Texts with their scores; the id is the index.
     vocab: Vec<(String, f64)>,
+}
+
+#[derive(Deserialize)]
+struct WordPieceJson {
+    unk_token: Option<String>,
+    continuing_subword_prefix: Option<String>,
+    max_input_chars_per_word: Option<usize>,
+    vocab: VocabJson,
 }
 
 #[derive(Deserialize)]

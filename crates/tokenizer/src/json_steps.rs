@@ -18,8 +18,9 @@ const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// that each double a letter would fill the memory.
 pub const GROWTH_MAX: usize = 16;
 
-const NORMALIZERS: [&str; 11] = [
+const NORMALIZERS: [&str; 12] = [
     "Sequence",
+    "BertNormalizer",
     "Precompiled",
     "NFC",
     "NFD",
@@ -31,8 +32,17 @@ const NORMALIZERS: [&str; 11] = [
     "Strip",
     "StripAccents",
 ];
-const PRE_TOKENIZERS: [&str; 8] =
-    ["Sequence", "ByteLevel", "Split", "Digits", "Metaspace", "Punctuation", "Whitespace", "WhitespaceSplit"];
+const PRE_TOKENIZERS: [&str; 9] = [
+    "Sequence",
+    "BertPreTokenizer",
+    "ByteLevel",
+    "Split",
+    "Digits",
+    "Metaspace",
+    "Punctuation",
+    "Whitespace",
+    "WhitespaceSplit",
+];
 
 /// The kind of a tokenizer's steps.
 #[derive(Default)]
@@ -177,6 +187,8 @@ fn growth(file: &str, step: &Value) -> Result<Growth, TokenizerProblem> {
         Some("Replace") if pattern == Some(" ") && !has_space("content") => {
             Ok(Growth::Spaces(len_of("content").max(1)))
         }
+        // A space on either side of a character of Chinese, which has three bytes.
+        Some("BertNormalizer") => Ok(Growth::Any(2)),
         _ => Ok(Growth::Any(growth_of_any(step))),
     }
 }
@@ -203,8 +215,33 @@ pub(super) fn first_token(processor: &Value, depth: usize) -> Option<String> {
             let first = processor.get("single")?.as_array()?.first()?;
             Some(first.get("SpecialToken")?.get("id")?.as_str()?.to_owned())
         }
+        "BertProcessing" | "RobertaProcessing" => pair_token(processor, "cls"),
         _ => None,
     }
+}
+
+/// The token that a post-processor appends last, if it is a special token.
+pub(super) fn last_token(processor: &Value, depth: usize) -> Option<String> {
+    if depth > STEP_DEPTH_MAX {
+        return None;
+    }
+    match processor.get("type")?.as_str()? {
+        "Sequence" => {
+            let processors = processor.get("processors")?.as_array()?;
+            processors.iter().rev().find_map(|p| last_token(p, depth + 1))
+        }
+        "TemplateProcessing" => {
+            let last = processor.get("single")?.as_array()?.last()?;
+            Some(last.get("SpecialToken")?.get("id")?.as_str()?.to_owned())
+        }
+        "BertProcessing" | "RobertaProcessing" => pair_token(processor, "sep"),
+        _ => None,
+    }
+}
+
+/// The text of a token that is written with its id.
+fn pair_token(processor: &Value, field: &str) -> Option<String> {
+    Some(processor.get(field)?.as_array()?.first()?.as_str()?.to_owned())
 }
 
 /// The same pre-tokenizer for a piece that is not the beginning of the text. `Metaspace` inserts a space before the

@@ -21,6 +21,7 @@ mod template;
 mod unigram;
 mod utf8;
 mod vocab;
+mod wordpiece;
 
 use std::collections::HashMap;
 
@@ -47,6 +48,7 @@ pub use template::{
 pub use unigram::UNIGRAM_PIECE_BYTES_MAX;
 pub use utf8::Utf8Stream;
 pub use vocab::{ID_GAPS_MAX, TOKEN_BYTES_MAX};
+pub use wordpiece::WORDPIECE_BYTES_MAX;
 
 /// Maximum number of tokens in a vocabulary; published vocabularies have up to 262,144.
 pub const VOCAB_SIZE_MAX: usize = 1 << 24;
@@ -113,6 +115,7 @@ pub struct Tokenizer {
     strips_first_space: bool,
     bos: Option<TokenId>,
     adds_bos: bool,
+    closing: Option<TokenId>,
     eos: Vec<TokenId>,
     special_texts: SpecialTexts,
     /// Texts of all control tokens, and their first characters.
@@ -166,7 +169,9 @@ impl Tokenizer {
                 eos.push(id);
             }
         }
-        if let Some(&id) = eos.iter().chain(&spec.bos).find(|id| id.index() >= vocab.len()) {
+        if let Some(&id) =
+            eos.iter().chain(&spec.bos).chain(&spec.closing).find(|id| id.index() >= vocab.len())
+        {
             let (id, vocab_size) = (id.0.into(), vocab.len());
             return Err(TokenizerProblem::IdOutOfRange { file, field: "BOS or EOS id", id, vocab_size });
         }
@@ -190,6 +195,7 @@ impl Tokenizer {
             strips_first_space: spec.strips_first_space,
             bos: spec.bos,
             adds_bos: spec.adds_bos && spec.bos.is_some(),
+            closing: spec.closing,
             eos,
             special_texts,
             controls,
@@ -334,6 +340,10 @@ pub trait TokenizerParts: Sized {
     /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
     fn special_texts(&self) -> &SpecialTexts;
 
+    /// The token that the tokenizer's files put behind a text, such as `[SEP]` of an encoder. No text is encoded with it: the model's code
+    /// appends it, as it does [`Tokenizer::bos`].
+    fn closing(&self) -> Option<TokenId>;
+
     /// The model's chat template; `None` where it has none, and where [`Tokenizer::chat_template_error`] says why it cannot be
     /// parsed.
     fn chat_template(&self) -> Option<&ChatTemplate>;
@@ -365,6 +375,10 @@ impl TokenizerParts for Tokenizer {
 
     fn special_texts(&self) -> &SpecialTexts {
         &self.special_texts
+    }
+
+    fn closing(&self) -> Option<TokenId> {
+        self.closing
     }
 
     fn chat_template(&self) -> Option<&ChatTemplate> {
@@ -407,6 +421,7 @@ struct Spec {
     strips_first_space: bool,
     bos: Option<TokenId>,
     adds_bos: bool,
+    closing: Option<TokenId>,
     eos: Vec<TokenId>,
     template: Option<String>,
 }

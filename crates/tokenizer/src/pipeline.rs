@@ -19,6 +19,7 @@ use super::regexp::Budget;
 use super::steps::{CountedNormalizer, NormalizerStep, PreTokenizerStep, pre_tokenize};
 use super::unigram::{Unigram, UnigramParts};
 use super::vocab::{self, Scheme, Vocab};
+use super::wordpiece::{WordPiece, WordPieceParts};
 use refrain_files::catch_quietly;
 use refrain_trees::TokenId;
 
@@ -43,6 +44,7 @@ pub(super) enum ModelParts {
         options: BpeOptions,
     },
     Unigram(UnigramParts),
+    WordPiece(WordPieceParts),
 }
 
 impl ModelParts {
@@ -57,6 +59,8 @@ impl ModelParts {
                 let texts = parts.pieces.iter().map(|(text, ..)| text.as_str());
                 vocab::missing_bytes(scheme, parts.byte_fallback, texts)
             }
+            // A word with a character that no piece has is unknown.
+            Self::WordPiece(_) => Ok(Vec::new()),
         }
     }
 }
@@ -91,6 +95,7 @@ pub(super) struct Pipeline {
 enum CutModel {
     Bpe(Box<BPE>),
     Unigram(Unigram),
+    WordPiece(WordPiece),
 }
 
 impl CutModel {
@@ -98,6 +103,7 @@ impl CutModel {
         match self {
             Self::Bpe(bpe) => bpe.tokenize(word),
             Self::Unigram(unigram) => Ok(unigram.tokenize(word)),
+            Self::WordPiece(pieces) => Ok(pieces.tokenize(word)),
         }
     }
 
@@ -142,6 +148,7 @@ impl Pipeline {
                 CutModel::bpe(&file, scheme, ordinary, merges, options)?
             }
             ModelParts::Unigram(parts) => CutModel::Unigram(Unigram::new(&file, parts)?),
+            ModelParts::WordPiece(parts) => CutModel::WordPiece(WordPiece::new(&file, parts)?),
         };
         let library = |reason: String| TokenizerProblem::Library { file: file.clone(), reason };
         guarded(&file, || {

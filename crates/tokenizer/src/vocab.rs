@@ -1,7 +1,8 @@
 //! The bytes that each token stands for.
 //!
-//! Two schemes exist. *Byte level* (GPT-2 and later) writes each byte as one printable character. *Sentence piece*
-//! writes plain UTF-8 with `▁` for a space, and `<0x0A>` for a byte without a piece.
+//! Three schemes exist. *Byte level* (GPT-2 and later) writes each byte as one printable character. *Sentence piece*
+//! writes plain UTF-8 with `▁` for a space, and `<0x0A>` for a byte without a piece. *Word piece* writes plain UTF-8 with `##` before
+//! what goes on a word.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,11 @@ pub const ID_GAPS_MAX: usize = 1 << 16;
 pub(super) enum Scheme {
     ByteLevel,
     SentencePiece,
+    WordPiece,
 }
+
+/// The prefix of a word piece that does not begin a word.
+pub(super) const CONTINUING: &str = "##";
 
 /// The role of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +95,7 @@ impl Vocab {
         match (kind, scheme) {
             (TokenKind::Normal, Scheme::ByteLevel) => push_byte_level(&mut self.bytes, &text),
             (TokenKind::Normal, Scheme::SentencePiece) => push_sentence_piece(&mut self.bytes, &text),
+            (TokenKind::Normal, Scheme::WordPiece) => push_word_piece(&mut self.bytes, &text),
             (TokenKind::Control | TokenKind::UserDefined, _) => self.bytes.extend_from_slice(text.as_bytes()),
             (TokenKind::Unused, _) => {}
         }
@@ -185,6 +191,14 @@ fn push_sentence_piece(out: &mut Vec<u8>, text: &str) {
     }
 }
 
+/// A word begins behind a space.
+fn push_word_piece(out: &mut Vec<u8>, text: &str) {
+    match text.strip_prefix(CONTINUING) {
+        Some(rest) => out.extend_from_slice(rest.as_bytes()),
+        None => out.extend([b" ", text.as_bytes()].concat()),
+    }
+}
+
 /// The byte of a piece like `<0x0A>`.
 pub(super) fn byte_piece(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
@@ -219,7 +233,7 @@ pub(super) fn missing_bytes<'a>(
         let byte = match scheme {
             Scheme::ByteLevel => chars.next().filter(|_| chars.next().is_none()).and_then(byte_of_char),
             Scheme::SentencePiece if byte_fallback => byte_piece(text),
-            Scheme::SentencePiece => return Ok(Vec::new()),
+            Scheme::SentencePiece | Scheme::WordPiece => return Ok(Vec::new()),
         };
         if let Some(byte) = byte {
             has[usize::from(byte)] = true;

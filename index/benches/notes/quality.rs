@@ -6,7 +6,10 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use refrain_index::notes::{NotePassage, NotesIndex, NotesOptions, NotesWriter, Search};
+use refrain::EngineOptions;
+use refrain_index::notes::{
+    Embedder as _, ModelEmbedder, NotePassage, NotesIndex, NotesOptions, NotesWriter, Search,
+};
 use serde_json::Value;
 use tantivy::collector::TopDocs;
 use tantivy::query::{BooleanQuery, Occur, Query, TermQuery};
@@ -17,6 +20,9 @@ use tantivy::{Index, TantivyDocument, Term, doc};
 use super::corpus::Rng;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// The environment variable with a model whose vectors rank too.
+pub(crate) const EMBEDDER: &str = "REFRAIN_BENCH_EMBEDDER";
 
 /// A request, and the files that answer it.
 struct Question {
@@ -120,6 +126,76 @@ const FRAMES: [&str; 4] = [
     "昨日の午後、{}について書きました。それから{}と{}についても話し合いました。",
 ];
 
+/// Notes under a heading, and questions that say the same in other words.
+const PARAPHRASED: [(&str, &str, &[&str]); 15] = [
+    (
+        "Allergies",
+        "Peanuts and penicillin. Ask before eating anything baked.",
+        &["What am I allergic to?", "Which medicine must I not take?"],
+    ),
+    ("Kitchen", "The tap drips. Ada Voss repairs it on 3 May.", &["Who fixes the leaking faucet?"]),
+    (
+        "Passport",
+        "Number K4471, expires in March 2027. Renew at the town hall.",
+        &["When do I need a new travel document?"],
+    ),
+    (
+        "Wifi",
+        "Network: meadow. Password is on the sticker under the router.",
+        &["How do I get online at home?"],
+    ),
+    ("Car", "Oil change at 60,000 km. Tyres are 205/55 R16.", &["What size are the wheels of my vehicle?"]),
+    ("Gym", "Monday squats, Wednesday rows, Friday deadlifts.", &["What do I train on Wednesday?"]),
+    ("Birthdays", "Mum 4 June, Tom 12 October, Lena 30 January.", &["When does my mother celebrate?"]),
+    (
+        "Doctor",
+        "Dr Hale, Mill Lane 4. Phone 555 0142. Open until noon on Fridays.",
+        &["Who is my physician?"],
+    ),
+    (
+        "Bread",
+        "500 g flour, 350 g water, 10 g salt, starter. Bake 45 minutes at 230 degrees.",
+        &["How hot must the oven be for a loaf?"],
+    ),
+    (
+        "Berlin trip",
+        "Train at 9:12 from platform 7, hotel near the zoo, back on Sunday.",
+        &["When do we leave for Germany's capital?"],
+    ),
+    ("Blood", "Type 0 negative. Last donation in spring.", &["What is my blood group?"]),
+    (
+        "Insurance",
+        "Household policy 77-1203, excess 150. Claims by phone.",
+        &["Whom do I call after a burglary?"],
+    ),
+    (
+        "Dog",
+        "Rex gets the tablet on the first of each month. Vet: Mrs Nolan.",
+        &["When does the puppy get its pill?"],
+    ),
+    ("Books", "Finished Middlemarch. Next: The Leopard.", &["What should I read next?"]),
+    (
+        "Taxes",
+        "Return is due on 31 July. Receipts in the blue folder.",
+        &["When must I file with the revenue office?"],
+    ),
+];
+
+/// The questions of [`PARAPHRASED`].
+pub(crate) fn paraphrased() -> Outcome<()> {
+    let folder = tempfile::tempdir()?;
+    let notes = folder.path().join("notes");
+    fs::create_dir(&notes)?;
+    let mut questions = Vec::new();
+    for (i, (title, text, asked)) in PARAPHRASED.iter().enumerate() {
+        let path = notes.join(format!("{i}.md"));
+        fs::write(&path, format!("# {title}\n\n{text}\n"))?;
+        let question = |text: &&str| Question { text: (*text).to_owned(), files: vec![path.clone()] };
+        questions.extend(asked.iter().map(question));
+    }
+    compare("in other words", folder.path(), &notes, &questions)
+}
+
 /// Notes that name three things each; a question asks for the three of one note, in other forms.
 pub(crate) fn generated() -> Outcome<()> {
     let folder = tempfile::tempdir()?;
@@ -213,10 +289,49 @@ fn compare(what: &str, folder: &Path, notes: &Path, questions: &[Question]) -> O
     let plain = Plain::new(&passages)?;
     let theirs = score(questions, |question| plain.search(question))?;
     println!("{what}: {} questions, {} passages", questions.len(), passages.len());
-    for (name, (recall, mrr)) in [("stored notes", ours), ("tantivy's defaults", theirs)] {
+    let mut all = vec![("stored notes", ours), ("tantivy's defaults", theirs)];
+    if let Some(model) = std::env::var_os(EMBEDDER) {
+        all.extend(by_meaning(Path::new(&model), &folder.join("index"), &passages, questions)?);
+    }
+    for (name, (recall, mrr)) in all {
         println!("  {name:<20} recall@5 {recall:.3}   MRR {mrr:.3}");
     }
     Ok(())
+}
+
+/// Recall and reciprocal rank of a ranking.
+type Quality = (f64, f64);
+
+/// By the vectors of a model alone, and fused with words.
+fn by_meaning(
+    model: &Path,
+    index: &Path,
+    passages: &[NotePassage],
+    questions: &[Question],
+) -> Outcome<[(&'static str, Quality); 2]> {
+    let embedder = ModelEmbedder::open(model, EngineOptions::default())?;
+    let texts: Vec<String> =
+        passages.iter().map(|passage| format!("{}\n\n{}", passage.title, passage.text)).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let vectors = embedder.embed(&texts).map_err(|error| error.to_string())?;
+    let meaning = score(questions, |question| {
+        let query = embedder.embed_query(question).map_err(|error| error.to_string())?;
+        let likeness = |vector: &Vec<f32>| -> f32 { vector.iter().zip(&query).map(|(a, b)| a * b).sum() };
+        let mut ranked: Vec<(f32, &NotePassage)> = vectors.iter().map(likeness).zip(passages).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+        Ok(ranked.into_iter().take(10).map(|(_, passage)| passage.path.clone()).collect())
+    })?;
+    let mut writer = NotesWriter::open(index, NotesOptions::default())?;
+    writer.embed(&embedder, &mut |_, _| ControlFlow::Continue(()))?;
+    drop(writer);
+    let index = NotesIndex::open(index)?;
+    let both = score(questions, |question| {
+        let mut search = Search::new(question, 10);
+        search.embedder = Some(&embedder);
+        let hits = index.search(&search)?;
+        Ok(hits.into_iter().map(|hit| hit.passage.path).collect())
+    })?;
+    Ok([("meaning alone", meaning), ("words and meaning", both)])
 }
 
 /// Recall of the five best files, and mean reciprocal rank within ten passages.

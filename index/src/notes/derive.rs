@@ -7,6 +7,7 @@ use refrain::{SpecialTokens, TokenId, Tokenizer};
 
 use super::derived::{Derived, DerivedKind};
 use super::error::NotesError;
+use super::passage::{NotePassage, titled};
 use super::report::Notice;
 use super::threads;
 use super::writer::{NotesWriter, OnProgress};
@@ -24,7 +25,7 @@ pub trait Embedder: Send + Sync {
     /// The length of the vectors, at most [`DIMENSIONS_MAX`].
     fn dimensions(&self) -> usize;
 
-    /// The vectors of passages, in their order.
+    /// The vectors of passages, in their order: each a text below its title.
     ///
     /// # Errors
     /// The texts have no vectors. The index keeps the vectors of earlier calls.
@@ -61,11 +62,12 @@ impl NotesWriter {
         tokenizer: &Tokenizer,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<usize, NotesError> {
-        self.derive(DerivedKind::Tokens, tokenizer.fingerprint(), on_progress, |texts| {
+        self.derive(DerivedKind::Tokens, tokenizer.fingerprint(), on_progress, |passages| {
+            let texts: Vec<String> = passages.into_iter().map(|passage| passage.text).collect();
             let encode = |text: &String| -> Result<Vec<u8>, NotesError> {
                 Ok(encode_tokens(&tokenizer.encode(text, SpecialTokens::AsText)?))
             };
-            threads::map(texts, encode).into_iter().collect()
+            threads::map(&texts, encode).into_iter().collect()
         })
     }
 
@@ -83,10 +85,12 @@ impl NotesWriter {
             let (given, max) = (n as u64, DIMENSIONS_MAX as u64);
             return Err(NotesError::OutOfRange { option: "dimensions", given, min: 1, max });
         }
-        self.derive(DerivedKind::Vectors, embedder.identity(), on_progress, |texts| {
-            let mut values = Vec::with_capacity(texts.len());
-            for texts in texts.chunks(EMBEDDED) {
-                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        self.derive(DerivedKind::Vectors, embedder.identity(), on_progress, |passages| {
+            let mut values = Vec::with_capacity(passages.len());
+            for passages in passages.chunks(EMBEDDED) {
+                let texts: Vec<_> =
+                    passages.iter().map(|passage| titled(&passage.title, &passage.text)).collect();
+                let texts: Vec<&str> = texts.iter().map(|text| &**text).collect();
                 let vectors = embedder.embed(&texts).map_err(NotesError::Embedder)?;
                 if vectors.len() != texts.len() || vectors.iter().any(|vector| vector.len() != n) {
                     let what = format!("{} vectors of length {n} expected for as many texts", texts.len());
@@ -98,13 +102,13 @@ impl NotesWriter {
         })
     }
 
-    /// Stores the values of all texts that have none.
+    /// Stores the values of all passages that have none.
     fn derive(
         &mut self,
         kind: DerivedKind,
         identity: u64,
         on_progress: &mut OnProgress<'_>,
-        compute: impl Fn(&[String]) -> Result<Vec<Vec<u8>>, NotesError>,
+        compute: impl Fn(Vec<NotePassage>) -> Result<Vec<Vec<u8>>, NotesError>,
     ) -> Result<usize, NotesError> {
         self.check_running()?;
         let (mut values, is_damaged) = Derived::open_to_write(&self.folder, kind, identity)?;
@@ -118,13 +122,10 @@ impl NotesWriter {
             if on_progress(n_done as u64, missing.len() as u64) == ControlFlow::Break(()) {
                 break;
             }
-            let (mut keys, mut texts) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
-            for &address in batch {
-                let passage = snapshot.passage(address)?;
-                keys.push(passage.key);
-                texts.push(passage.text);
-            }
-            let computed: Vec<(u64, Vec<u8>)> = keys.into_iter().zip(compute(&texts)?).collect();
+            let passages = batch.iter().map(|&address| snapshot.passage(address));
+            let passages = passages.collect::<Result<Vec<_>, _>>()?;
+            let keys: Vec<u64> = passages.iter().map(|passage| passage.key).collect();
+            let computed: Vec<(u64, Vec<u8>)> = keys.into_iter().zip(compute(passages)?).collect();
             values.append(&computed)?;
             n_done += batch.len();
         }

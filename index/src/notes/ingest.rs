@@ -13,7 +13,7 @@ use super::documents::Metadata;
 use super::formats::{self, Body, Contents, Unit};
 use super::kind::{Format, SourceKind};
 use super::language::Languages;
-use super::passage::{Locator, NotePassage, chunks};
+use super::passage::{Locator, NotePassage, chunks, titled};
 use super::report::SkipReason;
 use super::stamp::{Stamp, since_1970};
 use super::walk::Found;
@@ -203,7 +203,7 @@ fn divided(about: &About<'_>, read: Contents<'_>, n_overlap: usize, languages: &
             NotePassage {
                 path: about.path.to_owned(),
                 kind: about.kind,
-                key: xxh3_64(chunk.text.as_bytes()),
+                key: xxh3_64(titled(&chunk.title, &chunk.text).as_bytes()),
                 title: chunk.title,
                 text: chunk.text,
                 place: place.start as u64..place.end as u64,

@@ -1,5 +1,6 @@
 //! The passages of a file: its units, divided as the index stores them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -34,8 +35,16 @@ pub struct NotePassage {
     pub tags: Vec<String>,
     /// The language in which the words are stemmed; `None` if it is unclear or has no stemmer.
     pub language: Option<Language>,
-    /// A hash of the text, under which its token ids and its vector are stored.
+    /// A hash of title and text, under which the token ids of the text and the vector of both are stored.
     pub key: u64,
+}
+
+/// A text below its title, which a heading or the name of a file often says alone: what the vector of a passage stands for.
+pub(super) fn titled<'a>(title: &str, text: &'a str) -> Cow<'a, str> {
+    match title.is_empty() || text.contains(title) {
+        true => text.into(),
+        false => format!("{title}\n\n{text}").into(),
+    }
 }
 
 /// Where a reader finds a passage in its file.

@@ -29,7 +29,7 @@ pub(super) struct Fields {
     date: Field,
     tag: Field,
     language: Field,
-    /// The hash of the text.
+    /// The hash of title and text.
     key: Field,
     /// Words, marked with their language.
     pub(super) title_words: Field,
@@ -45,7 +45,7 @@ pub(super) struct Fields {
     locator: Field,
 }
 
-/// The name of the field with the hash of the text.
+/// The name of the field with the hash of title and text.
 pub(super) const KEY: &str = "key";
 
 /// The name of the field with the kind of source.

@@ -493,6 +493,41 @@ impl<'a> Object<'a> {
         ConfigError::Unsupported { file: self.file.to_owned(), field, value: value.to_string() }
     }
 
+    /// The file, for messages.
+    pub(in crate::model) fn file(&self) -> &'a str {
+        self.file
+    }
+
+    /// All fields, in the order of the file.
+    pub(in crate::model) fn entries(&self) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.map.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    pub(in crate::model) fn out_of_range(
+        &self,
+        field: &str,
+        value: impl ToString,
+        allowed: impl ToString,
+    ) -> ConfigError {
+        let (file, field) = (self.file.to_owned(), self.full_name(field));
+        ConfigError::OutOfRange { file, field, value: value.to_string(), allowed: allowed.to_string() }
+    }
+
+    /// Refuses a number outside its limits.
+    pub(in crate::model) fn check_count(
+        &self,
+        field: &str,
+        value: usize,
+        min: usize,
+        max: usize,
+    ) -> Result<(), ConfigError> {
+        match (min..=max).contains(&value) {
+            true => Ok(()),
+            false if max == usize::MAX => Err(self.out_of_range(field, value, format!("at least {min}"))),
+            false => Err(self.out_of_range(field, value, format!("{min} to {max}"))),
+        }
+    }
+
     fn typed<T>(
         &self,
         field: &str,

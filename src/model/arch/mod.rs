@@ -14,7 +14,7 @@ mod gemma4;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
-mod keys;
+pub(in crate::model) mod keys;
 mod lfm2;
 mod lfm2_moe;
 mod llama;

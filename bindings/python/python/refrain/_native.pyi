@@ -229,7 +229,7 @@ class Assistant:
         engine: Engine,
         *,
         notes: Path | None = None,
-        embedder: Engine | None = None,
+        embedder: Engine | Path | None = None,
         store: Path | None = None,
         namespace: str = "default",
         prompts: Mapping[Task, str] | None = None,
@@ -357,7 +357,12 @@ class Conversation:
 @final
 class Notes:
     def __new__(
-        cls, folder: Path, *, languages: Items[str] | None = None, embedder: Engine | None = None, key: bytes | None = None
+        cls,
+        folder: Path,
+        *,
+        languages: Items[str] | None = None,
+        embedder: Engine | Path | None = None,
+        key: bytes | None = None,
     ) -> Notes: ...
     def add(self, paths: Items[Path]) -> UpdateReport: ...
     def update(self) -> UpdateReport: ...

@@ -62,9 +62,10 @@ pub(crate) struct IndexReadArgs {
     /// Store token ids for this model, so that `ask` need not tokenize passages.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
-    /// Store vectors of this model, so that `search` finds by meaning too.
+    /// Store vectors of this model, so that searches find by meaning too; `none` ends it.
     ///
-    /// A model for embeddings, such as Qwen3-Embedding; `none` ends it. Remembered.
+    /// A sentence encoder such as all-MiniLM-L6-v2, or a decoder such as Qwen3-Embedding. Without it, the model that
+    /// `refrain model pull sentence-transformers/all-MiniLM-L6-v2` gets is used once it is there. Remembered.
     #[arg(long, value_name = "MODEL")]
     pub(crate) embedder: Option<PathBuf>,
 }

@@ -6,15 +6,24 @@ use thiserror::Error;
 
 /// Choices that an error lists; repositories have up to about thirty quantisations.
 const CHOICES_MAX: usize = 40;
-/// What a folder needs beside its weights. The program reads these files, and no others.
-const COMPANIONS: [&str; 6] = [
+/// What a folder needs beside its weights. The program reads these files, the pooling of a sentence encoder, and no others.
+const COMPANIONS: [&str; 12] = [
     "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_xlm-roberta_config.json",
+    "config_sentence_transformers.json",
     "generation_config.json",
     "tokenizer.json",
+    "vocab.txt",
     "tokenizer_config.json",
     "chat_template.jinja",
     "model.safetensors.index.json",
 ];
+
+/// The file of a module that pools, behind the number of the module.
+const POOLING: &str = "_Pooling/config.json";
 
 const GGUF: &str = ".gguf";
 const SAFETENSORS: &str = ".safetensors";
@@ -95,7 +104,7 @@ pub(crate) fn units(files: &[Sized<'_>]) -> Vec<Unit> {
 /// The Hugging Face folder in a list of files.
 fn folder(files: &[Sized<'_>]) -> Option<Unit> {
     let find = |name: &str| files.iter().copied().find(|(path, _)| *path == name);
-    let (_, _) = (find("config.json")?, find("tokenizer.json")?);
+    let (_, _) = (find("config.json")?, find("tokenizer.json").or_else(|| find("vocab.txt"))?);
     let weights: Vec<Sized<'_>> = match find("model.safetensors") {
         Some(single) => vec![single],
         None => {
@@ -112,7 +121,11 @@ fn folder(files: &[Sized<'_>]) -> Option<Unit> {
     };
     let is_sharded = weights[0].0 != "model.safetensors";
     let companions = COMPANIONS.iter().filter(|name| is_sharded || **name != "model.safetensors.index.json");
-    let all: Vec<Sized<'_>> = companions.filter_map(|name| find(name)).chain(weights).collect();
+    let has_modules = find("modules.json").is_some();
+    let is_pooling = |path: &str| has_modules && path.matches('/').count() == 1 && path.ends_with(POOLING);
+    let pooling = files.iter().copied().filter(|(path, _)| is_pooling(path));
+    let all: Vec<Sized<'_>> =
+        companions.filter_map(|name| find(name)).chain(pooling).chain(weights).collect();
     Some(Unit {
         files: all.iter().map(|(path, _)| (*path).to_owned()).collect(),
         bytes: all.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes)),
@@ -326,6 +339,10 @@ mod tests {
             ["config.json", "generation_config.json", "tokenizer.json", "model.safetensors"]
         );
         assert_eq!(unit.bytes, 7);
+        files.extend([("modules.json", 1), ("1_Pooling/config.json", 1), ("a/1_Pooling/config.json", 1)]);
+        let encoder = units(&files);
+        let encoder = &pick(&encoder, None).unwrap().files;
+        assert!(encoder.len() == 6 && encoder.contains(&"1_Pooling/config.json".to_owned()), "{encoder:?}");
         files.push(("m.gguf", 5));
         assert_eq!(label(&files, None).as_deref(), Ok("m.gguf"));
         assert_eq!(label(&files, Some("safetensors")).as_deref(), Ok("safetensors"));

@@ -170,6 +170,56 @@ fn safetensors_come_with_their_small_files_under_both_hashes() {
     assert!(ran.code == Some(1) && ran.stderr.contains("config.json"), "{}", ran.stderr);
 }
 
+/// The suggested model for embeddings: notes are searched by words, until it is there.
+#[test]
+fn the_suggested_encoder_makes_vectors_once_it_was_pulled() {
+    const NAME: &str = "sentence-transformers/all-MiniLM-L6-v2";
+    let golden = support::repository("tests/golden/encoders/bert");
+    let names = [
+        "1_Pooling/config.json",
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+    ];
+    let encoder = files(names.map(|name| (name, fs::read(golden.join(name)).unwrap())));
+    let answered = encoder.clone();
+    let hub = Hub::start(encoder, move |request, _, _| {
+        let path = request.path.replace(NAME, REPO);
+        let mut reply = hub::good(&answered, &Request { path, headers: request.headers.clone() });
+        if request.is_listing() {
+            reply.body = String::from_utf8(reply.body).unwrap().replace(REPO, NAME).into_bytes();
+        }
+        reply
+    });
+    let place = Place::new();
+    let (notes, index) = (place.path().join("notes"), place.path().join("index"));
+    fs::create_dir(&notes).unwrap();
+    fs::write(notes.join("tap.md"), "The tap drips.").unwrap();
+    fs::write(notes.join("roof.md"), "The roof leaks.").unwrap();
+    let run_index = |args: &[&str]| place.run(&[&["index"], args, &["--index", arg(&index)]].concat());
+    let found = || run_index(&["search", "--json", "tap"]).done().lines().count();
+
+    let added = run_index(&["add", arg(&notes)]);
+    assert!(added.stderr.contains(&format!("refrain model pull {NAME}")), "{}", added.stderr);
+    assert_eq!(found(), 1);
+    let updated = run_index(&["update"]);
+    assert!(!updated.stderr.contains("model pull"), "it is said once: {}", updated.stderr);
+
+    let pulled = run(place.pull_named(&hub, NAME, &[]));
+    assert!(pulled.stderr.contains("make vectors of notes with it"), "{}", pulled.stderr);
+    pulled.done();
+    assert_eq!(place.files().iter().filter(|file| file.starts_with("models/")).count(), names.len());
+    let updated = run_index(&["update"]);
+    assert!(updated.stderr.contains("makes vectors"), "{}", updated.stderr);
+    // A vector is similar to every other.
+    assert_eq!(found(), 2);
+    run_index(&["update", "--embedder", "none"]).done();
+    run_index(&["update"]).done();
+    assert_eq!(found(), 1, "the choice is remembered");
+}
+
 #[test]
 fn a_split_model_is_pulled_whole() {
     let place = Place::new();

@@ -101,7 +101,15 @@ impl HfFolder {
     /// # Errors
     /// [`HfError::Io`], [`HfError::TooLarge`] over [`JSON_BYTES_MAX`], [`HfError::NotUtf8`].
     pub fn text(&self, name: &str) -> Result<Option<String>, HfError> {
-        read_text(&self.path.join(name), JSON_BYTES_MAX)
+        Self::text_in(&self.path, name)
+    }
+
+    /// As [`text`](Self::text), of a folder whose weights are not opened.
+    ///
+    /// # Errors
+    /// As [`text`](Self::text).
+    pub fn text_in(path: &Path, name: &str) -> Result<Option<String>, HfError> {
+        read_text(&path.join(name), JSON_BYTES_MAX)
     }
 }
 

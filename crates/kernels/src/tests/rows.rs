@@ -30,6 +30,8 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
     let each: &[InPlace] = &[
         &|x| rms_norm_gated(k, x, y, 1e-5, y),
         &|x| l2_norm_in_place(k, x, 1e-6),
+        &|x| layer_norm_in_place(k, x, y, y, 1e-12),
+        &|x| gelu(k, x),
         &|x| silu_mul_by(k, x, y),
         &|x| silu(k, x),
         &|x| gelu_mul(k, x, y),
@@ -226,21 +228,46 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
+/// Without the cancellation of `1 + erf` for negative numbers.
+fn exact_gelu(x: f64) -> f64 {
+    0.5 * x * libm::erfc(-x / std::f64::consts::SQRT_2)
+}
+
+#[test]
+fn gelu_is_accurate_and_does_not_overflow() {
+    let k = Kernels::detect();
+    let x: Vec<f32> = (-60_000..=60_000).map(|i| i as f32 * 2.5e-4).collect();
+    let mut got = x.clone();
+    gelu(k, &mut got);
+    for (x, got) in x.iter().zip(got) {
+        let exact = exact_gelu(f64::from(*x));
+        assert!(
+            (f64::from(got) - exact).abs() <= 1e-7 + 1.2e-7 * exact.abs(),
+            "gelu({x}) = {got}, not {exact}"
+        );
+    }
+    let mut x = [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-40, f32::NAN];
+    gelu(k, &mut x);
+    assert_eq!(x[..4], [f32::INFINITY, 0.0, f32::MAX, 0.0]);
+    assert!(x[4] > 0.0 && x[5].is_nan());
+}
+
 /// Element-wise functions are their formulas in f64, within the rounding of f32.
 #[test]
 fn activations_are_close_to_the_formulas() {
     let mut random = Random::new(6);
     let gate: Vec<f32> = (-120..=120).map(|x| x as f32 * 0.1).chain(random.floats(64)).collect();
     let up: Vec<f32> = random.floats(gate.len()).iter().map(|x| 12.0 * x).collect();
-    let gelu =
+    let gelu_tanh =
         |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh());
     let k = Kernels::detect();
     type Case<'a> = (&'a str, &'a dyn Fn(&mut [f32], &[f32]), &'a dyn Fn(f64, f64) -> f64);
-    let cases: [Case<'_>; 9] = [
+    let cases: [Case<'_>; 10] = [
         ("silu", &|x, _| silu(k, x), &|x, _| x * sigmoid(x)),
         ("silu_mul", &|x, y| silu_mul(k, x, y), &|x, y| x * sigmoid(x) * y),
         ("silu_mul_by", &|x, y| silu_mul_by(k, x, y), &|x, y| x * y * sigmoid(y)),
-        ("gelu_mul", &|x, y| gelu_mul(k, x, y), &|x, y| gelu(x) * y),
+        ("gelu_mul", &|x, y| gelu_mul(k, x, y), &|x, y| gelu_tanh(x) * y),
+        ("gelu", &|x, _| gelu(k, x), &|x, _| exact_gelu(x)),
         ("swiglu_clamped_mul", &|x, y| swiglu_clamped_mul(k, x, y, 1.702, 7.0), &|x, y| {
             let (x, y) = (x.min(7.0), y.clamp(-7.0, 7.0));
             (y + 1.0) * x * sigmoid(f64::from(1.702f32) * x)
@@ -277,6 +304,15 @@ fn norms_are_close_to_the_formulas() {
             let gate = f64::from(gate[i]) * sigmoid(f64::from(gate[i]));
             let exact = x / (squares / n as f64 + 1e-6).sqrt() * f64::from(w[i]) * gate;
             assert!((f64::from(gated[i]) - exact).abs() < 1e-6, "{}, not {exact}", gated[i]);
+        }
+        let mut centred = x.clone();
+        layer_norm_in_place(Kernels::detect(), &mut centred, &w, &gate, 1e-3);
+        let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / n as f64;
+        let variance = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n as f64;
+        for i in 0..n {
+            let scaled = (f64::from(x[i]) - mean) / (variance + 1e-3).sqrt();
+            let exact = scaled * f64::from(w[i]) + f64::from(gate[i]);
+            assert!((f64::from(centred[i]) - exact).abs() < 2e-6, "{}, not {exact}", centred[i]);
         }
         let mut lanes = [0.0f32; 16];
         for (i, x) in x.iter().enumerate() {
