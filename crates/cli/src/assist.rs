@@ -534,6 +534,8 @@ pub(crate) struct Assisted {
     is_json: bool,
     pub(crate) setup: Arc<Setup>,
     context_len: usize,
+    /// Whether the model is a server's, which keeps what it has learnt itself.
+    is_served: bool,
     /// How tokens are chosen, without a grammar.
     pub(crate) sampling: Sampling,
     pub(crate) assistant: Assistant,
@@ -595,7 +597,15 @@ impl Assisted {
         let assistant = served.assistant.with_options(options).with_prompts(prompts);
         // What a writer has changed since; without it, the earlier state is searched.
         assistant.notes().map(|notes| notes.refresh().ok());
-        Ok(Self { model: args.model.clone(), is_json, setup, context_len, sampling, assistant })
+        Ok(Self {
+            model: args.model.clone(),
+            is_json,
+            setup,
+            context_len,
+            is_served: true,
+            sampling,
+            assistant,
+        })
     }
 
     /// Opens the assistant with these defaults of sampling.
@@ -658,7 +668,15 @@ impl Assisted {
             )));
         }
         let context_len = setup.context_len();
-        Ok(Self { model: args.model.clone(), is_json: false, setup, context_len, sampling, assistant })
+        Ok(Self {
+            model: args.model.clone(),
+            is_json: false,
+            setup,
+            context_len,
+            is_served: false,
+            sampling,
+            assistant,
+        })
     }
 
     /// Whether texts fit half of the context whole: the rest is for the words of the prompt and the answer.
@@ -771,7 +789,9 @@ impl Assisted {
 
     /// Keeps what was learnt, and writes the notices of what is cut, not kept or left out.
     pub(crate) fn note_end(&self, report: &Report) {
-        self.setup.learned.keep(&self.setup.engine);
+        if !self.is_served {
+            self.setup.learned.keep(&self.setup.engine);
+        }
         note_cut(report);
         note_evicted(&self.assistant);
         if let Some(reason) = &report.not_kept {
