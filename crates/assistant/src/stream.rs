@@ -22,7 +22,7 @@ use crate::job::{Job, JobEvent};
 /// # use refrain_assistant::{AnswerRequest, Assistant, JobEvent, JobOptions, Passage, TaskError};
 /// # async fn answer(assistant: Assistant, request: AnswerRequest) -> Result<(), TaskError> {
 /// let mut stream = assistant.ask(request, JobOptions::default())?.into_stream()?;
-/// while let Some(event) = stream.next().await {
+/// while let Some(event) = stream.next_event().await {
 ///     if let JobEvent::Text(text) = event? {
 ///         print!("{}", text.text);
 ///     }
@@ -62,14 +62,14 @@ impl<T> JobStream<T> {
     ///
     /// # Panics
     /// Resumes the panic of a draft source or processor of the app. After it, the stream has ended.
-    pub fn next(&mut self) -> impl Future<Output = Option<Result<JobEvent<T>, TaskError>>> {
+    pub fn next_event(&mut self) -> impl Future<Output = Option<Result<JobEvent<T>, TaskError>>> {
         poll_fn(|context| self.poll_next(context))
     }
 
     /// Asks for the next event, and gives it if it is there; otherwise the task of `context` is woken when it is.
     ///
     /// # Panics
-    /// As [`next`](Self::next).
+    /// As [`next_event`](Self::next_event).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<JobEvent<T>, TaskError>>> {
         self.exchange.poll(context)
     }

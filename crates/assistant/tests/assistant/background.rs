@@ -74,8 +74,9 @@ fn slices_without_time_come_to_an_end_with_the_same_results() {
 
 #[test]
 fn rules_end_a_run_and_memory_is_given_back() {
+    type Change = fn(&mut Conditions);
     let rules = changed(plan(Duration::from_secs(60)), |it| it.available_bytes_min = 1 << 30);
-    let broken: [(Pause, fn(&mut Conditions)); 6] = [
+    let broken: [(Pause, Change); 6] = [
         (Pause::InUse, |it| it.is_idle = false),
         (Pause::NotCharging, |it| it.is_charging = false),
         (Pause::Heat, |it| it.thermal = ThermalState::Serious),

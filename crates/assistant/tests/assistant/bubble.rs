@@ -151,7 +151,7 @@ fn a_job_is_awaited_without_a_runtime() {
     let mut stream = answer().into_stream().unwrap();
     let text = block_on(async {
         let (mut streamed, mut text) = (String::new(), None);
-        while let Some(event) = stream.next().await {
+        while let Some(event) = stream.next_event().await {
             match event.unwrap() {
                 JobEvent::Text(event) => streamed.push_str(&event.text),
                 JobEvent::Done(answer) => text = Some(answer.text),
@@ -162,13 +162,13 @@ fn a_job_is_awaited_without_a_runtime() {
         text
     });
     assert_eq!(text, Some(expected));
-    assert!(block_on(stream.next()).is_none(), "an ended stream stays so");
+    assert!(block_on(stream.next_event()).is_none(), "an ended stream stays so");
 
     // Cancelled and dropped: other jobs go on.
     let mut stream = answer().into_stream().unwrap();
-    assert!(block_on(stream.next()).unwrap().is_ok());
+    assert!(block_on(stream.next_event()).unwrap().is_ok());
     stream.cancel_token().cancel();
-    let last = std::iter::from_fn(|| block_on(stream.next())).last();
+    let last = std::iter::from_fn(|| block_on(stream.next_event())).last();
     assert!(matches!(last, None | Some(Err(TaskError::Cancelled))), "{last:?}");
     drop(answer().into_stream().unwrap());
     answer().run().unwrap();
