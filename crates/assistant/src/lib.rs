@@ -57,7 +57,7 @@ mod tasks;
 mod template;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
-pub use error::{BuildError, ForgetError, ScreenError, TaskError};
+pub use error::{ActionError, BuildError, ForgetError, ScreenError, TaskError};
 pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
@@ -70,6 +70,6 @@ pub use store::{
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
+    ScreenForm, SummarizeRequest, Summary, Turn, UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

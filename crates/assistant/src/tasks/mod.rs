@@ -26,7 +26,9 @@ pub use prefetch::{Prefetch, Prefetched};
 pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
 pub use summarize::{SummarizeRequest, Summary};
-pub use ui::{Command, Direction, Element, Role, Screen, UiCommand, UiRequest};
+pub use ui::{
+    Command, Direction, Element, Role, Screen, ScreenForm, UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb,
+};
 pub use write::WriteRequest;
 
 use crate::assistant::Assistant;
