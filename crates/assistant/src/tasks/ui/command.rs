@@ -336,3 +336,68 @@ pub(super) fn literal(text: &str) -> String {
     }
     regex
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_back_from_their_text() {
+        let screen = Screen::new("", [("button", "Save (all)"), ("field", "To")]).unwrap();
+        let actions = UiActions::default();
+        assert_eq!(
+            regex(&screen, &actions.clone().with_verbs(&[UiVerb::Tap, UiVerb::Scroll, UiVerb::Back, UiVerb::Type])),
+            "(tap (1 \"Save \\(all\\)\"|2 \"To\")|type (2) \"[^\"\\r\\n]{1,256}\"|scroll (up|down)|back)"
+        );
+        let read = |text: &str| Command::read(text, &screen, &actions);
+        let id = |id: &str| id.to_owned();
+        let typed = |text: &str| Command::Type { element: id("2"), text: text.to_owned() };
+        let swipe = |element, direction| Command::Swipe { element, direction };
+        for (text, command) in [
+            ("tap 1 \"Save (all)\"", Command::Tap { element: id("1") }),
+            ("long_press 2 \"To\"", Command::LongPress { element: id("2") }),
+            ("type 2 \"Ada V\"", typed("Ada V")),
+            ("scroll down", Command::Scroll(Direction::Down)),
+            ("swipe left", swipe(None, Direction::Left)),
+            ("swipe 2 up", swipe(Some(id("2")), Direction::Up)),
+            ("back", Command::Back),
+            ("key enter", Command::Key(id("enter"))),
+            ("open \"Our notes\"", Command::Open(id("Our notes"))),
+            ("wait", Command::Wait),
+            ("ask \"Which one?\"", Command::Ask(id("Which one?"))),
+            ("done\n", Command::Done),
+            ("none", Command::NoAction),
+        ] {
+            assert_eq!(read(text), Some(command), "{text}");
+        }
+        for broken in [
+            "",
+            "tap",
+            "tap 9 \"To\"",
+            "tap 1 \"",
+            "tap 1 \"To\"",
+            "type 1 \"a\"",
+            "type 2 \"\"",
+            "type 2 \"a\"b\"",
+            "scroll left",
+            "swipe 9 up",
+            "swipe 1",
+            "key f1",
+            "ask \"\"",
+            "done 1",
+            "jump 1 \"a\"",
+        ] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn what_no_element_takes_is_no_alternative() {
+        let screen = Screen::new("", [Element::new("text", "Draft").with_id("e1").taking(&[])]).unwrap();
+        let actions = UiActions::default().with_verbs(&[UiVerb::Tap, UiVerb::Type, UiVerb::LongPress]);
+        assert_eq!(regex(&screen, &actions), "");
+        let apps = UiActions::default().with_verbs(&[UiVerb::Open, UiVerb::Swipe]).with_apps(["A+", "B"]).unwrap();
+        assert_eq!(regex(&screen, &apps), "(swipe (up|down|left|right)|open \"(A\\+|B)\")");
+        assert_eq!(Command::read("open \"C\"", &screen, &apps), None);
+    }
+}

@@ -302,3 +302,41 @@ impl Step<UiCommand> for Choosing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_holds_its_newest_steps() {
+        let mut task = UiTask::new("Go on.");
+        let screen = Screen::new("List", [("item", "Next")]).unwrap();
+        for n in 0..300 {
+            task.push((n > 297).then(|| screen.clone()), format!("tap {n}\nx"));
+        }
+        assert_eq!((task.steps().len(), task.n_dropped()), (STEPS_MAX, 300 - STEPS_MAX));
+        assert_eq!(task.steps().last().unwrap().command, "tap 299 x");
+        task.lists_actions = false;
+        let shown = |n_screens| {
+            let passages = task.passages(&screen, n_screens, 3);
+            passages.into_iter().map(|passage| (passage.title, passage.text)).collect::<Vec<_>>()
+        };
+        let pair = |title: &str, text: &str| (title.to_owned(), text.to_owned());
+        let (now, last) = (pair("List", "1 item \"Next\""), pair("Last action", "tap 299 x"));
+        let older = pair("Earlier actions", "297. tap 296 x\n298. tap 297 x\n299. tap 298 x\n");
+        assert_eq!(shown(0), [older, now.clone(), last.clone()]);
+        let step = |n| pair(&format!("Step {}: List", n + 1), &format!("1 item \"Next\"\nAction: tap {n} x"));
+        let older = pair("Earlier actions", "296. tap 295 x\n297. tap 296 x\n298. tap 297 x\n");
+        assert_eq!(shown(2), [older, step(298), step(299), now, last]);
+    }
+
+    #[test]
+    fn the_screens_of_a_task_are_bounded() {
+        let label = "x".repeat(120);
+        let screen = Screen::new("", (0..1000).map(|_| ("item", label.as_str()))).unwrap();
+        let mut task = UiTask::new("Go on.");
+        (0..200).for_each(|_| task.push(screen.clone(), "scroll down"));
+        assert!(task.n_bytes <= STEPS_BYTES_MAX && task.n_dropped() > 0);
+        assert_eq!(task.n_bytes, task.steps().map(|step| step.shown.len()).sum::<usize>());
+    }
+}

@@ -312,7 +312,10 @@ fn elements_of(items: Vec<Item>) -> Vec<(Element, usize)> {
         let is_slider = element.role.has_part(&SLIDERS);
         let is_editable = element.role.is_editable();
         let is_active = item.is_active || is_editable || is_slider;
-        if element.label.is_empty() && (!is_active || has_label_inside[at]) || item.shown == Some(false) {
+        // A touch on a row is one on its text; what scrolls has no other element for it.
+        let stands_for_it = has_label_inside[at] && item.scrolls != Some(true);
+        let is_kept = !element.label.is_empty() || (is_active && !stands_for_it);
+        if !is_kept || item.shown == Some(false) {
             continue;
         }
         if element.label.is_empty() {
@@ -337,4 +340,139 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
     let words = text.split_whitespace().take(chars_max).flat_map(|word| [" ", word]).skip(1);
     let shown = words.flat_map(str::chars).filter(|c| !c.is_control());
     shown.map(|c| if c == '"' { '\'' } else { c }).take(chars_max).collect::<String>().trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn labels(screen: &Screen) -> Vec<(&str, &str, &str)> {
+        let label = |element| {
+            let Element { id, role, label, .. }: &Element = element;
+            (id.as_deref().unwrap_or_default(), role.name(), label.as_str())
+        };
+        screen.elements.iter().map(label).collect()
+    }
+
+    #[test]
+    fn lines_keep_their_numbers() {
+        let source = "# Mail screen\n1 field \"Search\"\n12 item \"Rafael \\\"O\\\"\"\n";
+        let screen = Screen::read(source).unwrap();
+        assert_eq!(screen.title(), "Mail screen");
+        assert_eq!(labels(&screen)[0], ("1", "field", "Search"));
+        assert_eq!((labels(&screen)[1].0, screen.elements[1].label.contains('"')), ("12", false));
+        assert_eq!(&source[screen.elements[0].place.clone()], "1 field \"Search\"");
+        let plain = Screen::read("[3] button Save as\n[4] x").unwrap();
+        assert_eq!(labels(&plain), [("3", "button", "Save as"), ("4", "", "x")]);
+        let unnumbered = Screen::read("button Save\nbutton Back").unwrap();
+        assert_eq!(labels(&unnumbered), [("1", "button", "Save"), ("2", "button", "Back")]);
+        assert_eq!(Screen::read(" \n"), Err(ScreenError::Empty));
+        let marked = Screen::read("\u{feff}1 button Save\n2 button Back").unwrap();
+        assert_eq!(labels(&marked), [("1", "button", "Save"), ("2", "button", "Back")]);
+        assert_eq!(marked.elements[0].place, 3..16);
+        assert_eq!(Screen::read("\u{feff}# Title\nbutton Save").unwrap().title, "Title");
+        let named = Screen::read("[e4] button \"Save\"\n[f1e2] link Help").unwrap();
+        assert_eq!(labels(&named), [("e4", "button", "Save"), ("f1e2", "link", "Help")]);
+    }
+
+    #[test]
+    fn ids_are_never_changed() {
+        let from_zero = Screen::read("0 button Save\n01 button Back\n").unwrap();
+        assert_eq!(labels(&from_zero), [("0", "button", "Save"), ("01", "button", "Back")]);
+        let refused = |source: &str| Screen::read(source).unwrap_err();
+        assert_eq!(refused("3 a\n\n3 b"), ScreenError::DuplicateId { line: 3, id: "3".to_owned() });
+        assert_eq!(refused("# T\n1 a\nbutton b\n3 c"), ScreenError::NoId { line: 3 });
+        assert_eq!(refused(&format!("{} a", "9".repeat(65))), ScreenError::Id { line: 1, max: 64 });
+        let times = Screen::read("12:30 Lunch\n3rd item\n[x] milk").unwrap();
+        assert_eq!(labels(&times), [("1", "12:30", "Lunch"), ("2", "3rd", "item"), ("3", "[x]", "milk")]);
+        for source in ["button Save\nlink Home uid=1_4", "- link \"Home\" [ref1]", "a b\n<x> id=3"] {
+            let line = source.lines().count();
+            assert!(matches!(refused(source), ScreenError::UnknownForm { line: at, .. } if at == line), "{source}");
+        }
+        for source in ["{\"elements\": []}", "[{\"id\": 1}]", "[\n  {\"id\": 1}\n]"] {
+            assert_eq!(refused(source), ScreenError::UnknownForm { line: 1, what: "JSON" });
+        }
+    }
+
+    #[test]
+    fn an_app_gives_its_own_elements() {
+        let button = || Element::new("button", "Save");
+        let screen = Screen::new("", [button().with_id("a.1"), Element::new("text", "Draft")]).unwrap();
+        assert_eq!(labels(&screen), [("a.1", "button", "Save"), ("", "text", "Draft")]);
+        assert_eq!(screen.to_string(), "a.1 button \"Save\"\ntext \"Draft\"");
+        let twice = Screen::new("", [button().with_id("1"), button().with_id("1")]);
+        assert_eq!(twice, Err(ScreenError::DuplicateId { line: 2, id: "1".to_owned() }));
+        for id in ["", "a b", "a\"", "a\\", &"i".repeat(65)] {
+            assert_eq!(Screen::new("", [button().with_id(id)]), Err(ScreenError::Id { line: 1, max: 64 }));
+        }
+        let none = button().with_id("1").taking(&[UiVerb::LongPress]);
+        assert!(none.takes(UiVerb::LongPress) && !none.takes(UiVerb::Tap) && !none.takes(UiVerb::Done));
+        let many = Screen::new("", (0..1001).map(|n| ("item", n.to_string())));
+        assert_eq!(many, Err(ScreenError::TooManyElements { given: 1001, max: 1000 }));
+    }
+
+    #[test]
+    fn xml_gives_roles_labels_and_places() {
+        let xml = "<hierarchy title=\"Mail\"><node class=\"android.widget.EditText\" hint=\"To\"/><node text=\"Send\"/></hierarchy>";
+        let screen = Screen::read(xml).unwrap();
+        assert_eq!(screen.to_string(), "1 hierarchy \"Mail\"\n2 EditText \"To\"\n3 node \"Send\"");
+        assert!(screen.elements[1].role.is_editable() && !screen.elements[2].role.is_editable());
+        assert_eq!(&xml[screen.elements[2].place.clone()], "<node text=\"Send\"/>");
+    }
+
+    #[test]
+    fn broken_and_hostile_sources_name_the_line() {
+        let refused = |source: &str| Screen::read(source).unwrap_err();
+        let truncated = "<hierarchy>\n<node text=\"a\"/>\n<node text=\"b";
+        assert!(matches!(refused(truncated), ScreenError::Xml { line: 3, .. }), "{:?}", refused(truncated));
+        let twice = "<a>\n<b id=\"1\" text=\"x\"/>\n<b id=\"1\" text=\"y\"/></a>";
+        assert_eq!(refused(twice), ScreenError::DuplicateId { line: 3, id: "1".to_owned() });
+        let line_of = |source: &str| match refused(source) {
+            ScreenError::Line { line, .. } | ScreenError::NoId { line } => line,
+            other => panic!("{source}: {other:?}"),
+        };
+        assert_eq!(line_of("<p id=1>a</p>\n<p id=2"), 2);
+        assert_eq!(line_of("<p id=1>a</p>\n<p>b</p>"), 2);
+        assert_eq!(line_of("text\n<p id=1>a</p>"), 1);
+        assert_eq!(line_of("[1]<a>x</a>\n[2]<a href='y"), 2);
+        assert_eq!(line_of("- link \"a\" [ref=e1]\n- link \"b [ref=e2]"), 2);
+        assert_eq!(line_of("- link \"a\" [ref=e1]\n- link \"b\" [ref=e2"), 2);
+        assert_eq!(line_of("- link \"a\" [ref=e1]\n- 'link \"b\" [ref=e2]"), 2);
+        assert_eq!(line_of("- link \"a\" [ref=e1]\n- ref=e2 [unchanged]"), 2);
+        assert_eq!(line_of("- link \"a\" [ref=e1]\nlink"), 2);
+        assert_eq!(line_of("UI element 0: UIElement(text='a')\nUI element 1: UIElement(text='b"), 2);
+        assert_eq!(line_of("UI element 0: UIElement(text='a')\n1 b"), 2);
+        assert_eq!(line_of("Button, 0x1, label: 'a'\nnothing"), 2);
+        let nested = format!("{}{}", "<a id=\"1\">".repeat(40_000), "</a>".repeat(40_000));
+        assert!(Screen::read(&nested).is_err());
+        let deep: String = (0..4000).map(|n| format!("{}- link [ref=e{n}]:\n", " ".repeat(n % 300))).collect();
+        assert!(matches!(refused(&deep), ScreenError::TooManyElements { given: 4000, max: 1000 }));
+        let many = "- text: a\n".repeat(30_000) + "- link [ref=e1]";
+        assert!(matches!(refused(&many), ScreenError::TooManyElements { max: 20_000, .. }));
+        let long = "a".repeat(SCREEN_BYTES_MAX + 1);
+        assert!(matches!(refused(&long), ScreenError::TooLong { .. }));
+        // One line as long as a screen may be.
+        for start in ["[1]<a ", "<a id=1 ", "- link \"", "UI element 0: UIElement(", "B, 0x1, label: '", "<a b=\""] {
+            for part in ["a='b' ", "x=y ", "\\\"", "(", "', label: '", "' "] {
+                let _ = Screen::read(&format!("{start}{}", part.repeat((1 << 20) / part.len())));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_source_is_a_screen_or_refused(
+            source in "(<|>|\"|'|[0-9]|\\[|\\]|[a-z #\n/=:*-]|\\[ref=|- |\\]<|<a id=|UI element |: UIElement\\(|\\)|, 0x|, label: '){0,60}",
+        ) {
+            if let Ok(screen) = Screen::read(&source) {
+                prop_assert!(screen.elements.iter().all(|e| !e.label.contains(['"', '\n'])));
+                let ids: Vec<_> = screen.elements.iter().filter_map(|e| e.id.as_deref()).collect();
+                prop_assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+                prop_assert!(screen.elements.iter().all(|e| e.place.end <= source.len()));
+                prop_assert!(!screen.title.contains('\n'));
+            }
+        }
+    }
 }

@@ -37,7 +37,11 @@ pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
         match (node.role.as_str(), parent) {
             ("/placeholder", Some(parent)) => join(&mut items[parent].label, &node.value, " · "),
             (role, _) if role.starts_with('/') => {}
-            ("text", _) => text(&line, parent, &format!("{} {}", node.name, node.value), &mut items)?,
+            // Text beside other elements; what is alone stands behind its element.
+            ("text", _) => {
+                let item = Item { role: node.role, label: node.value, parent, ..line.item() };
+                push(&mut items, item)?;
+            }
             _ => {
                 around.enter(line.indent, items.len());
                 push(&mut items, node.item(&line, parent))?;
@@ -45,20 +49,6 @@ pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
         }
     }
     Ok(Form { form: FORM, title, items })
-}
-
-/// A line of text: that of the element around it if it has no name, else an element of its own.
-fn text(line: &Line<'_>, parent: Option<usize>, text: &str, items: &mut Vec<Item>) -> Result<(), ScreenError> {
-    match parent.map(|parent| &mut items[parent]) {
-        Some(around) if around.label.is_empty() => {
-            join(&mut around.label, text, " ");
-            Ok(())
-        }
-        _ => {
-            let label = text.trim().to_owned();
-            push(items, Item { role: "text".to_owned(), label, parent, ..line.item() })
-        }
-    }
 }
 
 /// The content of a line.

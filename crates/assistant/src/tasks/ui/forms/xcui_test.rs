@@ -72,7 +72,8 @@ fn add(line: &Line<'_>, text: &str, items: &mut Vec<Item>, around: &mut Around) 
         }
     }
     item.enabled = rest.contains(", Disabled").then_some(false);
-    item.is_active = matches!(role, "Button" | "Switch" | "Cell" | "Link" | "Slider") || is_scrolled(role);
+    item.scrolls = is_scrolled(role).then_some(true);
+    item.is_active = matches!(role, "Button" | "Switch" | "Cell" | "Link") || is_scrolled(role);
     around.enter(line.indent, items.len());
     push(items, item)
 }
