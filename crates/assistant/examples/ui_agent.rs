@@ -75,7 +75,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (tokens, steps) = chosen.report.tokens_and_steps();
             let form = screen.form().map(|form| form.to_string()).unwrap_or_default();
             println!("  {name} ({form}): the model: {} ({tokens} tokens in {steps} steps)", chosen.text);
-            let command = task.command(&screen, recorded).ok_or("the recorded command does not fit its screen")?;
+            let command =
+                task.command(&screen, recorded).ok_or("the recorded command does not fit its screen")?;
             println!("  {:width$} carried out: {recorded}", "", width = name.len() + form.len() + 3);
             if command == Command::Done {
                 println!("  done, after {} steps", task.steps().len());

@@ -89,7 +89,8 @@ fn android_world(row: &Value) -> Option<Row> {
 fn lettered(list: &str) -> Result<Screen, ScreenError> {
     let mut elements: Vec<Element> = Vec::new();
     for line in list.lines() {
-        let parts = line.split_once(". \"").and_then(|(letters, rest)| Some((letters, rest.rsplit_once("\" ")?)));
+        let parts =
+            line.split_once(". \"").and_then(|(letters, rest)| Some((letters, rest.rsplit_once("\" ")?)));
         let Some((letters, (label, role))) = parts else { continue };
         if letters.is_empty() || letters.len() > 2 || !letters.bytes().all(|byte| byte.is_ascii_uppercase()) {
             continue;
@@ -142,7 +143,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let assistant = Assistant::builder(Engine::open(model, EngineOptions::default())?).build()?;
     let end = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
     let rows = std::fs::read_to_string(rows)?;
-    println!("| rows | all | screens read | recorded commands valid | asked | valid | right | right kind | tokens | per step | ms |");
+    println!(
+        "| rows | all | screens read | recorded commands valid | asked | valid | right | right kind | tokens | per step | ms |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for subtask in ["droidtask", "android_world"] {
         let (mut sums, mut task, mut of) = (Sums::default(), UiTask::new(""), Value::Null);
@@ -162,7 +165,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 (task, of) = (UiTask::new(goal), key);
                 task.n_screens = n_screens as usize;
                 if subtask == "droidtask" {
-                    task.actions = UiActions::default().with_verbs(&[UiVerb::Tap, UiVerb::Type, UiVerb::Done]);
+                    task.actions =
+                        UiActions::default().with_verbs(&[UiVerb::Tap, UiVerb::Type, UiVerb::Done]);
                 }
             }
             let expected = recorded.as_deref().and_then(|text| task.command(&screen, text));

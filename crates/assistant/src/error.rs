@@ -87,6 +87,9 @@ pub enum TaskError {
     /// The screen cannot be read.
     #[error(transparent)]
     Screen(#[from] ScreenError),
+    /// The actions of an agent cannot be used.
+    #[error(transparent)]
+    Actions(#[from] ActionError),
     /// The notes cannot be searched or read.
     #[error(transparent)]
     Notes(#[from] NotesError),

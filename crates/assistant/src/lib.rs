@@ -70,6 +70,7 @@ pub use store::{
 pub use tasks::{
     Answer, AnswerRequest, ChatAnswer, ChatRequest, Command, Conversation, ConversationId, Direction, Edit,
     EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, Role, Screen,
-    ScreenForm, SummarizeRequest, Summary, Turn, UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb, WriteRequest,
+    ScreenForm, SummarizeRequest, Summary, Turn, UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb,
+    WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

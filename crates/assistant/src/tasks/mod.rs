@@ -27,7 +27,8 @@ pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
 pub use summarize::{SummarizeRequest, Summary};
 pub use ui::{
-    Command, Direction, Element, Role, Screen, ScreenForm, UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb,
+    Command, Direction, Element, Role, Screen, ScreenForm, UiAction, UiActions, UiCommand, UiStep, UiTask,
+    UiVerb,
 };
 pub use write::WriteRequest;
 

@@ -2,7 +2,8 @@
 
 use refrain::{PromptPassage, Task};
 use refrain_assistant::{
-    Assistant, Command, Element, JobOptions, Screen, TaskError, UiAction, UiActions, UiCommand, UiTask, UiVerb,
+    Assistant, Command, Element, JobOptions, Screen, TaskError, UiAction, UiActions, UiCommand, UiTask,
+    UiVerb,
 };
 
 use crate::support::{self, engine, options, plain_answer};
@@ -133,7 +134,9 @@ fn an_action_of_the_app_names_elements_of_the_screen() {
         {"name": "refresh"},
         {"name": "fill", "parameters": {"properties": {"in": {"x-element": "type"}}, "required": ["in"]}}]}"#;
     let screen = Screen::new("Mail", [("item", "Ada / \"x\""), ("item", "Jonas")]).unwrap();
-    for (goal, seed) in [("Archive the mail of Jonas", None), ("Go on", Some(1)), ("Go on", Some(2)), ("", Some(3))] {
+    for (goal, seed) in
+        [("Archive the mail of Jonas", None), ("Go on", Some(1)), ("Go on", Some(2)), ("", Some(3))]
+    {
         let mut task = UiTask::new(goal);
         task.actions = UiActions::from_json(json).unwrap();
         let mut options = JobOptions::default();

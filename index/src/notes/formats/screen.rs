@@ -169,7 +169,8 @@ fn element(node: Node<'_, '_>, parent: Option<usize>) -> ScreenElement {
     let given = |keys: &[&str]| keys.iter().find_map(|&key| node.attribute(key)).filter(|id| !id.is_empty());
     let is = |keys: &[&str]| keys.iter().find_map(|&key| truth(node.attribute(key)?));
     // Of UI Automation, an element is shown that is not off the screen.
-    let shown = is(&["visible", "displayed", "visible-to-user"]).or(is(&["IsOffscreen"]).map(|is_off| !is_off));
+    let shown =
+        is(&["visible", "displayed", "visible-to-user"]).or(is(&["IsOffscreen"]).map(|is_off| !is_off));
     // Children have lines of their own, so the place is the start tag alone if there are children.
     let range = node.range();
     let end = node.children().find(Node::is_element).map_or(range.end, |child| child.range().start);
@@ -206,6 +207,9 @@ fn refused(text: &str, error: &Error) -> SkipReason {
             SkipReason::Limit { what: "elements of a screen", limit: XML_NODES_MAX.into(), offset }
         }
         Error::DtdDetected => SkipReason::Broken { what: "it has a DTD", offset },
+        Error::UnexpectedEndOfStream | Error::UnclosedRootNode => {
+            SkipReason::Broken { what: "it ends within an element", offset: text.len() as u64 }
+        }
         _ => SkipReason::Broken { what: "not well-formed XML", offset },
     }
 }
@@ -248,7 +252,10 @@ mod tests {
         assert_eq!((elements[1].enabled, elements[0].enabled), (Some(false), None));
         assert_eq!((elements[2].name.as_deref(), elements[2].shown), (Some("box"), Some(false)));
         let last = &elements[3];
-        assert_eq!((last.clickable, last.long_clickable, last.scrollable), (Some(true), Some(false), Some(true)));
+        assert_eq!(
+            (last.clickable, last.long_clickable, last.scrollable),
+            (Some(true), Some(false), Some(true))
+        );
         assert_eq!((last.role.as_str(), last.name.as_deref()), ("list", Some("list")));
     }
 
@@ -275,6 +282,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(refused("<a>\n<b></a>").0, "not well-formed XML");
+        assert_eq!(refused("<a>\n<b/>"), ("it ends within an element", 8));
+        assert_eq!(refused("<a>\n<b c=\"d"), ("it ends within an element", 11));
         assert_eq!(refused("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>").0, "it has a DTD");
     }
 

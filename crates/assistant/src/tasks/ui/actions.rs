@@ -286,14 +286,17 @@ impl UiAction {
             let verb = match &element {
                 Value::Bool(true) => None,
                 Value::String(name) => match UiVerb::of(name) {
-                    Some(verb @ (UiVerb::Tap | UiVerb::LongPress | UiVerb::Type | UiVerb::Swipe)) => Some(verb),
+                    Some(verb @ (UiVerb::Tap | UiVerb::LongPress | UiVerb::Type | UiVerb::Swipe)) => {
+                        Some(verb)
+                    }
                     _ => return Err(field(&format!("{at}/{ELEMENT}"), "no command of an element")),
                 },
                 _ => return Err(field(&format!("{at}/{ELEMENT}"), "neither `true` nor a command")),
             };
             let others = property.as_object().into_iter().flatten();
             for (key, value) in others {
-                let is_of = matches!(key.as_str(), "description" | "title") || (key == "type" && value == "string");
+                let is_of =
+                    matches!(key.as_str(), "description" | "title") || (key == "type" && value == "string");
                 if !is_of {
                     return Err(field(&format!("{at}/{}", escaped(key)), "not for the id of an element"));
                 }
@@ -453,7 +456,8 @@ mod tests {
 
     fn screen() -> Screen {
         let element = |role, label, id: &str| Element::new(role, label).with_id(id);
-        Screen::new("Mail", [element("item", "Ada", "e4"), element("text", "Inbox", "e5").taking(&[])]).unwrap()
+        Screen::new("Mail", [element("item", "Ada", "e4"), element("text", "Inbox", "e5").taking(&[])])
+            .unwrap()
     }
 
     #[test]
@@ -463,7 +467,10 @@ mod tests {
         let schema = offered[0].1.as_ref().unwrap();
         assert_eq!(schema["properties"]["element"], json!({ "enum": ["e4", "e5"] }));
         // No element takes text, and none is demanded.
-        assert_eq!((&schema["properties"].get("to"), &schema["additionalProperties"]), (&None, &json!(false)));
+        assert_eq!(
+            (&schema["properties"].get("to"), &schema["additionalProperties"]),
+            (&None, &json!(false))
+        );
         let read = |text: &str| Command::read(text, &screen(), &actions);
         let arguments = r#"{"element":"e4","folder":"old"}"#;
         let own = Command::Own { name: "archive".to_owned(), arguments: arguments.to_owned() };

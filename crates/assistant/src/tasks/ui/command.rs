@@ -346,7 +346,10 @@ mod tests {
         let screen = Screen::new("", [("button", "Save (all)"), ("field", "To")]).unwrap();
         let actions = UiActions::default();
         assert_eq!(
-            regex(&screen, &actions.clone().with_verbs(&[UiVerb::Tap, UiVerb::Scroll, UiVerb::Back, UiVerb::Type])),
+            regex(
+                &screen,
+                &actions.clone().with_verbs(&[UiVerb::Tap, UiVerb::Scroll, UiVerb::Back, UiVerb::Type])
+            ),
             "(tap (1 \"Save \\(all\\)\"|2 \"To\")|type (2) \"[^\"\\r\\n]{1,256}\"|scroll (up|down)|back)"
         );
         let read = |text: &str| Command::read(text, &screen, &actions);
@@ -396,7 +399,8 @@ mod tests {
         let screen = Screen::new("", [Element::new("text", "Draft").with_id("e1").taking(&[])]).unwrap();
         let actions = UiActions::default().with_verbs(&[UiVerb::Tap, UiVerb::Type, UiVerb::LongPress]);
         assert_eq!(regex(&screen, &actions), "");
-        let apps = UiActions::default().with_verbs(&[UiVerb::Open, UiVerb::Swipe]).with_apps(["A+", "B"]).unwrap();
+        let apps =
+            UiActions::default().with_verbs(&[UiVerb::Open, UiVerb::Swipe]).with_apps(["A+", "B"]).unwrap();
         assert_eq!(regex(&screen, &apps), "(swipe (up|down|left|right)|open \"(A\\+|B)\")");
         assert_eq!(Command::read("open \"C\"", &screen, &apps), None);
     }

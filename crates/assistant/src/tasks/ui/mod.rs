@@ -254,7 +254,9 @@ impl Assistant {
             let passages = task.passages(screen, n_screens, n_commands);
             match self.lay_out_whole(&self.prompts().ui, &passages, &task.goal, room) {
                 Err(TaskError::TextTooLong { .. }) if n_screens > 0 => n_screens -= 1,
-                Err(TaskError::TextTooLong { .. }) if n_commands > 0 && task.steps.len() > 1 => n_commands /= 4,
+                Err(TaskError::TextTooLong { .. }) if n_commands > 0 && task.steps.len() > 1 => {
+                    n_commands /= 4
+                }
                 layout => break layout?,
             }
         };
@@ -262,7 +264,12 @@ impl Assistant {
         let mut left_out = Vec::new();
         for at in (n - wanted..n - n_screens).rev() {
             let n_tokens = self.tokens(&task.steps[at].shown)?.len();
-            left_out.push(LeftOut { title: task.title(at), source: None, n_tokens, reason: LeftOutReason::Context });
+            left_out.push(LeftOut {
+                title: task.title(at),
+                source: None,
+                n_tokens,
+                reason: LeftOutReason::Context,
+            });
         }
         Ok((layout, left_out))
     }

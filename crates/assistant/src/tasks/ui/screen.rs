@@ -389,7 +389,10 @@ mod tests {
         assert_eq!(labels(&times), [("1", "12:30", "Lunch"), ("2", "3rd", "item"), ("3", "[x]", "milk")]);
         for source in ["button Save\nlink Home uid=1_4", "- link \"Home\" [ref1]", "a b\n<x> id=3"] {
             let line = source.lines().count();
-            assert!(matches!(refused(source), ScreenError::UnknownForm { line: at, .. } if at == line), "{source}");
+            assert!(
+                matches!(refused(source), ScreenError::UnknownForm { line: at, .. } if at == line),
+                "{source}"
+            );
         }
         for source in ["{\"elements\": []}", "[{\"id\": 1}]", "[\n  {\"id\": 1}\n]"] {
             assert_eq!(refused(source), ScreenError::UnknownForm { line: 1, what: "JSON" });
@@ -447,14 +450,17 @@ mod tests {
         assert_eq!(line_of("Button, 0x1, label: 'a'\nnothing"), 2);
         let nested = format!("{}{}", "<a id=\"1\">".repeat(40_000), "</a>".repeat(40_000));
         assert!(Screen::read(&nested).is_err());
-        let deep: String = (0..4000).map(|n| format!("{}- link [ref=e{n}]:\n", " ".repeat(n % 300))).collect();
+        let deep: String =
+            (0..4000).map(|n| format!("{}- link [ref=e{n}]:\n", " ".repeat(n % 300))).collect();
         assert!(matches!(refused(&deep), ScreenError::TooManyElements { given: 4000, max: 1000 }));
         let many = "- text: a\n".repeat(30_000) + "- link [ref=e1]";
         assert!(matches!(refused(&many), ScreenError::TooManyElements { max: 20_000, .. }));
         let long = "a".repeat(SCREEN_BYTES_MAX + 1);
         assert!(matches!(refused(&long), ScreenError::TooLong { .. }));
         // One line as long as a screen may be.
-        for start in ["[1]<a ", "<a id=1 ", "- link \"", "UI element 0: UIElement(", "B, 0x1, label: '", "<a b=\""] {
+        for start in
+            ["[1]<a ", "<a id=1 ", "- link \"", "UI element 0: UIElement(", "B, 0x1, label: '", "<a b=\""]
+        {
             for part in ["a='b' ", "x=y ", "\\\"", "(", "', label: '", "' "] {
                 let _ = Screen::read(&format!("{start}{}", part.repeat((1 << 20) / part.len())));
             }

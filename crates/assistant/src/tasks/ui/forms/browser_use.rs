@@ -14,9 +14,9 @@ pub(super) fn is_line(text: &str) -> bool {
 
 /// The id of an element, whether the line says that it scrolls, and the text from its tag on.
 fn marked(text: &str) -> Option<(&str, bool, &str)> {
-    let text = ["|SHADOW(open)|", "|SHADOW(closed)|"].iter().fold(text, |text, mark| {
-        text.strip_prefix(mark).unwrap_or(text)
-    });
+    let text = ["|SHADOW(open)|", "|SHADOW(closed)|"]
+        .iter()
+        .fold(text, |text, mark| text.strip_prefix(mark).unwrap_or(text));
     let text = text.strip_prefix('*').unwrap_or(text);
     let scrolls = text.strip_prefix("|SCROLL[").or_else(|| text.strip_prefix("|scroll element["));
     // An older form is `25[:]<button>`.
@@ -63,7 +63,8 @@ pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
 fn text(line: &Line<'_>, parent: Option<usize>, items: &mut Vec<Item>) -> Result<(), ScreenError> {
     let text = line.text.strip_prefix("_[:]").unwrap_or(line.text);
     // Containers without an index, and marks of the page's ends.
-    let is_mark = ["|", "[Start of page]", "[End of page]", "... ", "</"].iter().any(|mark| text.starts_with(mark));
+    let is_mark =
+        ["|", "[Start of page]", "[End of page]", "... ", "</"].iter().any(|mark| text.starts_with(mark));
     match parent.map(|parent| &mut items[parent]) {
         _ if is_mark => Ok(()),
         Some(around) => {

@@ -33,8 +33,11 @@ pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     // The application is described before the elements, and its way and queries behind them, with the same addresses.
     let begins = |line: &Line<'_>| line.text == "Element subtree:";
     let has_heading = lines(source).any(|line| begins(&line));
-    let elements = lines(source).skip_while(|line| has_heading && !begins(line)).skip(usize::from(has_heading));
-    let elements = elements.take_while(|line| !line.text.starts_with("Path to element:") && !line.text.starts_with("Query chain:"));
+    let elements =
+        lines(source).skip_while(|line| has_heading && !begins(line)).skip(usize::from(has_heading));
+    let elements = elements.take_while(|line| {
+        !line.text.starts_with("Path to element:") && !line.text.starts_with("Query chain:")
+    });
     let (mut items, mut around): (Vec<Item>, Around) = (Vec::new(), Around::default());
     // A label may have several lines.
     let mut open: Option<(Line<'_>, String)> = None;
