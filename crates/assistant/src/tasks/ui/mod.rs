@@ -191,7 +191,7 @@ fn grammar(vocabulary: &Vocabulary, screen: &Screen, actions: &UiActions) -> Res
             let plain = plain.map(|plain| ("PLAIN".to_owned(), format!("PLAIN: /{plain}/\n")));
             let own = own.iter().enumerate().map(|(at, (name, schema))| {
                 let rule = format!("own_{at}");
-                let text = format!("{rule}: \"{name} \" %json {schema}\n{rule}: {rule}_json TAIL?\n");
+                let text = format!("{rule}: \"{name} \" %json {schema} TAIL?\n");
                 (rule, text)
             });
             let (names, rules): (Vec<String>, Vec<String>) = plain.into_iter().chain(own).unzip();
