@@ -79,7 +79,8 @@ fn all_questions(folder: &Path) -> Outcome<()> {
         return Err(format!("`{}` has neither MT-RAG nor ClapNQ", folder.display()).into());
     };
     let notes = questions::Notes::new(notes)?;
-    let (first, follow_ups): (Vec<_>, Vec<_>) = published.into_iter().partition(|question| question.earlier.is_empty());
+    let (first, follow_ups): (Vec<_>, Vec<_>) =
+        published.into_iter().partition(|question| question.earlier.is_empty());
     for (what, questions) in [("first questions", first), ("follow-up questions", follow_ups)] {
         if !questions.is_empty() {
             questions::print(&format!("{name}, {what}"), &notes.index()?, &questions)?;

@@ -8,10 +8,11 @@ use crate::notes::Language;
 /// BM25 gives almost no weight to a word that is in every passage. With few notes, it cannot identify these words.
 /// The list is short: removing a meaningful word costs more than keeping a meaningless one.
 pub(crate) const STOP_WORDS: [&str; 66] = [
-    "a", "about", "am", "an", "and", "are", "as", "at", "be", "been", "by", "can", "could", "d", "did", "do", "does",
-    "for", "from", "had", "has", "have", "he", "how", "i", "in", "is", "it", "its", "ll", "m", "me", "my", "of", "on",
-    "or", "our", "please", "s", "she", "should", "t", "that", "the", "their", "them", "they", "this", "to", "us", "ve",
-    "was", "we", "were", "what", "when", "where", "which", "who", "whose", "why", "will", "with", "would", "you", "your",
+    "a", "about", "am", "an", "and", "are", "as", "at", "be", "been", "by", "can", "could", "d", "did", "do",
+    "does", "for", "from", "had", "has", "have", "he", "how", "i", "in", "is", "it", "its", "ll", "m", "me",
+    "my", "of", "on", "or", "our", "please", "s", "she", "should", "t", "that", "the", "their", "them",
+    "they", "this", "to", "us", "ve", "was", "we", "were", "what", "when", "where", "which", "who", "whose",
+    "why", "will", "with", "would", "you", "your",
 ];
 
 /// Further function words of questions: of languages whose lists tantivy lacks, and what its lists lack. Lower case.
@@ -45,7 +46,10 @@ pub(crate) const QUESTION_WORDS: [(Language, &str); 21] = [
     (Language::Swedish, "när var vart hur vad vem vilken vilket vilka varför många mycket"),
     (Language::Finnish, "milloin missä mistä mihin miten mitä mikä kuka paljonko montako miksi onko"),
     (Language::Hungarian, "mikor hol hova honnan hogyan mi mit ki kit mennyi hány melyik miért"),
-    (Language::Russian, "когда где куда откуда как что кто кого кому сколько какой какая какие какое почему зачем чей"),
+    (
+        Language::Russian,
+        "когда где куда откуда как что кто кого кому сколько какой какая какие какое почему зачем чей",
+    ),
     (
         Language::Polish,
         "kiedy gdzie dokąd skąd jak co kto kogo komu czego czym ile ilu jaki jaka jakie jakiej jaką który która które której \
@@ -68,7 +72,10 @@ pub(crate) const QUESTION_WORDS: [(Language, &str); 21] = [
         "πότε πού πώς τι ποιος ποια ποιο ποιες ποιοι πόσο πόση πόσα πόσες γιατί και σε από με για το τα η ο οι του της των στο \
          στη στην στα είναι ήταν έχω έχει έχουμε μου μας να που δεν",
     ),
-    (Language::Estonian, "millal kus kuhu kust kuidas mis mida kes keda kui palju mitu milline miks ja on oli mu minu meie ei see"),
+    (
+        Language::Estonian,
+        "millal kus kuhu kust kuidas mis mida kes keda kui palju mitu milline miks ja on oli mu minu meie ei see",
+    ),
     (
         Language::Lithuanian,
         "kada kur kaip kas ką kam kiek kuris kuri kokie koks kokia kodėl ir yra buvo mano mūsų į iš su už ar aš mes tai",

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
     AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditPart, EditRequest, Forget, JobOptions, KeptPrompts,
-    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
+    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiActions, UiTask,
 };
 use refrain_index::NoteFilter;
 
@@ -463,31 +463,46 @@ impl Assistant {
         Ok(Job::new(job, "Edit", results::edit, Some(text)))
     }
 
-    /// Chooses the next command on a screen. A grammar allows commands for its elements only.
+    /// Chooses the next command of a task on a screen. A grammar allows only commands that its elements take.
     ///
     /// Args:
-    ///     screen: accessibility XML, or a line per element such as ``4 button "Sign in"``.
+    ///     screen: accessibility XML, a dump of browser-use, Playwright, AndroidWorld or XCUITest, or a line per element such as
+    ///         ``4 button "Sign in"``. Its ids are kept.
     ///     goal: what the user wants.
-    ///     last_command: the command before, as :attr:`UiCommand.text`.
+    ///     steps: the steps before, oldest first: pairs of a screen (``None`` if it is unknown) and the command on it, as
+    ///         :attr:`UiCommand.text`. Of more than 256, the oldest are dropped.
+    ///     actions: what the agent may do, as JSON: ``commands``, ``keys``, ``apps``, and the app's own ``actions``.
+    ///     n_screens: the most earlier screens that the prompt shows.
+    ///     lists_actions: whether the prompt lists the commands.
     ///     options: see the class.
     ///
     /// Raises:
-    ///     AssistantError: the screen cannot be read.
+    ///     AssistantError: a screen or the actions cannot be read, or no command is allowed.
     ///     NoRoomError: the screen does not fit the context.
-    #[pyo3(signature = (screen, goal, *, last_command = None, **options))]
+    #[allow(clippy::too_many_arguments, reason = "they are the keywords of a Python method")]
+    #[pyo3(signature = (screen, goal, *, steps = Vec::new(), actions = None, n_screens = 2, lists_actions = true, **options))]
     fn ui_command(
         &self,
         py: Python<'_>,
         screen: String,
         goal: String,
-        last_command: Option<String>,
+        steps: Vec<(Option<String>, String)>,
+        actions: Option<String>,
+        n_screens: usize,
+        lists_actions: bool,
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let job = self.start(py, options.as_ref(), move |assistant, options| {
-            let screen = Screen::read(&screen).map_err(|error| failed(error.into()))?;
-            let mut request = UiRequest::new(screen, goal);
-            request.last_command = last_command;
-            assistant.ui_command(request, options).map_err(failed)
+            let read = |source: String| Screen::read(&source).map_err(|error| failed(error.into()));
+            let mut task = UiTask::new(goal);
+            (task.n_screens, task.lists_actions) = (n_screens, lists_actions);
+            if let Some(actions) = actions {
+                task.actions = UiActions::from_json(&actions).map_err(|error| failed(error.into()))?;
+            }
+            for (screen, command) in steps {
+                task.push(screen.map(read).transpose()?, command);
+            }
+            assistant.ui_command(&task, read(screen)?, options).map_err(failed)
         })?;
         Ok(Job::new(job, "UiCommand", results::ui_command, None))
     }

@@ -10,7 +10,7 @@ use refrain::FinishReason;
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedSentence, CopiedSpan, Support};
 use refrain_assistant::{
-    Answer, Bubble, BubbleSource, ChatAnswer, Command, Direction, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
+    Answer, Bubble, BubbleSource, ChatAnswer, Command, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
     Provenance, Reply, Report, Searched, Source, Summary, Turn, UiCommand,
 };
 use refrain_index::notes::SkipReason;
@@ -213,14 +213,32 @@ pub(crate) fn edit(done: Edit, old: &str) -> Value {
 }
 
 pub(crate) fn ui_command(done: UiCommand, _: &str) -> Value {
-    let (kind, element, typed) = match &done.command {
-        Command::Tap { element } => ("tap", Some(*element), None),
-        Command::Type { element, text } => ("type", Some(*element), Some(text.as_str())),
-        Command::Scroll(Direction::Up) => ("scroll_up", None, None),
-        Command::Scroll(Direction::Down) => ("scroll_down", None, None),
-        _ => ("back", None, None),
+    let mut command = json!({
+        "kind": "other", "element": null, "text": null, "direction": null, "name": null, "arguments": null,
+    });
+    let mut set = |kind: &str, fields: &[(&str, &str)]| {
+        command["kind"] = kind.into();
+        fields.iter().for_each(|&(field, value)| command[field] = value.into());
     };
-    let command = json!({ "kind": kind, "element": element, "text": typed });
+    match &done.command {
+        Command::Tap { element } => set("tap", &[("element", element)]),
+        Command::LongPress { element } => set("long_press", &[("element", element)]),
+        Command::Type { element, text } => set("type", &[("element", element), ("text", text)]),
+        Command::Swipe { element: Some(element), direction } => {
+            set("swipe", &[("element", element), ("direction", direction.name())]);
+        }
+        Command::Swipe { element: None, direction } => set("swipe", &[("direction", direction.name())]),
+        Command::Scroll(direction) => set("scroll", &[("direction", direction.name())]),
+        Command::Back => set("back", &[]),
+        Command::Key(key) => set("key", &[("name", key)]),
+        Command::Open(app) => set("open", &[("name", app)]),
+        Command::Wait => set("wait", &[]),
+        Command::Ask(question) => set("ask", &[("text", question)]),
+        Command::Done => set("done", &[]),
+        Command::NoAction => set("none", &[]),
+        Command::Own { name, arguments } => set("own", &[("name", name), ("arguments", arguments)]),
+        _ => {}
+    }
     json!({ "command": command, "text": done.text, "report": report(&done.report) })
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -372,11 +373,19 @@ def test_changes_of_an_edit_give_the_new_text(engine: refrain.Engine) -> None:
 def test_commands_are_for_elements_of_the_screen(engine: refrain.Engine) -> None:
     assistant = Assistant(engine)
     for goal in ("Archive the mail.", "Search for Ada.", "Go back."):
-        chosen = assistant.ui_command(SCREEN, goal, last_command="scroll up").run()
+        chosen = assistant.ui_command(SCREEN, goal, steps=[(None, "scroll up")], lists_actions=False).run()
         command = chosen.command
-        assert (command.element in range(1, 6)) == (command.kind in ("tap", "type"))
-        assert (command.text is not None) == (command.kind == "type")
-        assert chosen.text.split()[0] == command.kind.split("_")[0]
+        assert command.element is None or command.element in "12345"
+        assert command.element is not None or command.kind not in ("tap", "long_press", "type")
+        assert (command.text is not None) == (command.kind in ("type", "ask"))
+        assert chosen.text.split()[0] == command.kind
+    actions = """{"commands": [], "actions": [
+        {"name": "archive", "parameters": {"properties": {"mail": {"x-element": true}}, "required": ["mail"]}}]}"""
+    chosen = assistant.ui_command(SCREEN, "Archive it.", steps=[(SCREEN, "wait")], actions=actions, lists_actions=False).run()
+    assert (chosen.command.kind, chosen.command.name) == ("own", "archive")
+    assert chosen.command.arguments is not None and json.loads(chosen.command.arguments)["mail"] in "12345"
+    with pytest.raises(errors.AssistantError):
+        assistant.ui_command(SCREEN, "Tap it.", actions="[1]")
     with pytest.raises(errors.AssistantError):
         assistant.ui_command("1 button\n1 button\n", "Tap it.")
 

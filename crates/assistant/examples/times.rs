@@ -17,7 +17,7 @@ use refrain::{
 };
 use refrain_assistant::{
     AnswerRequest, Assistant, AssistantOptions, EditRequest, Job, JobEvent, JobOptions, Passage,
-    ReplyRequest, Screen, SummarizeRequest, TaskError, UiRequest,
+    ReplyRequest, Screen, SummarizeRequest, TaskError, UiTask,
 };
 
 const TASKS: [&str; 5] = ["summarize", "answer", "ui", "reply", "edit"];
@@ -153,10 +153,10 @@ impl Case {
             }
             "ui" => {
                 let screen = Screen::new("Tasks", self.sentences.iter().map(|label| ("item", label)))?;
-                timed(
-                    started,
-                    assistant.ui_command(UiRequest::new(screen, "Open the task about the pump."), options)?,
-                )
+                // As before the list of commands, so that earlier rows compare.
+                let mut task = UiTask::new("Open the task about the pump.");
+                task.lists_actions = false;
+                timed(started, assistant.ui_command(&task, screen, options)?)
             }
             "reply" => {
                 let mut request = ReplyRequest::new(

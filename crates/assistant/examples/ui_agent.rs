@@ -1,46 +1,88 @@
-//! Carries out goals on a screen: the model chooses a command, and can only name elements that are there.
+//! An agent on recorded screens, in the forms of several platforms: the model chooses a command, and can only name elements that are
+//! there and take it. The recorded command is carried out, so that each task goes on to its last screen, where it is `done`.
 //!
 //! ```sh
-//! cargo run --release -p refrain-assistant --example ui_agent
+//! cargo run --release -p refrain-assistant --example ui_agent [MODEL.gguf]
 //! ```
 
 use std::error::Error;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use refrain::{Engine, EngineOptions};
-use refrain_assistant::{Assistant, Command, JobOptions, Screen, UiRequest};
+use refrain_assistant::{Assistant, Command, JobOptions, Screen, UiAction, UiTask};
 
-const SCREEN: &str = r#"# Contacts screen
-1 field "Search"
-2 item "Yainen Irlman"
-3 switch "Night light"
-4 button "Save"
-5 button "Share"
-"#;
+/// A goal, and the screens with the commands that a person gave.
+type Recording = (&'static str, &'static [(&'static str, &'static str)]);
+
+const RECORDINGS: [Recording; 4] = [
+    (
+        "Turn on Night light",
+        &[
+            ("settings.xml", "tap 3 \"Display\""),
+            ("display.txt", "tap 1 \"Night light\""),
+            ("night-light.txt", "done"),
+        ],
+    ),
+    (
+        "Sign in as Ada and archive the mail of Ada",
+        &[
+            ("sign-in.yaml", "type e5 \"Ada\""),
+            ("inbox.txt", "archive {\"element\":\"12\",\"folder\":\"old\"}"),
+            ("inbox.txt", "done"),
+        ],
+    ),
+    (
+        "Find the folder Letters",
+        &[
+            ("tasks.html", "type 7 \"Letters\""),
+            ("editor.xml", "ask \"Print it or save it?\""),
+            ("editor.xml", "done"),
+        ],
+    ),
+    (
+        "Open chapter 3",
+        &[("settings-ios.txt", "tap 0x600003a40700 \"Moby-Dick chapter 3\""), ("display.txt", "done")],
+    ),
+];
+
+/// An action of the mail app, whose first argument is the id of an element.
+const ARCHIVE: &str = r#"{
+    "name": "archive",
+    "description": "Moves a mail to a folder.",
+    "parameters": {
+        "type": "object",
+        "properties": {"element": {"x-element": true}, "folder": {"enum": ["old", "spam"]}},
+        "required": ["element", "folder"]
+    }
+}"#;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/target.gguf");
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let given = std::env::args().nth(1).map(PathBuf::from);
+    // The fixture model has learnt prompts without the list of commands.
+    let lists_actions = given.is_some();
+    let model = given.unwrap_or_else(|| here.join("../../fixtures/target.gguf"));
     let assistant = Assistant::builder(Engine::open(model, EngineOptions::default())?).build()?;
-    let screen = Screen::read(SCREEN)?;
-    let goals =
-        ["Open Yainen Irlman", "Turn on Night light", "Type Usto into Search", "Find Othus Iseassberg"];
-    for goal in goals {
-        let request = UiRequest::new(screen.clone(), goal);
-        let chosen = assistant.ui_command(request, JobOptions::default())?.run()?;
-        let label = |id| screen.element(id).map_or("", |element| element.label.as_str());
-        match &chosen.command {
-            Command::Tap { element } => println!("{goal}: tap {:?}", label(*element)),
-            Command::Type { element, text } => println!("{goal}: type {text:?} into {:?}", label(*element)),
-            other => println!("{goal}: {other:?}"),
+    for (goal, recording) in RECORDINGS {
+        println!("{goal}");
+        let mut task = UiTask::new(goal);
+        task.lists_actions = lists_actions;
+        task.actions = task.actions.with_action(UiAction::from_json(ARCHIVE)?)?;
+        for (name, recorded) in recording {
+            let screen = Screen::read(&fs::read_to_string(here.join("examples/screens").join(name))?)?;
+            let chosen = assistant.ui_command(&task, screen.clone(), JobOptions::default())?.run()?;
+            let (tokens, steps) = chosen.report.tokens_and_steps();
+            let form = screen.form().map(|form| form.to_string()).unwrap_or_default();
+            println!("  {name} ({form}): the model: {} ({tokens} tokens in {steps} steps)", chosen.text);
+            let command =
+                task.command(&screen, recorded).ok_or("the recorded command does not fit its screen")?;
+            println!("  {:width$} carried out: {recorded}", "", width = name.len() + form.len() + 3);
+            if command == Command::Done {
+                println!("  done, after {} steps", task.steps().len());
+            }
+            task.push(screen, recorded);
         }
-        let stats = &chosen.report.stats[0];
-        let forced = stats.sources.iter().find(|source| source.name.as_str() == "grammar");
-        println!(
-            "  {} tokens in {} steps, {} drafted by the grammar",
-            stats.tokens,
-            stats.steps,
-            forced.map_or(0, |source| source.accepted)
-        );
     }
     Ok(())
 }

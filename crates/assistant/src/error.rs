@@ -9,7 +9,7 @@ use refrain_index::{HistoryError, NotesError};
 use thiserror::Error;
 
 use crate::store::StoreError;
-use crate::tasks::Searched;
+use crate::tasks::{ScreenForm, Searched};
 
 /// An assistant could not be built.
 #[derive(Debug, Error)]
@@ -105,6 +105,9 @@ pub enum TaskError {
     /// The screen cannot be read.
     #[error(transparent)]
     Screen(#[from] ScreenError),
+    /// The actions of an agent cannot be used.
+    #[error(transparent)]
+    Actions(#[from] ActionError),
     /// The notes cannot be searched or read.
     #[error(transparent)]
     Notes(#[from] NotesError),
@@ -236,7 +239,7 @@ pub enum ScreenError {
     /// There are too many elements.
     #[error("the screen has {given} elements, more than {max}")]
     TooManyElements {
-        /// Elements with text.
+        /// Its elements, or one above the limit.
         given: usize,
         /// The limit.
         max: usize,
@@ -244,27 +247,104 @@ pub enum ScreenError {
     /// There is no element with text.
     #[error("the screen has no element with text")]
     Empty,
-    /// Some lines begin with a number and others do not, so the numbers of the others are unknown.
-    #[error("line {line} has no number, and other lines have one")]
-    NoNumber {
+    /// Some lines have an id and others do not, so the ids of the others are unknown.
+    #[error("line {line} has no id, and other lines have one")]
+    NoId {
         /// The line, from 1.
         line: usize,
     },
-    /// Two lines begin with one number, so a command would name both.
-    #[error("line {line} has the number {number} again")]
-    SameNumber {
-        /// The second line, from 1.
+    /// Two elements have one id, so a command would name both.
+    #[error("line {line} has the id `{id}` again")]
+    DuplicateId {
+        /// The line of the second one, from 1.
         line: usize,
-        /// The number.
-        number: u32,
+        /// The id.
+        id: String,
     },
-    /// A number is too large.
-    #[error("line {line} has a number above {}", u32::MAX)]
-    LargeNumber {
+    /// An id cannot be written in a command.
+    #[error("line {line} has an id that is empty, has white space or quotes, or more than {max} characters")]
+    Id {
         /// The line, from 1.
         line: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A line does not have the form of the others.
+    #[error("line {line} of the {form} screen: {problem}")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+        /// The form of the screen.
+        form: ScreenForm,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The screen has a form that is not known, and its ids are not guessed.
+    #[error("line {line}: {what} is no form of a screen that is known")]
+    UnknownForm {
+        /// The line, from 1.
+        line: usize,
+        /// What it looks like.
+        what: &'static str,
     },
     /// The XML cannot be read.
-    #[error("the screen cannot be read: {0:?}")]
-    Xml(SkipReason),
+    #[error("line {line} of the XML screen: {reason}")]
+    Xml {
+        /// The line, from 1.
+        line: usize,
+        /// Why.
+        reason: SkipReason,
+    },
+}
+
+/// Actions of an agent cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ActionError {
+    /// The JSON is too long.
+    #[error("the actions have {given} bytes, more than {max}")]
+    TooLong {
+        /// Its bytes.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The text is not JSON.
+    #[error("the actions are not JSON: line {line}, column {column}")]
+    NotJson {
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+    },
+    /// A value has another type or meaning than it must have.
+    #[error("the actions have at `{pointer}`: {problem}")]
+    Field {
+        /// The JSON pointer of the value.
+        pointer: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A name has other characters than it may have, is too long, or is that of another command.
+    #[error("the actions have at `{pointer}` a name that cannot be used")]
+    Name {
+        /// The JSON pointer of the name.
+        pointer: String,
+    },
+    /// Two actions have one name.
+    #[error("there are two actions `{name}`")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// There are too many.
+    #[error("there are {given} {what}, more than {max}")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// Their number, or one above the limit.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
 }

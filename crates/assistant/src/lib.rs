@@ -63,7 +63,7 @@ mod together;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use background::{Background, BackgroundPlan, BackgroundRun, BackgroundTask, Conditions, Pause};
-pub use error::{BuildError, EditPartError, ForgetError, ScreenError, TaskError};
+pub use error::{ActionError, BuildError, EditPartError, ForgetError, ScreenError, TaskError};
 pub use estimate::Estimate;
 pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
@@ -77,7 +77,8 @@ pub use store::{
 pub use stream::JobStream;
 pub use tasks::{
     Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Command, Conversation,
-    ConversationId, Direction, Edit, EditPart, EditRequest, Element, Length, Prefetch, Prefetched, Provenance, Reply,
-    ReplyRequest, Role, Screen, Searched, SummarizeRequest, Summary, Turn, UiCommand, UiRequest, WriteRequest,
+    ConversationId, Direction, Edit, EditPart, EditRequest, Element, Length, Prefetch, Prefetched,
+    Provenance, Reply, ReplyRequest, Role, Screen, ScreenForm, Searched, SummarizeRequest, Summary, Turn,
+    UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

@@ -11,10 +11,10 @@ use refrain::{Engine, FinishReason, Origin, Sampling, SessionOptions, SpecialTok
 use refrain_assistant::edit::{DiffEvent, EditDoubt};
 use refrain_assistant::provenance::{CheckedSentence, CitationVerdict, Support};
 use refrain_assistant::{
-    AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, Direction, EditCopies,
-    EditPart, EditRequest, Estimate, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts,
-    Provenance, ReplyRequest, Report, Screen, Searched, Source, StoreError, SummarizeRequest, TaskError, Template,
-    TextEvent, UiRequest,
+    AnswerRequest, Assistant, AssistantOptions, BuildError, Builder, Command, EditCopies, EditPart,
+    EditRequest, Estimate, Job, JobEvent, JobOptions, LeftOut, LeftOutReason, Passage, Prompts, Provenance,
+    ReplyRequest, Report, Screen, Searched, Source, StoreError, SummarizeRequest, TaskError, Template,
+    TextEvent, UiActions, UiTask,
 };
 use refrain_files::replace::replace_contents;
 use refrain_grammar::Grammar;
@@ -131,7 +131,8 @@ pub(crate) fn ask_with(
     };
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish(&done.report, || {
-        let mut json = about_passages(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance);
+        let mut json =
+            about_passages(&done.text, &done.reasoning, &done.report, &done.passages, &done.provenance);
         json["searched"] = json!(done.searched.as_ref().map(searched_json));
         json
     })?;
@@ -506,18 +507,28 @@ pub(crate) fn store_of(args: &AssistArgs) -> Option<PathBuf> {
 }
 
 pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
-    let source = read_input(&args.screen)?;
-    let screen = Screen::read(&source).map_err(|error| {
-        Failure::input(
-            format!("`{}`: {error}", args.screen.display()),
-            "see `refrain ui --help` for its form",
-        )
-    })?;
-    let options = AssistantOptions::default();
-    let assisted = Assisted::task(&args.task, None, options, Prompts::default())?;
-    let mut request = UiRequest::new(screen, args.goal.as_str());
-    request.last_command = args.last.clone();
-    let job = assisted.assistant.ui_command(request, JobOptions::default())?;
+    let screen = read_screen(&args.screen)?;
+    let mut task = UiTask::new(args.goal.as_str());
+    // The demonstration has learnt prompts without the list.
+    task.lists_actions = args.task.assist.model.model.is_some();
+    if let Some(path) = &args.actions {
+        task.actions = UiActions::from_json(&read_input(path)?).map_err(|error| {
+            Failure::input(
+                format!("`{}`: {error}", path.display()),
+                "see `refrain ui --help-all` for their form",
+            )
+        })?;
+    }
+    for step in args.earlier.chunks(2) {
+        let [path, command] = step else { continue };
+        let path = Path::new(path);
+        task.push(if is_none(path) { None } else { Some(read_screen(path)?) }, command);
+    }
+    if task.n_dropped() > 0 {
+        note(&format!("the {} oldest screens are dropped", task.n_dropped()));
+    }
+    let assisted = Assisted::task(&args.task, None, AssistantOptions::default(), Prompts::default())?;
+    let job = assisted.assistant.ui_command(&task, screen, JobOptions::default())?;
     let done = assisted.run(job, interrupt, Shows::Text)?;
     assisted.finish(&done.report, || {
         let mut json = about(&done.text, "", &done.report);
@@ -525,6 +536,12 @@ pub(crate) fn ui(args: &UiArgs, interrupt: &Interrupt) -> Result<Exit, Failure> 
         json
     })?;
     Ok(Exit::Done)
+}
+
+fn read_screen(path: &Path) -> Result<Screen, Failure> {
+    Screen::read(&read_input(path)?).map_err(|error| {
+        Failure::input(format!("`{}`: {error}", path.display()), "see `refrain ui --help-all` for its form")
+    })
 }
 
 /// An assistant for one command.
@@ -1002,10 +1019,24 @@ fn place(title: &str, source: Option<&Source>) -> String {
 fn command_json(command: &Command) -> Value {
     match command {
         Command::Tap { element } => json!({"command": "tap", "element": element}),
+        Command::LongPress { element } => json!({"command": "long_press", "element": element}),
         Command::Type { element, text } => json!({"command": "type", "element": element, "text": text}),
-        Command::Scroll(Direction::Up) => json!({"command": "scroll", "direction": "up"}),
-        Command::Scroll(Direction::Down) => json!({"command": "scroll", "direction": "down"}),
+        Command::Swipe { element, direction } => {
+            json!({"command": "swipe", "element": element, "direction": direction.name()})
+        }
+        Command::Scroll(direction) => json!({"command": "scroll", "direction": direction.name()}),
         Command::Back => json!({"command": "back"}),
+        Command::Key(key) => json!({"command": "key", "key": key}),
+        Command::Open(app) => json!({"command": "open", "app": app}),
+        Command::Wait => json!({"command": "wait"}),
+        Command::Ask(question) => json!({"command": "ask", "question": question}),
+        Command::Done => json!({"command": "done"}),
+        Command::NoAction => json!({"command": "none"}),
+        Command::Own { name, arguments } => {
+            // The grammar has made them.
+            let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+            json!({"command": name, "arguments": arguments})
+        }
         other => json!({"command": format!("{other:?}")}),
     }
 }

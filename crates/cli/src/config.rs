@@ -29,7 +29,7 @@ const FILE_VARIABLE: &str = "REFRAIN_CONFIG";
 /// Maximum length of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options of a single call, by their long names: a default would read, write or delete something unasked.
-const PER_CALL: [&str; 27] = [
+const PER_CALL: [&str; 26] = [
     "help",
     "help-all",
     "version",
@@ -40,7 +40,6 @@ const PER_CALL: [&str; 27] = [
     "force",
     "undo",
     "query",
-    "last",
     "earlier",
     "within",
     "kind",

@@ -12,9 +12,9 @@ use refrain_serve::{Loaded, ModelKind, ModelSpec, Models, ServeOptions, Server};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::args::{Listen, NotesArgs, ServeArgs, SessionArgs, is_none};
+use crate::embedder;
 use crate::failure::{Exit, Failure};
 use crate::handed::Host;
-use crate::embedder;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::notes::{Notes, Ready};

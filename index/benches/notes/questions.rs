@@ -38,7 +38,9 @@ impl Question {
 
 /// The name of a note: its folder and its file.
 fn name(path: &Path) -> String {
-    let part = |path: Option<&Path>| path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    let part = |path: Option<&Path>| {
+        path.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+    };
     format!("{}/{}", part(path.parent()), part(Some(path)))
 }
 
@@ -97,7 +99,13 @@ pub(crate) fn questions() -> Outcome<Vec<Question>> {
         };
         let notes = (note != "-").then(|| note.to_owned()).into_iter().collect();
         let words = if note == "-" { String::new() } else { words.to_owned() };
-        Ok(Question { group: language.to_owned(), text: question.to_owned(), earlier: Vec::new(), notes, words })
+        Ok(Question {
+            group: language.to_owned(),
+            text: question.to_owned(),
+            earlier: Vec::new(),
+            notes,
+            words,
+        })
     });
     rows.collect()
 }
@@ -132,7 +140,9 @@ pub(crate) fn follow_ups() -> Outcome<Vec<Question>> {
 /// row has the next question and the passages that answer it. Of ClapNQ (<https://github.com/primeqa/clapnq>),
 /// `annotated_data/dev/*.jsonl`: questions with a passage each, of which half answer nothing. The passages of all rows are searched; the
 /// published corpora are larger.
-pub(crate) fn published(folder: &Path) -> Outcome<Option<(&'static str, Vec<(String, String)>, Vec<Question>)>> {
+pub(crate) fn published(
+    folder: &Path,
+) -> Outcome<Option<(&'static str, Vec<(String, String)>, Vec<Question>)>> {
     let conversations = folder.join("mtragun-human/generation_tasks/reference.jsonl");
     let dev = folder.join("annotated_data/dev");
     let (mut notes, mut questions) = (BTreeMap::new(), Vec::new());
@@ -141,7 +151,8 @@ pub(crate) fn published(folder: &Path) -> Outcome<Option<(&'static str, Vec<(Str
             let group = row["Collection"].as_str().unwrap_or("mt-rag").to_owned();
             let mut answers = BTreeSet::new();
             for passage in row["contexts"].as_array().into_iter().flatten() {
-                let (Some(id), Some(text)) = (passage["document_id"].as_str(), passage["text"].as_str()) else {
+                let (Some(id), Some(text)) = (passage["document_id"].as_str(), passage["text"].as_str())
+                else {
                     continue;
                 };
                 let note = format!("{group}/{}.txt", id.replace('/', "_"));
@@ -256,7 +267,9 @@ pub(crate) fn print(what: &str, index: &NotesIndex, questions: &[Question]) -> O
     for min in [0.3, 0.35, 0.4, 0.45, 0.5, 0.6] {
         let (n_refused, n_answered) = covered(questions, index, min)?;
         let n = questions.len() - n_unanswered;
-        println!("  coverage {min:.2}: {n_refused} of {n} refused, {n_answered} of {n_unanswered} without an answer are not");
+        println!(
+            "  coverage {min:.2}: {n_refused} of {n} refused, {n_answered} of {n_unanswered} without an answer are not"
+        );
     }
     Ok(())
 }
@@ -276,114 +289,154 @@ pub(crate) fn table(what: &str, scores: &BTreeMap<String, Score>) -> String {
 type Diary = (&'static str, &'static str, [&'static str; 9]);
 
 const DIARIES: [Diary; 10] = [
-    ("en", "Day", [
-        "What I am going to do about it I do not know, and who does?",
-        "When we were there, they did not have what we wanted.",
-        "How much of this is my own doing? I have no idea how it has come to be what it is.",
-        "We went for a walk along the river, and then we had tea at home.",
-        "I am tired, and I am not the only one who is.",
-        "Which way is the right one, and where does it go?",
-        "The post came late. There was nothing for me in it.",
-        "She asked me what the plan is for the weekend, and I did not have one.",
-        "In the afternoon it rained for a long time.",
-    ]),
-    ("de", "Tag", [
-        "Was ich damit machen soll, weiß ich nicht, und wer weiß es schon?",
-        "Als wir dort waren, hatten sie nicht, was wir haben wollten.",
-        "Wie viel davon ist meine Schuld? Ich bin mir nicht sicher.",
-        "Wir sind am Fluss gewesen und haben danach zu Hause Tee getrunken.",
-        "Ich bin müde, und ich bin nicht der Einzige, der es ist.",
-        "Wann und wo wir uns treffen, wird sich zeigen, wenn es so weit ist.",
-        "Die Post ist spät gekommen. Für mich war nichts dabei.",
-        "Sie hat mich gefragt, welche Pläne wir für das Wochenende haben.",
-        "Am Nachmittag hat es lange geregnet.",
-    ]),
-    ("fr", "Jour", [
-        "Qu'est-ce que je vais en faire, je ne le sais pas, et qui le sait ?",
-        "Quand nous étions là-bas, ils n'avaient pas ce que nous voulions.",
-        "À quoi cela sert, et combien de fois faut-il que je le dise ?",
-        "Nous sommes allés au bord de la rivière, puis nous avons bu un thé.",
-        "Je suis fatiguée, et je ne suis pas la seule à l'être.",
-        "Où est-ce que nous allons, et par quel chemin ?",
-        "Le courrier est arrivé tard. Il n'y avait rien pour moi.",
-        "Elle m'a demandé quel est le programme pour ce week-end.",
-        "L'après-midi, il a plu pendant longtemps.",
-    ]),
-    ("es", "Día", [
-        "No sé qué voy a hacer con esto, ¿y quién lo sabe?",
-        "Cuando estuvimos allí, no tenían lo que queríamos.",
-        "¿Cuánto de esto es culpa mía? No lo sé, ni cómo ha llegado a ser así.",
-        "Fuimos a pasear por el río y luego tomamos un té en casa.",
-        "Estoy cansada, y no soy la única que lo está.",
-        "¿A dónde vamos, y por dónde, y a qué hora?",
-        "El correo llegó tarde. No había nada para mí.",
-        "Ella me preguntó cuál es el plan para el fin de semana.",
-        "Por la tarde llovió durante mucho tiempo.",
-    ]),
-    ("it", "Giorno", [
-        "Che cosa ne devo fare non lo so, e chi lo sa?",
-        "Quando eravamo là, non avevano quello che volevamo.",
-        "Quanto di questo è colpa mia? Non so come sia diventato così.",
-        "Siamo andati al fiume e poi abbiamo bevuto un tè a casa.",
-        "Sono stanca, e non sono la sola a esserlo.",
-        "Dove andiamo, e a che ora, e per quale strada?",
-        "La posta è arrivata tardi. Non c'era niente per me.",
-        "Lei mi ha chiesto quali sono i piani per il fine settimana.",
-        "Nel pomeriggio ha piovuto a lungo.",
-    ]),
-    ("pt", "Dia", [
-        "O que é que vou fazer com isto não sei, e quem é que sabe?",
-        "Quando estivemos lá, não tinham o que nós queríamos.",
-        "Quanto disto é culpa minha? Não sei como é que ficou assim.",
-        "Fomos passear junto ao rio e depois tomámos um chá em casa.",
-        "Estou cansada, e não sou a única que está.",
-        "Onde é que vamos, e a que horas, e por qual caminho?",
-        "O correio chegou tarde. Não havia nada para mim.",
-        "Ela perguntou-me qual é o plano para o fim de semana.",
-        "À tarde choveu durante muito tempo.",
-    ]),
-    ("nl", "Dag", [
-        "Wat ik ermee moet doen weet ik niet, en wie wel?",
-        "Toen we daar waren, hadden ze niet wat we wilden hebben.",
-        "Hoeveel hiervan is mijn schuld? Ik ben er niet zeker van.",
-        "We zijn langs de rivier gelopen en hebben daarna thuis thee gedronken.",
-        "Ik ben moe, en ik ben niet de enige die het is.",
-        "Waar gaan we heen, en wanneer, en welke weg nemen we?",
-        "De post kwam laat. Er was voor mij niets bij.",
-        "Ze vroeg me wat de plannen zijn voor het weekend.",
-        "In de middag heeft het lang geregend.",
-    ]),
-    ("pl", "Dzień", [
-        "Co mam z tym zrobić, tego nie wiem, a kto to wie?",
-        "Kiedy tam byliśmy, nie mieli tego, czego chcieliśmy.",
-        "Ile z tego to moja wina? Nie wiem, jak do tego doszło.",
-        "Poszliśmy nad rzekę, a potem piliśmy herbatę w domu.",
-        "Jestem zmęczona i nie jestem jedyna, która jest.",
-        "Gdzie idziemy, o której i jaką drogą?",
-        "Poczta przyszła późno. Nie było w niej nic dla mnie.",
-        "Zapytała mnie, jakie są plany na weekend.",
-        "Po południu długo padał deszcz.",
-    ]),
-    ("ja", "一日", [
-        "何をすればいいのか分からないし、誰に聞けばいいのかも分からない。",
-        "いつ始まるのですかと聞かれたが、まだ決まっていません。",
-        "どこへ行くのか、何時に行くのか、いくらかかるのか。",
-        "川のそばを歩いて、それから家でお茶を飲みました。",
-        "私は疲れていますが、疲れているのは私だけではありません。",
-        "何がありますかと聞かれて、何もありませんと答えた。",
-        "郵便は遅く届いた。私あてのものはなかった。",
-        "週末の予定は何ですかと彼女に聞かれた。",
-        "午後は長い間、雨が降っていました。",
-    ]),
-    ("zh", "日子", [
-        "我不知道要做什么,谁知道呢?",
-        "什么时候开始,在哪里,要多少钱,都还没有决定。",
-        "我们去了那里,可是他们没有我们要的东西。",
-        "在河边走了走,然后回家喝茶。",
-        "我很累,累的不只是我一个人。",
-        "我们要去哪里,几点去,走什么路?",
-        "邮件来得很晚,里面没有给我的。",
-        "她问我周末有什么计划,我说没有。",
-        "下午下了很长时间的雨。",
-    ]),
+    (
+        "en",
+        "Day",
+        [
+            "What I am going to do about it I do not know, and who does?",
+            "When we were there, they did not have what we wanted.",
+            "How much of this is my own doing? I have no idea how it has come to be what it is.",
+            "We went for a walk along the river, and then we had tea at home.",
+            "I am tired, and I am not the only one who is.",
+            "Which way is the right one, and where does it go?",
+            "The post came late. There was nothing for me in it.",
+            "She asked me what the plan is for the weekend, and I did not have one.",
+            "In the afternoon it rained for a long time.",
+        ],
+    ),
+    (
+        "de",
+        "Tag",
+        [
+            "Was ich damit machen soll, weiß ich nicht, und wer weiß es schon?",
+            "Als wir dort waren, hatten sie nicht, was wir haben wollten.",
+            "Wie viel davon ist meine Schuld? Ich bin mir nicht sicher.",
+            "Wir sind am Fluss gewesen und haben danach zu Hause Tee getrunken.",
+            "Ich bin müde, und ich bin nicht der Einzige, der es ist.",
+            "Wann und wo wir uns treffen, wird sich zeigen, wenn es so weit ist.",
+            "Die Post ist spät gekommen. Für mich war nichts dabei.",
+            "Sie hat mich gefragt, welche Pläne wir für das Wochenende haben.",
+            "Am Nachmittag hat es lange geregnet.",
+        ],
+    ),
+    (
+        "fr",
+        "Jour",
+        [
+            "Qu'est-ce que je vais en faire, je ne le sais pas, et qui le sait ?",
+            "Quand nous étions là-bas, ils n'avaient pas ce que nous voulions.",
+            "À quoi cela sert, et combien de fois faut-il que je le dise ?",
+            "Nous sommes allés au bord de la rivière, puis nous avons bu un thé.",
+            "Je suis fatiguée, et je ne suis pas la seule à l'être.",
+            "Où est-ce que nous allons, et par quel chemin ?",
+            "Le courrier est arrivé tard. Il n'y avait rien pour moi.",
+            "Elle m'a demandé quel est le programme pour ce week-end.",
+            "L'après-midi, il a plu pendant longtemps.",
+        ],
+    ),
+    (
+        "es",
+        "Día",
+        [
+            "No sé qué voy a hacer con esto, ¿y quién lo sabe?",
+            "Cuando estuvimos allí, no tenían lo que queríamos.",
+            "¿Cuánto de esto es culpa mía? No lo sé, ni cómo ha llegado a ser así.",
+            "Fuimos a pasear por el río y luego tomamos un té en casa.",
+            "Estoy cansada, y no soy la única que lo está.",
+            "¿A dónde vamos, y por dónde, y a qué hora?",
+            "El correo llegó tarde. No había nada para mí.",
+            "Ella me preguntó cuál es el plan para el fin de semana.",
+            "Por la tarde llovió durante mucho tiempo.",
+        ],
+    ),
+    (
+        "it",
+        "Giorno",
+        [
+            "Che cosa ne devo fare non lo so, e chi lo sa?",
+            "Quando eravamo là, non avevano quello che volevamo.",
+            "Quanto di questo è colpa mia? Non so come sia diventato così.",
+            "Siamo andati al fiume e poi abbiamo bevuto un tè a casa.",
+            "Sono stanca, e non sono la sola a esserlo.",
+            "Dove andiamo, e a che ora, e per quale strada?",
+            "La posta è arrivata tardi. Non c'era niente per me.",
+            "Lei mi ha chiesto quali sono i piani per il fine settimana.",
+            "Nel pomeriggio ha piovuto a lungo.",
+        ],
+    ),
+    (
+        "pt",
+        "Dia",
+        [
+            "O que é que vou fazer com isto não sei, e quem é que sabe?",
+            "Quando estivemos lá, não tinham o que nós queríamos.",
+            "Quanto disto é culpa minha? Não sei como é que ficou assim.",
+            "Fomos passear junto ao rio e depois tomámos um chá em casa.",
+            "Estou cansada, e não sou a única que está.",
+            "Onde é que vamos, e a que horas, e por qual caminho?",
+            "O correio chegou tarde. Não havia nada para mim.",
+            "Ela perguntou-me qual é o plano para o fim de semana.",
+            "À tarde choveu durante muito tempo.",
+        ],
+    ),
+    (
+        "nl",
+        "Dag",
+        [
+            "Wat ik ermee moet doen weet ik niet, en wie wel?",
+            "Toen we daar waren, hadden ze niet wat we wilden hebben.",
+            "Hoeveel hiervan is mijn schuld? Ik ben er niet zeker van.",
+            "We zijn langs de rivier gelopen en hebben daarna thuis thee gedronken.",
+            "Ik ben moe, en ik ben niet de enige die het is.",
+            "Waar gaan we heen, en wanneer, en welke weg nemen we?",
+            "De post kwam laat. Er was voor mij niets bij.",
+            "Ze vroeg me wat de plannen zijn voor het weekend.",
+            "In de middag heeft het lang geregend.",
+        ],
+    ),
+    (
+        "pl",
+        "Dzień",
+        [
+            "Co mam z tym zrobić, tego nie wiem, a kto to wie?",
+            "Kiedy tam byliśmy, nie mieli tego, czego chcieliśmy.",
+            "Ile z tego to moja wina? Nie wiem, jak do tego doszło.",
+            "Poszliśmy nad rzekę, a potem piliśmy herbatę w domu.",
+            "Jestem zmęczona i nie jestem jedyna, która jest.",
+            "Gdzie idziemy, o której i jaką drogą?",
+            "Poczta przyszła późno. Nie było w niej nic dla mnie.",
+            "Zapytała mnie, jakie są plany na weekend.",
+            "Po południu długo padał deszcz.",
+        ],
+    ),
+    (
+        "ja",
+        "一日",
+        [
+            "何をすればいいのか分からないし、誰に聞けばいいのかも分からない。",
+            "いつ始まるのですかと聞かれたが、まだ決まっていません。",
+            "どこへ行くのか、何時に行くのか、いくらかかるのか。",
+            "川のそばを歩いて、それから家でお茶を飲みました。",
+            "私は疲れていますが、疲れているのは私だけではありません。",
+            "何がありますかと聞かれて、何もありませんと答えた。",
+            "郵便は遅く届いた。私あてのものはなかった。",
+            "週末の予定は何ですかと彼女に聞かれた。",
+            "午後は長い間、雨が降っていました。",
+        ],
+    ),
+    (
+        "zh",
+        "日子",
+        [
+            "我不知道要做什么,谁知道呢?",
+            "什么时候开始,在哪里,要多少钱,都还没有决定。",
+            "我们去了那里,可是他们没有我们要的东西。",
+            "在河边走了走,然后回家喝茶。",
+            "我很累,累的不只是我一个人。",
+            "我们要去哪里,几点去,走什么路?",
+            "邮件来得很晚,里面没有给我的。",
+            "她问我周末有什么计划,我说没有。",
+            "下午下了很长时间的雨。",
+        ],
+    ),
 ];

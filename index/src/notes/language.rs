@@ -169,8 +169,11 @@ impl Functional {
     pub(super) fn of_request(&mut self, words: &[Word]) -> Vec<bool> {
         let runs: Vec<bool> = words.iter().map(|word| word.kind == WordKind::Run).collect();
         let of_tongues = self.0.iter_mut().map(|tongue| {
-            let known: Vec<bool> =
-                words.iter().zip(&runs).map(|(word, &is_run)| is_run && tongue.contains(&word.text)).collect();
+            let known: Vec<bool> = words
+                .iter()
+                .zip(&runs)
+                .map(|(word, &is_run)| is_run && tongue.contains(&word.text))
+                .collect();
             (known.iter().filter(|&&is_known| is_known).count(), known)
         });
         let of_tongues: Vec<(usize, Vec<bool>)> = of_tongues.collect();

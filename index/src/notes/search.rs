@@ -33,26 +33,31 @@ const QUERY_WORDS_MAX: usize = 512;
 
 /// The weight of function words, if a request has others. Without them, passages that a question's whole wording fits lose
 /// their place; at full weight, long passages win. `docs/decisions/notes.md`, *Words are stems of the note's language*, has numbers.
-static FUNCTIONAL_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("FUNCTIONAL_WEIGHT").map_or(0.3, |v| v.parse().unwrap()));
+static FUNCTIONAL_WEIGHT: std::sync::LazyLock<f32> =
+    std::sync::LazyLock::new(|| std::env::var("FUNCTIONAL_WEIGHT").map_or(0.3, |v| v.parse().unwrap()));
 
 /// The weight of a word of the title beside the same word in the text.
-static TITLE_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("TITLE_WEIGHT").map_or(1.5, |v| v.parse().unwrap()));
+static TITLE_WEIGHT: std::sync::LazyLock<f32> =
+    std::sync::LazyLock::new(|| std::env::var("TITLE_WEIGHT").map_or(1.5, |v| v.parse().unwrap()));
 
 /// The weight of a word that is derived from the same one as a word of the request, as *allergies* and *allergic* are.
-static RELATED_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("RELATED_WEIGHT").map_or(0.5, |v| v.parse().unwrap()));
+static RELATED_WEIGHT: std::sync::LazyLock<f32> =
+    std::sync::LazyLock::new(|| std::env::var("RELATED_WEIGHT").map_or(0.5, |v| v.parse().unwrap()));
 
 /// Maximum number of related words of a word of the request, and of words of the index that are looked at for them.
 const RELATED_MAX: usize = 8;
 const RELATED_LOOKED_AT: usize = 128;
 
 /// How much a passage with all words of the request gains on one with a part of them.
-static COVERAGE_GAIN: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("COVERAGE_GAIN").map_or(1.0, |v| v.parse().unwrap()));
+static COVERAGE_GAIN: std::sync::LazyLock<f32> =
+    std::sync::LazyLock::new(|| std::env::var("COVERAGE_GAIN").map_or(1.0, |v| v.parse().unwrap()));
 
 /// The least number of passages that the weights of words are computed for: in a few notes, each word is in many of them.
 const PASSAGES_OF_WEIGHTS: f32 = 1000.0;
 
 /// The weight of the words of the newest earlier text ([`Search::earlier`]); those before it have its powers.
-static EARLIER_WEIGHT: std::sync::LazyLock<f32> = std::sync::LazyLock::new(|| std::env::var("EARLIER_WEIGHT").map_or(0.4, |v| v.parse().unwrap()));
+static EARLIER_WEIGHT: std::sync::LazyLock<f32> =
+    std::sync::LazyLock::new(|| std::env::var("EARLIER_WEIGHT").map_or(0.4, |v| v.parse().unwrap()));
 
 /// Maximum number of earlier texts; the weight of the next one is below 1 %.
 const EARLIER_MAX: usize = 5;
@@ -264,7 +269,11 @@ impl Wanted {
             let mut before = Self::default();
             before.add(text, weight, languages, functional);
             for word in before.words {
-                if word.forms.iter().all(|form| !wanted.terms.contains(form) && !wanted.initials.contains(form)) {
+                if word
+                    .forms
+                    .iter()
+                    .all(|form| !wanted.terms.contains(form) && !wanted.initials.contains(form))
+                {
                     wanted.push(word);
                 }
             }
@@ -370,8 +379,7 @@ fn by_words(
         let filter: Box<dyn Query> = Box::new(ConstScoreQuery::new(filter.box_clone(), 0.0));
         query = Box::new(BooleanQuery::new(vec![(Occur::Must, query), (Occur::Must, filter)]));
     }
-    let mut ranked =
-        best(&statistics, query.as_ref(), limit.max(RANKED_AGAIN)).map_err(snapshot.failed())?;
+    let mut ranked = best(&statistics, query.as_ref(), limit.max(RANKED_AGAIN)).map_err(snapshot.failed())?;
     if !functional.is_empty() {
         let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), *FUNCTIONAL_WEIGHT);
         add_scores(&statistics, &functional, &mut ranked).map_err(snapshot.failed())?;
@@ -558,10 +566,13 @@ impl<'a> Statistics<'a> {
             let term = Term::from_field_text(field, word);
             if self.add(&term)? > 0 {
                 let query: Box<dyn Query> = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));
-                clauses.push((Occur::Should, match weight * of_field {
-                    1.0 => query,
-                    weight => Box::new(BoostQuery::new(query, weight)),
-                }));
+                clauses.push((
+                    Occur::Should,
+                    match weight * of_field {
+                        1.0 => query,
+                        weight => Box::new(BoostQuery::new(query, weight)),
+                    },
+                ));
             }
         }
         Ok(clauses)
@@ -755,7 +766,8 @@ mod tests {
         let mut functional = Functional::new(Language::ALL);
         let mut shown = |text: &str, earlier: &[&str]| {
             let words = Wanted::new(text, earlier, &languages, &mut functional).words;
-            let shown = words.into_iter().filter_map(|word| Some(format!("{} {:.2}", word.shown?, word.weight)));
+            let shown =
+                words.into_iter().filter_map(|word| Some(format!("{} {:.2}", word.shown?, word.weight)));
             shown.collect::<Vec<_>>().join(", ")
         };
         let earlier = ["How much does the dentist charge?", "Where is the dentist's practice?"];

@@ -307,7 +307,15 @@ class Assistant:
         **options: Unpack[JobOptions],
     ) -> Job[Edit]: ...
     def ui_command(
-        self, screen: str, goal: str, *, last_command: str | None = None, **options: Unpack[JobOptions]
+        self,
+        screen: str,
+        goal: str,
+        *,
+        steps: Items[tuple[str | None, str]] = ...,
+        actions: str | None = None,
+        n_screens: int = 2,
+        lists_actions: bool = True,
+        **options: Unpack[JobOptions],
     ) -> Job[UiCommand]: ...
     def prefetch_answer(
         self,

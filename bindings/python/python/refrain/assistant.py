@@ -466,12 +466,20 @@ class Edit:
 class Command:
     """A command for a screen."""
 
-    kind: Literal["tap", "type", "scroll_up", "scroll_down", "back"]
-    """What to do."""
-    element: int | None
-    """The number of the element to tap or to type into."""
+    kind: Literal[
+        "tap", "long_press", "type", "swipe", "scroll", "back", "key", "open", "wait", "ask", "done", "none", "own", "other"
+    ]
+    """What to do: ``own`` is an action of the app, ``done`` says that the goal is reached, ``none`` that no command leads to it."""
+    element: str | None
+    """The id of its element."""
     text: str | None
-    """The text to type: one line, never empty."""
+    """The text to type, or the question: one line, never empty."""
+    direction: Literal["up", "down", "left", "right"] | None
+    """Where the finger moves, or the screen is scrolled."""
+    name: str | None
+    """The key, the app, or the app's own action."""
+    arguments: str | None
+    """The arguments of an own action: a JSON object."""
 
 
 @dataclass(frozen=True)

@@ -820,8 +820,14 @@ mod tests {
 
     fn part(hash: u128, at: u64, note: u64) -> Entry {
         let made = Made { notes: vec![note], ..Made::default() };
-        let summary =
-            StoredSummary { namespace: "n".into(), subject: hash as u64, at, made, of: None, text: format!("{hash}") };
+        let summary = StoredSummary {
+            namespace: "n".into(),
+            subject: hash as u64,
+            at,
+            made,
+            of: None,
+            text: format!("{hash}"),
+        };
         Entry::Part(StoredPart { check: (hash >> 64) as u64, is_cut: false, summary })
     }
 

@@ -266,7 +266,8 @@ impl Conversation {
         let notes = notes.into_iter().collect();
         let asked = (!shown.is_empty()).then_some(text);
         let known = searched.clone();
-        let step = Chatting { seat, turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept };
+        let step =
+            Chatting { seat, turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept };
         let job = Job::new(assistant, options.cancel, options.priority, prompt, Box::new(step));
         Ok(known.into_iter().fold(job, Job::after_search))
     }
@@ -359,7 +360,8 @@ impl Step<ChatAnswer> for Chatting {
         written: Written,
         _events: &mut VecDeque<JobEvent<ChatAnswer>>,
     ) -> Result<Next<ChatAnswer>, TaskError> {
-        let Self { seat, mut turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept } = *self;
+        let Self { seat, mut turns, shown, left_out, dropped, asked, searched, notes, starts, keep, is_kept } =
+            *self;
         let report = written.report(left_out);
         let Written { session, text, reasoning, .. } = written;
         let new = session.turns().iter().skip(turns.len());

@@ -29,7 +29,10 @@ pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
 pub use searched::Searched;
 pub use summarize::{SummarizeRequest, Summary};
-pub use ui::{Command, Direction, Element, Role, Screen, UiCommand, UiRequest};
+pub use ui::{
+    Command, Direction, Element, Role, Screen, ScreenForm, UiAction, UiActions, UiCommand, UiStep, UiTask,
+    UiVerb,
+};
 pub use write::WriteRequest;
 
 use crate::assistant::Assistant;
@@ -123,7 +126,8 @@ impl Assistant {
         let kept = self.kept(&options, &layout, n_forgotten);
         let generate = self.last_generate_options(&mut options, &tokens);
         let prompt = Prompt { session, ..Prompt::new(task, layout.turns, generate, kept) };
-        let step = Showing { shown: layout.shown, left_out: layout.left_out, searched: searched.clone(), result };
+        let step =
+            Showing { shown: layout.shown, left_out: layout.left_out, searched: searched.clone(), result };
         let job = Job::new(self, options.cancel, options.priority, prompt, Box::new(step));
         searched.into_iter().fold(job, Job::after_search)
     }

@@ -31,7 +31,8 @@ impl Searched {
     pub fn nearest_titles(&self) -> Vec<String> {
         let mut titles: Vec<String> = Vec::new();
         for passage in &self.nearest {
-            let name = || passage.source.as_ref()?.path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name =
+                || passage.source.as_ref()?.path.file_name().map(|name| name.to_string_lossy().into_owned());
             let title = match passage.title.as_str() {
                 "" => name().unwrap_or_default(),
                 title => title.to_owned(),

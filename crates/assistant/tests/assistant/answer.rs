@@ -131,7 +131,9 @@ fn requests_without_an_answer_are_typed_errors() {
     let place = Place::with_samples();
     let assistant = place.assistant();
     let ask = |request| assistant.answer(request, JobOptions::default()).err();
-    assert!(matches!(ask(AnswerRequest::new("xyzzy")), Some(TaskError::NotInNotes { searched }) if searched.nearest.is_empty()));
+    assert!(
+        matches!(ask(AnswerRequest::new("xyzzy")), Some(TaskError::NotInNotes { searched }) if searched.nearest.is_empty())
+    );
     let long = "why ".repeat(2000);
     let passages = vec![Passage::new("", "a")];
     assert!(matches!(
@@ -158,7 +160,10 @@ fn a_question_that_the_notes_do_not_cover_is_refused() {
     assert!(!searched.is_not_in_notes() && searched.nearest.is_empty());
     let question = "Which airline lost the suitcase with the roses?";
     let Err(error) = ask(AnswerRequest::new(question)) else { panic!("a quarter of the words") };
-    assert_eq!(error.to_string(), "not in your notes: no passage covers enough of the question; the nearest: Roses");
+    assert_eq!(
+        error.to_string(),
+        "not in your notes: no passage covers enough of the question; the nearest: Roses"
+    );
     let TaskError::NotInNotes { searched } = error else { panic!("{error}") };
     assert!(searched.is_not_in_notes() && searched.coverage < 0.4, "{searched:?}");
     assert!(ask(changed(AnswerRequest::new(question), |it| it.coverage_min = Some(0.0))).is_ok());

@@ -105,7 +105,8 @@ fn the_oldest_turns_are_left_out_when_the_context_is_full() {
 #[test]
 fn a_follow_up_question_is_searched_with_earlier_words() {
     let place = Place::new();
-    place.write("boiler.md", "# Boiler\n\nInstalled in October.\n\n## Service\n\nMarlow charged 84 pounds.\n");
+    place
+        .write("boiler.md", "# Boiler\n\nInstalled in October.\n\n## Service\n\nMarlow charged 84 pounds.\n");
     place.write("roof.md", "# Roof\n\nNew tiles.\n\n## Service\n\nEbner charged 12 pounds.\n");
     place.update();
     let assistant = place.assistant();

@@ -1,7 +1,10 @@
 //! Commands for screens.
 
 use refrain::{PromptPassage, Task};
-use refrain_assistant::{Assistant, Command, Element, JobOptions, Screen, TaskError, UiRequest};
+use refrain_assistant::{
+    Assistant, Command, Element, JobOptions, Screen, TaskError, UiAction, UiActions, UiCommand, UiTask,
+    UiVerb,
+};
 
 use crate::support::{self, engine, options, plain_answer};
 
@@ -39,9 +42,9 @@ fn recorded_goals_give_the_commands_of_plain_decoding() {
         let mut passages = vec![PromptPassage::new(screen.title(), &shown)];
         passages.extend(last.as_deref().map(|text| PromptPassage::new("Last action", text)));
         let unconstrained = plain_answer(&Task::Ui.user_message(&passages, &goal));
-        let mut request = UiRequest::new(screen.clone(), goal);
-        request.last_command = last.clone();
-        let chosen = assistant.ui_command(request, JobOptions::default()).unwrap().run().unwrap();
+        let mut task = learnt(goal);
+        last.into_iter().for_each(|last| task.push(None, last));
+        let chosen = choose(&assistant, &task, &screen);
         // Where plain decoding writes a command for the screen, the grammar changes nothing.
         let line = unconstrained.lines().next().unwrap_or_default();
         if is_command(&screen, line) {
@@ -55,46 +58,141 @@ fn recorded_goals_give_the_commands_of_plain_decoding() {
     assert!(n_rows >= 20 && n_legal >= 4 && n_right >= 4, "{n_right} and {n_legal} of {n_rows}");
 }
 
+/// A goal whose prompts have the form that the fixture model has learnt.
+fn learnt(goal: impl Into<String>) -> UiTask {
+    let mut task = UiTask::new(goal);
+    task.lists_actions = false;
+    task
+}
+
+fn choose(assistant: &Assistant, task: &UiTask, screen: &Screen) -> UiCommand {
+    assistant.ui_command(task, screen.clone(), JobOptions::default()).unwrap().run().unwrap()
+}
+
 /// Whether a line is a command for a screen, judged without the grammar.
 fn is_command(screen: &Screen, line: &str) -> bool {
-    let typed = |element: &Element| {
-        let text =
-            line.strip_prefix(&format!("type {} \"", element.id)).and_then(|text| text.strip_suffix('"'));
-        element.role.is_editable() && text.is_some_and(|text| !text.is_empty() && !text.contains('"'))
+    let quoted = |text: Option<&str>| {
+        let text = text.and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+        text.is_some_and(|text| !text.is_empty() && !text.contains('"'))
     };
-    let tapped = |element: &Element| line == format!("tap {} \"{}\"", element.id, element.label);
-    ["scroll up", "scroll down", "back"].contains(&line)
-        || screen.elements().iter().any(|e| tapped(e) || typed(e))
+    let of_element = |Element { id, role, label, .. }: &Element| {
+        let id = id.as_deref().unwrap();
+        let touched = ["tap", "long_press"].iter().any(|verb| line == format!("{verb} {id} \"{label}\""));
+        let swiped = DIRECTIONS.iter().any(|direction| line == format!("swipe {id} {direction}"));
+        touched || swiped || (role.is_editable() && quoted(line.strip_prefix(&format!("type {id} "))))
+    };
+    let keys = UiActions::default().keys().iter().any(|key| line == format!("key {key}"));
+    ["scroll up", "scroll down", "back", "wait", "done", "none"].contains(&line)
+        || keys
+        || DIRECTIONS.iter().any(|direction| line == format!("swipe {direction}"))
+        || ["open ", "ask "].iter().any(|verb| quoted(line.strip_prefix(verb)))
+        || screen.elements().iter().any(of_element)
 }
+
+const DIRECTIONS: [&str; 4] = ["up", "down", "left", "right"];
 
 #[test]
 fn no_output_names_an_element_that_is_not_there() {
     let assistant = assistant();
     for goal in ["Open the fridge", "tap 9", "", "Type \"a\" into 3"] {
         let screen = Screen::new("", [("button", "Save \"all\" (1+1)"), ("list", "日本語")]).unwrap();
-        let mut request = UiRequest::new(screen, goal);
-        request.last_command = Some("back".to_owned());
+        let mut task = UiTask::new(goal);
+        task.push(None, "back");
         let mut options = JobOptions::default();
         options.sampling = Some(refrain::Sampling { temperature: 1.5, seed: Some(7), ..Default::default() });
-        let chosen = assistant.ui_command(request, options).unwrap().run().unwrap();
-        match chosen.command {
-            Command::Tap { element } => assert!([1, 2].contains(&element)),
-            Command::Scroll(_) | Command::Back => {}
-            other => panic!("{other:?}: no element takes text"),
+        let chosen = assistant.ui_command(&task, screen.clone(), options).unwrap().run().unwrap();
+        assert!(is_command(&screen, &chosen.text), "{}", chosen.text);
+        assert_eq!(task.command(&screen, &chosen.text), Some(chosen.command));
+    }
+}
+
+#[test]
+fn every_kind_of_command_can_be_written() {
+    let assistant = assistant();
+    let screen = Screen::new("Mail", [Element::new("field", "To").with_id("e7")]).unwrap();
+    for verb in UiVerb::ALL {
+        let mut task = UiTask::new("Go on");
+        task.actions = UiActions::default().with_verbs(&[verb]);
+        let chosen = choose(&assistant, &task, &screen);
+        assert_eq!(chosen.text.split(' ').next(), Some(verb.name()), "{}", chosen.text);
+        assert!(is_command(&screen, &chosen.text), "{}", chosen.text);
+        assert_eq!(chosen.command.is_last(), matches!(verb, UiVerb::Done | UiVerb::NoAction));
+    }
+    let mut task = UiTask::new("Go on");
+    task.actions = UiActions::default().with_verbs(&[]);
+    let nothing = assistant.ui_command(&task, screen, JobOptions::default()).err();
+    assert!(matches!(nothing, Some(TaskError::Nothing { .. })), "{nothing:?}");
+}
+
+#[test]
+fn an_action_of_the_app_names_elements_of_the_screen() {
+    let assistant = assistant();
+    let json = r#"{"commands": [], "actions": [
+        {"name": "archive", "description": "Moves a mail.", "parameters": {
+            "properties": {"element": {"x-element": true}, "folder": {"enum": ["old", "spam"]}},
+            "required": ["element", "folder"]}},
+        {"name": "refresh"},
+        {"name": "fill", "parameters": {"properties": {"in": {"x-element": "type"}}, "required": ["in"]}}]}"#;
+    let screen = Screen::new("Mail", [("item", "Ada / \"x\""), ("item", "Jonas")]).unwrap();
+    for (goal, seed) in
+        [("Archive the mail of Jonas", None), ("Go on", Some(1)), ("Go on", Some(2)), ("", Some(3))]
+    {
+        let mut task = UiTask::new(goal);
+        task.actions = UiActions::from_json(json).unwrap();
+        let mut options = JobOptions::default();
+        options.sampling =
+            seed.map(|seed| refrain::Sampling { temperature: 2.0, seed: Some(seed), ..Default::default() });
+        let chosen = assistant.ui_command(&task, screen.clone(), options).unwrap().run().unwrap();
+        let Command::Own { name, arguments } = &chosen.command else { panic!("{chosen:?}") };
+        let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap();
+        match name.as_str() {
+            "archive" => {
+                assert!(["1", "2"].contains(&arguments["element"].as_str().unwrap()), "{arguments}");
+                assert!(["old", "spam"].contains(&arguments["folder"].as_str().unwrap()), "{arguments}");
+                assert_eq!(arguments.as_object().unwrap().len(), 2);
+            }
+            "refresh" => assert_eq!(arguments, serde_json::json!({})),
+            // No element takes text.
+            name => panic!("{name}"),
         }
     }
+    // Beside the other commands.
+    let mut task = UiTask::new("Go on");
+    let action = UiAction::new("archive", "").unwrap();
+    let action = action.with_parameters(r#"{"properties": {"n": {"type": "integer"}}}"#).unwrap();
+    task.actions = UiActions::default().with_action(action).unwrap();
+    let chosen = choose(&assistant, &task, &screen);
+    assert_eq!(task.command(&screen, &chosen.text), Some(chosen.command));
+}
+
+#[test]
+fn steps_are_shown_as_far_as_they_fit() {
+    let assistant = assistant();
+    let screen = Screen::read(SCREEN).unwrap();
+    let large = Screen::new("Large", (0..120).map(|n| ("button", format!("Button number {n}")))).unwrap();
+    let mut task = learnt("Turn on Notifications");
+    task.push(large, "scroll down");
+    task.push(screen.clone(), "scroll up");
+    let chosen = choose(&assistant, &task, &screen);
+    let [left_out] = &chosen.report.left_out[..] else { panic!("{:?}", chosen.report.left_out) };
+    assert!(left_out.title == "Step 1: Large" && left_out.n_tokens > 100, "{left_out:?}");
+    // The grammar and the steps' drafts change no output.
+    let plain = choose(&assistant.without_drafts(), &task, &screen);
+    assert_eq!(plain.text, chosen.text);
+    task.n_screens = 0;
+    assert!(choose(&assistant, &task, &screen).report.left_out.is_empty());
 }
 
 #[test]
 fn a_screen_that_does_not_fit_and_an_output_that_ends_early_are_errors() {
     let assistant = assistant();
     let many = Screen::new("", (0..400).map(|n| ("button", format!("Button number {n}")))).unwrap();
-    let refused = assistant.ui_command(UiRequest::new(many, "Save"), JobOptions::default()).err();
+    let refused = assistant.ui_command(&learnt("Save"), many, JobOptions::default()).err();
     assert!(matches!(refused, Some(TaskError::TextTooLong { .. })), "{refused:?}");
-    let request = UiRequest::new(Screen::read(SCREEN).unwrap(), "Turn on Notifications");
+    let (task, screen) = (learnt("Turn on Notifications"), Screen::read(SCREEN).unwrap());
     let mut short = JobOptions::default();
     short.answer_tokens = Some(2);
-    let ended = assistant.ui_command(request, short).unwrap().run().err();
+    let ended = assistant.ui_command(&task, screen, short).unwrap().run().err();
     assert!(matches!(ended, Some(TaskError::Incomplete { .. })), "{ended:?}");
 }
 
@@ -102,12 +200,12 @@ fn a_screen_that_does_not_fit_and_an_output_that_ends_early_are_errors() {
 fn an_incomplete_command_is_not_kept() {
     let place = support::Place::with_samples();
     let assistant = place.with_store();
-    let request = || UiRequest::new(Screen::read(SCREEN).unwrap(), "Turn on Notifications");
+    let (task, screen) = (learnt("Turn on Notifications"), || Screen::read(SCREEN).unwrap());
     let mut short = JobOptions::default();
     short.answer_tokens = Some(2);
-    assert!(assistant.ui_command(request(), short).unwrap().run().is_err());
+    assert!(assistant.ui_command(&task, screen(), short).unwrap().run().is_err());
     let all = || assistant.forget(refrain_assistant::Forget::Before(std::time::SystemTime::now())).unwrap();
     assert_eq!((all().n_answers, all().n_prefix_blocks), (0, 0));
-    assistant.ui_command(request(), JobOptions::default()).unwrap().run().unwrap();
+    assistant.ui_command(&task, screen(), JobOptions::default()).unwrap().run().unwrap();
     assert_eq!(all().n_answers, 1);
 }

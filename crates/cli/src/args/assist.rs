@@ -159,13 +159,24 @@ pub(crate) struct EditArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UiArgs {
-    /// The screen, as a file: accessibility XML, or a line per element such as `4 button "Sign in"`. `-` reads standard input.
+    /// The screen, as a file. `-` reads standard input.
+    ///
+    /// Accessibility XML (UI Automator, Appium, WinAppDriver), the elements of browser-use or AndroidWorld, an ARIA snapshot of
+    /// Playwright, the description of an app by XCUITest, or a line per element such as `4 button "Sign in"`. Its ids are kept.
     pub(crate) screen: PathBuf,
     /// What the user wants.
     pub(crate) goal: String,
-    /// The command before, such as `tap 4 "Sign in"`.
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) last: Option<String>,
+    /// An earlier screen of the task, as a file or `none`, and the command on it, such as `tap 4 "Sign in"`.
+    ///
+    /// May be repeated, oldest first.
+    #[arg(long, value_names = ["SCREEN", "COMMAND"], num_args = 2)]
+    pub(crate) earlier: Vec<String>,
+    /// What the agent may do, as JSON in a file.
+    ///
+    /// An object of `commands`, `keys`, `apps` and `actions`. An action has `name`, `description` and `parameters`, a JSON Schema in
+    /// which `"x-element": true` stands for the id of an element.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) actions: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) task: TaskArgs,
 }

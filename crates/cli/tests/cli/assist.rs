@@ -97,7 +97,11 @@ fn what_the_notes_do_not_cover_is_not_in_them() {
     let ask = ["ask", question, "--notes", arg(&index), "--max-tokens", "2"];
     let refused = home.ran(&ask);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), "Not in your notes.\n"));
-    assert!(refused.stderr.contains("nearest: ") && refused.stderr.contains("Car repair"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("nearest: ") && refused.stderr.contains("Car repair"),
+        "{}",
+        refused.stderr
+    );
     let json = home.ran(&[&ask[..], &["--json"]].concat());
     let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
     assert!(json["text"].is_null() && json["searched"]["is_not_in_notes"] == true, "{json}");
@@ -452,15 +456,42 @@ fn a_notice_is_written_once_for_each_cause() {
 fn a_command_names_an_element_of_the_screen() {
     let home = Home::new();
     let screen = repository("examples/screen.txt");
-    let json = home.json(&["ui", arg(&screen), "Open the settings."]);
+    let json = home.json(&["ui", arg(&screen), "Open the settings.", "--earlier", "none", "scroll up"]);
     let command = &json["command"];
-    assert!(["tap", "type", "scroll", "back"].contains(&command["command"].as_str().unwrap()), "{json}");
-    if let Some(element) = command["element"].as_u64() {
+    let text = json["text"].as_str().unwrap();
+    assert_eq!(command["command"].as_str(), text.split(' ').next());
+    if let Some(element) = command["element"].as_str() {
         let text = std::fs::read_to_string(&screen).unwrap();
         assert!(text.lines().any(|line| line.trim_start().starts_with(&format!("{element} "))), "{element}");
     }
     let empty = home.write("empty.txt", "\n");
     assert!(home.ran(&["ui", arg(&empty), "Go on."]).refused(3).contains("empty.txt"));
+    let twice = home.write("twice.txt", "3 button \"a\"\n3 button \"b\"\n");
+    let message = home.ran(&["ui", arg(&twice), "Go on."]).refused(3);
+    assert!(message.contains("line 2") && message.contains("`3`"), "{message}");
+}
+
+#[test]
+fn an_agent_takes_steps_and_actions_of_the_app() {
+    let home = Home::new();
+    let screens = repository("crates/assistant/examples/screens");
+    let (screen, earlier) = (screens.join("sign-in.yaml"), screens.join("tasks.html"));
+    let actions = home.write(
+        "actions.json",
+        r#"{"commands": [], "actions": [{"name": "fill", "parameters": {
+        "properties": {"field": {"x-element": "type"}}, "required": ["field"]}}]}"#,
+    );
+    let goal = ["ui", arg(&screen), "Sign in.", "--actions", arg(&actions)];
+    let steps = ["--earlier", arg(&earlier), "tap 12 \"OK\"", "--earlier", arg(&screen), "wait"];
+    let json = home.json(&[&goal[..], &steps].concat());
+    let command = &json["command"];
+    assert_eq!(command["command"], "fill", "{json}");
+    assert!(["e5", "e7"].contains(&command["arguments"]["field"].as_str().unwrap()), "{json}");
+    let broken = home.write("broken.json", r#"[{"name": "tap"}]"#);
+    let message = home.ran(&["ui", arg(&screen), "Sign in.", "--actions", arg(&broken)]).refused(3);
+    assert!(message.contains("broken.json") && message.contains("/actions/0/name"), "{message}");
+    let message = home.ran(&["ui", arg(&screen), "Go on.", "--earlier", arg(&broken), "wait"]).refused(3);
+    assert!(message.contains("broken.json") && message.contains("JSON"), "{message}");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::arguments::{
-    EARLIER_MAX, HITS, HITS_MAX, LINE_BYTES_MAX, NAMES_MAX, PASSAGES_MAX, QUERY_BYTES_MAX, QUESTION_BYTES_MAX,
-    TEXT_BYTES_MAX, TOKENS_MAX,
+    EARLIER_MAX, HITS, HITS_MAX, LINE_BYTES_MAX, NAMES_MAX, PASSAGES_MAX, QUERY_BYTES_MAX,
+    QUESTION_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX,
 };
 
 /// All tools.

@@ -132,7 +132,12 @@ impl<'a> Fields<'a> {
     }
 
     /// An array of texts that are not empty; an empty one without the field.
-    pub(crate) fn texts(&mut self, name: &'static str, n_max: usize, bytes_max: usize) -> ApiResult<Vec<String>> {
+    pub(crate) fn texts(
+        &mut self,
+        name: &'static str,
+        n_max: usize,
+        bytes_max: usize,
+    ) -> ApiResult<Vec<String>> {
         let items = self.array(name)?.unwrap_or_default();
         if items.len() > n_max {
             let (path, given) = (self.path(name), items.len());

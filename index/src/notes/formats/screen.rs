@@ -10,11 +10,29 @@ use super::unit::{Body, Piece, Unit, lines};
 use crate::notes::report::SkipReason;
 
 /// Attributes with text for the user, as Android, iOS, AT-SPI and UI Automation name them.
-const TEXT: [&str; 9] =
-    ["text", "content-desc", "label", "value", "name", "title", "hint", "description", "placeholder"];
+const TEXT: [&str; 12] = [
+    "text",
+    "content-desc",
+    "label",
+    "value",
+    "name",
+    "title",
+    "hint",
+    "description",
+    "placeholder",
+    "Name",
+    "HelpText",
+    "Value.Value",
+];
 
 /// Attributes that identify an element: of them, the part behind the last `/` or `.`.
 const ROLE: [&str; 4] = ["class", "type", "role", "resource-id"];
+
+/// Attributes with an id that no other element of the screen has. (`index` of Android counts among siblings.)
+const ID: [&str; 4] = ["RuntimeId", "id", "uid", "ref"];
+
+/// Attributes with a name for programs.
+const NAME: [&str; 3] = ["resource-id", "AutomationId", "identifier"];
 
 /// Reads a screen with a line per element.
 pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
@@ -30,22 +48,39 @@ pub(super) fn read_text(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason>
 pub struct ScreenXml {
     /// The title, the package or the name of the root.
     pub title: Option<String>,
-    /// The elements with text, in the order of the file.
+    /// All elements, in the order of the file: parents before their children.
     pub elements: Vec<ScreenElement>,
 }
 
-/// An element of a screen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An element of a screen, and what the file says of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScreenElement {
     /// Its class, type, role or resource id, else the name of its tag.
     pub role: String,
-    /// Its distinct texts, joined by ` · `; never empty.
+    /// Its distinct texts, joined by ` · `; may be empty.
     pub label: String,
     /// Its bytes in the file; the start tag alone if it has children.
     pub place: Range<usize>,
+    /// The index of the element around it.
+    pub parent: Option<usize>,
+    /// Its id in the file (`RuntimeId`, `id`, `uid`, `ref`).
+    pub id: Option<String>,
+    /// Its name for programs: the last part of the resource id, the automation id, the identifier.
+    pub name: Option<String>,
+    /// Whether it is enabled.
+    pub enabled: Option<bool>,
+    /// Whether it is shown.
+    pub shown: Option<bool>,
+    /// Whether it, without those around it, can be tapped: it is clickable or checkable.
+    pub clickable: Option<bool>,
+    /// Whether it, without those around it, can be pressed for long.
+    pub long_clickable: Option<bool>,
+    /// Whether it can be scrolled.
+    pub scrollable: Option<bool>,
 }
 
-/// Reads accessibility XML: every element with text, with its role.
+/// Reads accessibility XML: every element, with its role, texts and id.
 ///
 /// # Errors
 /// [`SkipReason::Broken`]: the text is not well-formed XML, or has a DTD. [`SkipReason::Limit`]: it has too many elements,
@@ -54,18 +89,33 @@ pub fn read_screen_xml(text: &str) -> Result<ScreenXml, SkipReason> {
     check(text)?;
     let options = ParsingOptions { nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options).map_err(|error| refused(text, &error))?;
-    let elements = document.descendants().filter_map(element).collect();
+    let (mut elements, mut ends, mut open) = (Vec::new(), Vec::new(), Vec::new());
+    for node in document.descendants().filter(Node::is_element) {
+        // The elements around it are those whose end is behind it.
+        let start = node.range().start;
+        while open.last().is_some_and(|&around| ends[around] <= start) {
+            open.pop();
+        }
+        ends.push(node.range().end);
+        let parent = open.last().copied();
+        open.push(elements.len());
+        elements.push(element(node, parent));
+    }
     let root = document.root_element();
-    let title = ["title", "package", "name"].iter().find_map(|&key| root.attribute(key)).map(str::to_owned);
-    Ok(ScreenXml { title, elements })
+    let title = ["title", "package", "name", "Name"].iter().find_map(|&key| root.attribute(key));
+    Ok(ScreenXml { title: title.map(str::to_owned), elements })
 }
 
 /// Reads accessibility XML. An element with text becomes a line: its role, then its texts.
 pub(super) fn read_xml(name: &str, text: &str) -> Result<Vec<Unit>, SkipReason> {
     let ScreenXml { title, elements } = read_screen_xml(text)?;
-    let line =
-        |ScreenElement { role, label, place }| Piece { text: format!("{role}: {label}"), place, date: None };
-    Ok(vec![unit(title.unwrap_or_else(|| name.to_owned()), elements.into_iter().map(line).collect())])
+    let elements = elements.into_iter().filter(|element| !element.label.is_empty());
+    let line = |ScreenElement { role, label, place, .. }| Piece {
+        text: format!("{role}: {label}"),
+        place,
+        date: None,
+    };
+    Ok(vec![unit(title.unwrap_or_else(|| name.to_owned()), elements.map(line).collect())])
 }
 
 /// Refuses what would cost the parser more than its length: tags with many attributes, and many namespaces.
@@ -105,27 +155,46 @@ fn unit(title: String, pieces: Vec<Piece>) -> Unit {
     Unit { title, body: Body::Decoded(pieces), date: None, tags: Vec::new(), page: None }
 }
 
-fn element(node: Node<'_, '_>) -> Option<ScreenElement> {
-    if !node.is_element() {
-        return None;
-    }
-    let mut shown: Vec<&str> = Vec::new();
+fn element(node: Node<'_, '_>, parent: Option<usize>) -> ScreenElement {
+    let mut texts: Vec<&str> = Vec::new();
     let own_text = node.children().filter(Node::is_text).filter_map(|child| child.text());
     for text in TEXT.iter().filter_map(|&key| node.attribute(key)).chain(own_text).take(XML_TEXTS_MAX) {
         let text = text.trim();
-        if !text.is_empty() && !shown.contains(&text) {
-            shown.push(text);
+        if !text.is_empty() && !texts.contains(&text) {
+            texts.push(text);
         }
     }
-    if shown.is_empty() {
-        return None;
-    }
+    let last_part = |name: &str, ends: &[char]| name.rsplit(ends).next().unwrap_or(name).to_owned();
     let role = ROLE.iter().find_map(|&key| node.attribute(key)).unwrap_or(node.tag_name().name());
-    let role = role.rsplit(['/', '.']).next().unwrap_or(role);
+    let given = |keys: &[&str]| keys.iter().find_map(|&key| node.attribute(key)).filter(|id| !id.is_empty());
+    let is = |keys: &[&str]| keys.iter().find_map(|&key| truth(node.attribute(key)?));
+    // Of UI Automation, an element is shown that is not off the screen.
+    let shown =
+        is(&["visible", "displayed", "visible-to-user"]).or(is(&["IsOffscreen"]).map(|is_off| !is_off));
     // Children have lines of their own, so the place is the start tag alone if there are children.
     let range = node.range();
     let end = node.children().find(Node::is_element).map_or(range.end, |child| child.range().start);
-    Some(ScreenElement { role: role.to_owned(), label: shown.join(" · "), place: range.start..end })
+    ScreenElement {
+        role: last_part(role, &['/', '.']),
+        label: texts.join(" · "),
+        place: range.start..end,
+        parent,
+        id: given(&ID).map(str::to_owned),
+        name: given(&NAME).map(|name| last_part(name, &['/'])),
+        enabled: is(&["enabled", "IsEnabled"]),
+        shown,
+        clickable: match (is(&["clickable"]), is(&["checkable"])) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (clickable, _) => clickable,
+        },
+        long_clickable: is(&["long-clickable"]),
+        scrollable: is(&["scrollable", "IsScrollPatternAvailable"]),
+    }
+}
+
+fn truth(value: &str) -> Option<bool> {
+    let is = |word| value.eq_ignore_ascii_case(word);
+    if is("true") { Some(true) } else { is("false").then_some(false) }
 }
 
 fn refused(text: &str, error: &Error) -> SkipReason {
@@ -138,6 +207,9 @@ fn refused(text: &str, error: &Error) -> SkipReason {
             SkipReason::Limit { what: "elements of a screen", limit: XML_NODES_MAX.into(), offset }
         }
         Error::DtdDetected => SkipReason::Broken { what: "it has a DTD", offset },
+        Error::UnexpectedEndOfStream | Error::UnclosedRootNode => {
+            SkipReason::Broken { what: "it ends within an element", offset: text.len() as u64 }
+        }
         _ => SkipReason::Broken { what: "not well-formed XML", offset },
     }
 }
@@ -170,6 +242,24 @@ mod tests {
     }
 
     #[test]
+    fn elements_have_what_the_file_says_of_them() {
+        let xml = "<Window Name=\"App\" RuntimeId=\"42.1\"><Pane IsEnabled=\"False\"><Edit AutomationId=\"box\" IsOffscreen=\"True\"/></Pane>\
+            <node clickable=\"false\" checkable=\"true\" long-clickable=\"false\" scrollable=\"true\" resource-id=\"a.b:id/list\"/></Window>";
+        let ScreenXml { title, elements } = read_screen_xml(xml).unwrap();
+        assert_eq!((title.as_deref(), elements.len()), (Some("App"), 4));
+        assert_eq!(elements.iter().map(|e| e.parent).collect::<Vec<_>>(), [None, Some(0), Some(1), Some(0)]);
+        assert_eq!((elements[0].id.as_deref(), elements[0].label.as_str()), (Some("42.1"), "App"));
+        assert_eq!((elements[1].enabled, elements[0].enabled), (Some(false), None));
+        assert_eq!((elements[2].name.as_deref(), elements[2].shown), (Some("box"), Some(false)));
+        let last = &elements[3];
+        assert_eq!(
+            (last.clickable, last.long_clickable, last.scrollable),
+            (Some(true), Some(false), Some(true))
+        );
+        assert_eq!((last.role.as_str(), last.name.as_deref()), ("list", Some("list")));
+    }
+
+    #[test]
     fn broken_and_hostile_files_are_refused_with_the_offset() {
         let attributes: String = (0..200_000).map(|i| format!(" a{i}=\"\"")).collect();
         let limit = |what, limit, offset| Err(SkipReason::Limit { what, limit, offset });
@@ -192,6 +282,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(refused("<a>\n<b></a>").0, "not well-formed XML");
+        assert_eq!(refused("<a>\n<b/>"), ("it ends within an element", 8));
+        assert_eq!(refused("<a>\n<b c=\"d"), ("it ends within an element", 11));
         assert_eq!(refused("<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>").0, "it has a DTD");
     }
 
