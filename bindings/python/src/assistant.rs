@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions, KeptPrompts,
-    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
+    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditRequest, Forget, JobOptions,
+    KeptPrompts, Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiRequest,
 };
 use refrain_index::NoteFilter;
 use refrain_index::notes::ModelEmbedder;
