@@ -112,7 +112,13 @@ pub(crate) fn filter(
     until: Option<i64>,
     tags: Vec<String>,
 ) -> Result<NoteFilter, Failure> {
-    Ok(NoteFilter { kinds: kinds.into_iter().map(kind).collect::<Result<_, _>>()?, folders, from, until, tags })
+    Ok(NoteFilter {
+        kinds: kinds.into_iter().map(kind).collect::<Result<_, _>>()?,
+        folders,
+        from,
+        until,
+        tags,
+    })
 }
 
 fn kind(name: String) -> Result<SourceKind, Failure> {
@@ -278,7 +284,8 @@ impl Notes {
         cursor: Option<Vec<u8>>,
     ) -> PyResult<u64> {
         let inner = self.0.get()?;
-        let documents = documents.into_iter().map(GivenDocument::with_metadata).collect::<Result<Vec<_>, _>>()?;
+        let documents =
+            documents.into_iter().map(GivenDocument::with_metadata).collect::<Result<Vec<_>, _>>()?;
         compute(py, || {
             let mut change = 0;
             let work = |writer: &mut NotesWriter| {
@@ -313,9 +320,9 @@ impl Notes {
         })?;
         let module = py.import("refrain.assistant")?;
         let (class, document) = (module.getattr("DocumentChanges")?, module.getattr("NoteDocument")?);
-        let put = put.iter().map(|put| {
-            document.call1((PyBytes::new(py, &put.id), put.bytes, put.n_passages, put.change))
-        });
+        let put = put
+            .iter()
+            .map(|put| document.call1((PyBytes::new(py, &put.id), put.bytes, put.n_passages, put.change)));
         let put = PyTuple::new(py, put.collect::<PyResult<Vec<_>>>()?)?;
         let removed = PyTuple::new(py, removed.iter().map(|id| PyBytes::new(py, id)))?;
         Ok(class.call1((change, put, removed, is_complete))?.unbind())
