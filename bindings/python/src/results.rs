@@ -10,8 +10,8 @@ use refrain::FinishReason;
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::Support;
 use refrain_assistant::{
-    Answer, ChatAnswer, Command, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
-    Provenance, Reply, Report, Source, Summary, Turn, UiCommand,
+    Answer, ChatAnswer, Command, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched, Provenance,
+    Reply, Report, Source, Summary, Turn, UiCommand,
 };
 use serde_json::{Value, json};
 
