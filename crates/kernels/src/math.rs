@@ -97,9 +97,9 @@ pub(super) fn gelu_lanes<S: Simd>(s: S, x: S::F) -> S::F {
         1.608_523_9e-4,
         6.219_006e-5,
         -4.880_13e-3,
-        3.638_283_2e-2,
+        3.638_283e-2,
         3.183_012e-1,
-        7.978_848_2e-1,
+        7.978_848e-1,
     ] {
         p = s.fma(p, near, s.splat(coefficient));
     }
