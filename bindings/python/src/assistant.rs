@@ -258,7 +258,7 @@ impl Assistant {
     ///     n_passages: the most passages to show.
     ///     passages: passages to show in place of a search, best first.
     ///     earlier: earlier questions of the conversation, newest first: the search looks for their words too, with less weight.
-    ///     coverage_min: the least share of the question that a passage must cover, 0 to 1; ``None``: 0.4.
+    ///     coverage_min: the least share of the question that a passage must cover, 0 to 1; ``None``: 0.3.
     ///     options: see the class.
     ///
     /// Raises:

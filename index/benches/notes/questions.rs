@@ -4,6 +4,8 @@
 //! that answers, and the question; `-` stands for no answer in the notes. A row of `conversations.tsv` is a conversation, the note, words
 //! of the passage, and the next question.
 
+#![allow(dead_code, reason = "the bench and the test use parts of it")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -23,6 +25,8 @@ pub(crate) struct Question {
     pub(crate) text: String,
     /// The questions before it in its conversation, newest first.
     pub(crate) earlier: Vec<String>,
+    /// The question in words that need no conversation, as people have written it for a published set.
+    pub(crate) rewritten: Option<String>,
     /// The notes that answer; none if no note does.
     pub(crate) notes: BTreeSet<String>,
     /// Words of the passage that answers; empty: every passage of the notes does.
@@ -103,6 +107,7 @@ pub(crate) fn questions() -> Outcome<Vec<Question>> {
             group: language.to_owned(),
             text: question.to_owned(),
             earlier: Vec::new(),
+            rewritten: None,
             notes,
             words,
         })
@@ -125,6 +130,7 @@ pub(crate) fn follow_ups() -> Outcome<Vec<Question>> {
                 group: note.split('/').next().unwrap_or_default().to_owned(),
                 text: question.to_owned(),
                 earlier: before.iter().rev().cloned().collect(),
+                rewritten: None,
                 notes: BTreeSet::from([note.to_owned()]),
                 words: words.to_owned(),
             });
@@ -137,7 +143,7 @@ pub(crate) fn follow_ups() -> Outcome<Vec<Question>> {
 /// The passages of a published set and its questions, and what the set is; `None` if the folder has none that is known.
 ///
 /// Of MT-RAG (<https://github.com/IBM/mt-rag-benchmark>), `mtragun-human/generation_tasks/reference.jsonl`: conversations, of which each
-/// row has the next question and the passages that answer it. Of ClapNQ (<https://github.com/primeqa/clapnq>),
+/// row has the next question and the passages that answer it; and of its first set the questions that people have rewritten. Of ClapNQ (<https://github.com/primeqa/clapnq>),
 /// `annotated_data/dev/*.jsonl`: questions with a passage each, of which half answer nothing. The passages of all rows are searched; the
 /// published corpora are larger.
 pub(crate) fn published(
@@ -166,8 +172,10 @@ pub(crate) fn published(
                 .collect();
             let Some(text) = asked.pop() else { continue };
             asked.reverse();
-            questions.push(Question { group, text, earlier: asked, notes: answers, words: String::new() });
+            let (rewritten, words) = (None, String::new());
+            questions.push(Question { group, text, earlier: asked, rewritten, notes: answers, words });
         }
+        rewritten(folder, &mut notes, &mut questions)?;
         return Ok(Some(("MT-RAG", notes.into_iter().collect(), questions)));
     }
     if dev.exists() {
@@ -181,6 +189,7 @@ pub(crate) fn published(
                     group: kind.to_owned(),
                     text: row["input"].as_str().unwrap_or_default().to_owned(),
                     earlier: Vec::new(),
+                    rewritten: None,
                     notes: is_answered.then_some(note).into_iter().collect(),
                     words: String::new(),
                 });
@@ -189,6 +198,64 @@ pub(crate) fn published(
         return Ok(Some(("ClapNQ", notes.into_iter().collect(), questions)));
     }
     Ok(None)
+}
+
+/// Adds the questions of MT-RAG that people have rewritten, with the passages of its evaluations: those questions whose passages are all
+/// there.
+fn rewritten(
+    folder: &Path,
+    notes: &mut BTreeMap<String, String>,
+    questions: &mut Vec<Question>,
+) -> Outcome<()> {
+    let human = folder.join("mtrag-human");
+    let evaluations = human.join("evaluations/reference_subset_with_human_evaluations.json");
+    let evaluations: Value = serde_json::from_str(&fs::read_to_string(evaluations)?)?;
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    for note in notes.keys() {
+        let id = note.split('/').nth(1).and_then(|file| file.strip_suffix(".txt")).unwrap_or_default();
+        known.insert(id.to_owned(), note.clone());
+    }
+    for document in evaluations["documents"].as_array().into_iter().flatten() {
+        let (Some(id), Some(text)) = (document["document_id"].as_str(), document["text"].as_str()) else {
+            continue;
+        };
+        let id = id.replace('/', "_");
+        if !known.contains_key(&id) {
+            let note = format!("evaluations/{id}.txt");
+            notes.insert(note.clone(), text.to_owned());
+            known.insert(id, note);
+        }
+    }
+    for set in ["clapnq", "cloud", "fiqa", "govt"] {
+        let tasks = human.join("retrieval_tasks").join(set);
+        let texts = |kind: &str| -> Outcome<BTreeMap<String, String>> {
+            let rows = rows(&tasks.join(format!("{set}_{kind}.jsonl")))?;
+            let text = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
+            Ok(rows.iter().map(|row| (text(row, "_id"), text(row, "text"))).collect())
+        };
+        let (asked, rewritten) = (texts("questions")?, texts("rewrite")?);
+        let mut answers: BTreeMap<String, Vec<Option<String>>> = BTreeMap::new();
+        for row in fs::read_to_string(tasks.join("qrels/dev.tsv"))?.lines().skip(1) {
+            let mut row = row.split('\t');
+            let (Some(question), Some(passage)) = (row.next(), row.next()) else { continue };
+            // Of a passage that was divided, the place in it follows.
+            let whole = passage.rsplitn(3, '-').last().unwrap_or(passage);
+            let note = [passage, whole].iter().find_map(|id| known.get(&id.replace('/', "_")));
+            answers.entry(question.to_owned()).or_default().push(note.cloned());
+        }
+        for (id, notes) in answers {
+            let Some(notes) = notes.into_iter().collect::<Option<BTreeSet<String>>>() else { continue };
+            let turns = asked.get(&id).map(String::as_str).unwrap_or_default().split("|user|:");
+            let mut turns: Vec<String> =
+                turns.map(|turn| turn.trim().to_owned()).filter(|turn| !turn.is_empty()).collect();
+            let Some(text) = turns.pop() else { continue };
+            turns.reverse();
+            let rewritten = rewritten.get(&id).map(|text| text.replace("|user|:", "").trim().to_owned());
+            let group = format!("human {set}");
+            questions.push(Question { group, text, earlier: turns, rewritten, notes, words: String::new() });
+        }
+    }
+    Ok(())
 }
 
 fn rows(file: &Path) -> Outcome<Vec<Value>> {
@@ -204,6 +271,8 @@ pub(crate) struct Score {
     /// Those whose answer is the first passage, and among the first five.
     pub(crate) n_first: usize,
     pub(crate) n_among_five: usize,
+    /// The sum of the shares of their notes that are among the first five notes.
+    pub(crate) notes_among_five: f64,
 }
 
 impl Score {
@@ -225,11 +294,19 @@ pub(crate) fn score(
     for question in questions.iter().filter(|question| !question.notes.is_empty()) {
         let hits = search(question)?;
         let rank = hits.iter().position(|hit| question.is_answered_by(hit));
+        let mut first_notes: Vec<String> = Vec::new();
+        for note in hits.iter().map(|hit| name(&hit.passage.path)) {
+            if first_notes.len() < 5 && !first_notes.contains(&note) {
+                first_notes.push(note);
+            }
+        }
+        let n_found = first_notes.iter().filter(|note| question.notes.contains(*note)).count();
         for group in [&question.group, ""] {
             let score = scores.entry(group.to_owned()).or_default();
             score.n += 1;
             score.n_first += usize::from(rank == Some(0));
             score.n_among_five += usize::from(rank.is_some_and(|rank| rank < 5));
+            score.notes_among_five += n_found as f64 / question.notes.len() as f64;
         }
     }
     Ok(scores)
@@ -263,8 +340,20 @@ pub(crate) fn print(what: &str, index: &NotesIndex, questions: &[Question]) -> O
         })?;
         print!("{}", table("with the words of earlier questions", &with_earlier));
     }
+    let of_people: Vec<Question> = questions
+        .iter()
+        .filter_map(|question| {
+            let text = question.rewritten.clone()?;
+            let (group, notes) = (question.group.clone(), question.notes.clone());
+            Some(Question { group, text, earlier: Vec::new(), rewritten: None, notes, words: String::new() })
+        })
+        .collect();
+    if !of_people.is_empty() {
+        let scores = score(&of_people, |question| Ok(index.search(&Search::new(&question.text, 40))?))?;
+        print!("{}", table("as people have rewritten them", &scores));
+    }
     let n_unanswered = questions.iter().filter(|question| question.notes.is_empty()).count();
-    for min in [0.3, 0.35, 0.4, 0.45, 0.5, 0.6] {
+    for min in [0.2, 0.25, 0.3, 0.35, 0.4, 0.5] {
         let (n_refused, n_answered) = covered(questions, index, min)?;
         let n = questions.len() - n_unanswered;
         println!(
@@ -280,7 +369,11 @@ pub(crate) fn table(what: &str, scores: &BTreeMap<String, Score>) -> String {
     for (group, score) in scores {
         let group = if group.is_empty() { "all" } else { group };
         let (n, first, five) = (score.n, score.first(), score.among_five());
-        let _ = writeln!(table, "  {group:<10} {n:>4} questions   recall@1 {first:.3}   recall@5 {five:.3}");
+        let notes = score.notes_among_five / n as f64;
+        let _ = writeln!(
+            table,
+            "  {group:<13} {n:>4} questions   first {first:.3}   among five {five:.3}   notes@5 {notes:.3}"
+        );
     }
     table
 }

@@ -249,7 +249,8 @@ mod tests {
     fn function_words_are_those_of_the_request_s_language() {
         let mut functional = Functional::new(Language::ALL);
         let mut content = |text: &str| {
-            let words: Vec<Word> = plain_words(text, None).collect();
+            let words = plain_words(text, None).filter(|word| word.kind != WordKind::Last);
+            let words: Vec<Word> = words.collect();
             let is_functional = functional.of_request(&words);
             let rest = words.into_iter().zip(is_functional).filter(|(_, is_functional)| !is_functional);
             rest.map(|(word, _)| word.text).collect::<Vec<_>>().join(" ")

@@ -33,31 +33,26 @@ const QUERY_WORDS_MAX: usize = 512;
 
 /// The weight of function words, if a request has others. Without them, passages that a question's whole wording fits lose
 /// their place; at full weight, long passages win. `docs/decisions/notes.md`, *Words are stems of the note's language*, has numbers.
-static FUNCTIONAL_WEIGHT: std::sync::LazyLock<f32> =
-    std::sync::LazyLock::new(|| std::env::var("FUNCTIONAL_WEIGHT").map_or(0.3, |v| v.parse().unwrap()));
+const FUNCTIONAL_WEIGHT: f32 = 0.3;
 
 /// The weight of a word of the title beside the same word in the text.
-static TITLE_WEIGHT: std::sync::LazyLock<f32> =
-    std::sync::LazyLock::new(|| std::env::var("TITLE_WEIGHT").map_or(1.5, |v| v.parse().unwrap()));
+const TITLE_WEIGHT: f32 = 1.5;
 
 /// The weight of a word that is derived from the same one as a word of the request, as *allergies* and *allergic* are.
-static RELATED_WEIGHT: std::sync::LazyLock<f32> =
-    std::sync::LazyLock::new(|| std::env::var("RELATED_WEIGHT").map_or(0.5, |v| v.parse().unwrap()));
+const RELATED_WEIGHT: f32 = 0.5;
 
 /// Maximum number of related words of a word of the request, and of words of the index that are looked at for them.
 const RELATED_MAX: usize = 8;
 const RELATED_LOOKED_AT: usize = 128;
 
 /// How much a passage with all words of the request gains on one with a part of them.
-static COVERAGE_GAIN: std::sync::LazyLock<f32> =
-    std::sync::LazyLock::new(|| std::env::var("COVERAGE_GAIN").map_or(1.0, |v| v.parse().unwrap()));
+const COVERAGE_GAIN: f32 = 1.0;
 
 /// The least number of passages that the weights of words are computed for: in a few notes, each word is in many of them.
 const PASSAGES_OF_WEIGHTS: f32 = 1000.0;
 
 /// The weight of the words of the newest earlier text ([`Search::earlier`]); those before it have its powers.
-static EARLIER_WEIGHT: std::sync::LazyLock<f32> =
-    std::sync::LazyLock::new(|| std::env::var("EARLIER_WEIGHT").map_or(0.4, |v| v.parse().unwrap()));
+const EARLIER_WEIGHT: f32 = 0.4;
 
 /// Maximum number of earlier texts; the weight of the next one is below 1 %.
 const EARLIER_MAX: usize = 5;
@@ -264,7 +259,7 @@ impl Wanted {
         wanted.add(text, 1.0, languages, functional);
         // A stem of one language may be a function word of another.
         wanted.functional.retain(|word| !wanted.terms.contains(word));
-        let mut weight = *EARLIER_WEIGHT;
+        let mut weight = EARLIER_WEIGHT;
         for text in earlier.iter().take(EARLIER_MAX) {
             let mut before = Self::default();
             before.add(text, weight, languages, functional);
@@ -277,7 +272,7 @@ impl Wanted {
                     wanted.push(word);
                 }
             }
-            weight *= *EARLIER_WEIGHT;
+            weight *= EARLIER_WEIGHT;
         }
         match wanted.words.len() {
             0 => {
@@ -381,13 +376,13 @@ fn by_words(
     }
     let mut ranked = best(&statistics, query.as_ref(), limit.max(RANKED_AGAIN)).map_err(snapshot.failed())?;
     if !functional.is_empty() {
-        let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), *FUNCTIONAL_WEIGHT);
+        let functional = BoostQuery::new(Box::new(BooleanQuery::new(functional)), FUNCTIONAL_WEIGHT);
         add_scores(&statistics, &functional, &mut ranked).map_err(snapshot.failed())?;
     }
     let coverage = coverage(&statistics, words, &mut ranked).map_err(snapshot.failed())?;
     let covered = ranked.into_iter().zip(coverage);
     let mut covered: Vec<(f32, DocAddress, f32)> = covered
-        .map(|((score, address), coverage)| (score * (1.0 + *COVERAGE_GAIN * coverage), address, coverage))
+        .map(|((score, address), coverage)| (score * (1.0 + COVERAGE_GAIN * coverage), address, coverage))
         .collect();
     covered.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     covered.truncate(limit);
@@ -429,7 +424,7 @@ impl Clauses {
             }
         }
         for form in related {
-            others.extend(statistics.clauses(form, word.weight * *RELATED_WEIGHT)?);
+            others.extend(statistics.clauses(form, word.weight * RELATED_WEIGHT)?);
         }
         let n_docs = (statistics.n_docs as f32).max(PASSAGES_OF_WEIGHTS);
         let n_with = (n_with as f32).min(n_docs);
@@ -562,7 +557,7 @@ impl<'a> Statistics<'a> {
     /// The clauses of a word, one for each field that has it.
     fn clauses(&mut self, word: &str, weight: f32) -> tantivy::Result<Vec<Clause>> {
         let mut clauses = Vec::new();
-        for (field, of_field) in self.fields.into_iter().zip([*TITLE_WEIGHT, 1.0, 1.0]) {
+        for (field, of_field) in self.fields.into_iter().zip([TITLE_WEIGHT, 1.0, 1.0]) {
             let term = Term::from_field_text(field, word);
             if self.add(&term)? > 0 {
                 let query: Box<dyn Query> = Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs));

@@ -60,7 +60,7 @@ pub(crate) struct AskArgs {
     pub(crate) passages: usize,
     /// The least share of the question that a passage must cover, 0 to 1; below it, the answer is "Not in your notes". 0 answers always.
     ///
-    /// The share is that of the question's words, weighed by their rarity; function words weigh nothing. The default is 0.4.
+    /// The share is that of the question's words, weighed by their rarity; function words weigh nothing. The default is 0.3.
     #[arg(long, value_name = "SHARE")]
     pub(crate) coverage: Option<f32>,
     /// Do not let the answer cite the passages as [1].
