@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use refrain::{Message, Sampling, SessionOptions, TokenId};
 use refrain_assistant::{
-    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditPart, EditRequest, Forget, JobOptions, KeptPrompts,
-    Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiActions, UiTask,
+    AnswerRequest, AssistantOptions, ChatRequest, ConversationId, EditPart, EditRequest, Forget, JobOptions,
+    KeptPrompts, Prefetch, Prompts, ReplyRequest, Screen, SummarizeRequest, Template, Turn, UiActions,
+    UiTask,
 };
 use refrain_index::NoteFilter;
 

@@ -10,8 +10,8 @@ use refrain::FinishReason;
 use refrain_assistant::edit::DiffEvent;
 use refrain_assistant::provenance::{CheckedSentence, CopiedSpan, Support};
 use refrain_assistant::{
-    Answer, Bubble, BubbleSource, ChatAnswer, Command, Edit, Forgotten, LeftOut, LeftOutReason, Passage, Prefetched,
-    Provenance, Reply, Report, Searched, Source, Summary, Turn, UiCommand,
+    Answer, Bubble, BubbleSource, ChatAnswer, Command, Edit, Forgotten, LeftOut, LeftOutReason, Passage,
+    Prefetched, Provenance, Reply, Report, Searched, Source, Summary, Turn, UiCommand,
 };
 use refrain_index::notes::SkipReason;
 use serde_json::{Value, json};
@@ -136,7 +136,8 @@ fn changes(changes: &[DiffEvent], old: &str, new: &str) -> Vec<Value> {
 }
 
 pub(crate) fn searched(searched: &Searched) -> Value {
-    let words: Vec<(&str, f32)> = searched.words.iter().map(|word| (word.text.as_str(), word.weight)).collect();
+    let words: Vec<(&str, f32)> =
+        searched.words.iter().map(|word| (word.text.as_str(), word.weight)).collect();
     json!({
         "words": words, "coverage": searched.coverage, "is_not_in_notes": searched.is_not_in_notes(),
         "nearest": passages(&searched.nearest),
