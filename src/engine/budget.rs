@@ -59,7 +59,7 @@ impl SessionOptions {
             (n_slots + n_slots.min(config.vocab_size)).min(EchoConfig::default().lists_max as usize) as u32;
         let lists_max = match (self.echo, self.calibration) {
             (Some(echo), _) => echo.lists_max,
-            (None, Calibration::Auto) => own_lists.max(EchoConfig::AUTO.lists_max),
+            (None, Calibration::Auto) => EchoConfig::AUTO.lists_max,
             (None, _) => own_lists,
         };
         let list_bytes = PredictionsSource::bytes(EchoConfig { lists_max, ..EchoConfig::AUTO });

@@ -372,7 +372,7 @@ mod tests {
     use refrain::{Engine, EngineOptions};
 
     use super::*;
-    use crate::{AnswerRequest, AssistantOptions, JobOptions};
+    use crate::{AnswerRequest, AssistantOptions, JobOptions, KeptPrompts};
 
     const SECRET: &str = "Qulittus";
 
@@ -422,6 +422,7 @@ mod tests {
             let build = |has_notes: bool| {
                 let mut options = AssistantOptions::default();
                 options.answer_tokens = Some(40);
+                options.keeps_prompts = KeptPrompts::All;
                 let builder = Assistant::builder(engine.clone()).store(&store).options(options);
                 let builder = if has_notes { builder.notes(&index) } else { builder };
                 builder.build().unwrap()

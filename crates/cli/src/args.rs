@@ -160,7 +160,7 @@ pub(crate) struct RunArgs {
     ///
     /// With a request, a text on standard input is shown before it.
     pub(crate) prompt: Option<String>,
-    /// Texts before the request: files of every kind that the index reads, and folders of them.
+    /// Texts before the request: files that the index reads, and folders
     ///
     /// May be repeated.
     #[arg(long, value_name = "PATH")]

@@ -97,7 +97,6 @@ pub(crate) fn ask_with(
     }
     let mut options = AssistantOptions::default();
     options.n_passages = args.passages;
-    options.coverage_min = args.coverage.unwrap_or(options.coverage_min);
     let assisted = match served {
         None => Assisted::task(&args.task, notes.as_deref(), options, prompts)?,
         Some(served) => Assisted::served(&args.task, served, options, prompts)?,
@@ -157,7 +156,7 @@ fn not_in_notes(searched: &Searched, is_json: bool) -> Result<Exit, Failure> {
     out.line("Not in your notes.")?;
     note_searched(searched);
     note_nearest(searched);
-    note("other words may find it; --coverage 0 answers from what is nearest");
+    note("other words may find it; --context FILE answers from a file, whatever it covers");
     Ok(Exit::Failed)
 }
 

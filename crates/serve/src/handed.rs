@@ -442,6 +442,9 @@ mod tests {
                 let nonce = head.strip_prefix("GET /handed/").map(|rest| rest[..DIGITS].to_owned());
                 let proof = nonce.map(|nonce| format!("HTTP/1.0 200 OK\r\n\r\n{}", proof_of(&own, &nonce)));
                 stream.write_all(proof.as_deref().unwrap_or(answer).as_bytes()).unwrap();
+                // A connection that closes before the request was read loses the answer.
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = std::io::copy(&mut reader, &mut std::io::sink());
                 heads.push(head);
             }
             heads

@@ -140,15 +140,16 @@ pub(crate) fn follow_ups() -> Outcome<Vec<Question>> {
     Ok(questions)
 }
 
+/// A published set: its name, its notes with their texts, and its questions.
+type Published = (&'static str, Vec<(String, String)>, Vec<Question>);
+
 /// The passages of a published set and its questions, and what the set is; `None` if the folder has none that is known.
 ///
 /// Of MT-RAG (<https://github.com/IBM/mt-rag-benchmark>), `mtragun-human/generation_tasks/reference.jsonl`: conversations, of which each
 /// row has the next question and the passages that answer it; and of its first set the questions that people have rewritten. Of ClapNQ (<https://github.com/primeqa/clapnq>),
 /// `annotated_data/dev/*.jsonl`: questions with a passage each, of which half answer nothing. The passages of all rows are searched; the
 /// published corpora are larger.
-pub(crate) fn published(
-    folder: &Path,
-) -> Outcome<Option<(&'static str, Vec<(String, String)>, Vec<Question>)>> {
+pub(crate) fn published(folder: &Path) -> Outcome<Option<Published>> {
     let conversations = folder.join("mtragun-human/generation_tasks/reference.jsonl");
     let dev = folder.join("annotated_data/dev");
     let (mut notes, mut questions) = (BTreeMap::new(), Vec::new());
@@ -220,11 +221,11 @@ fn rewritten(
             continue;
         };
         let id = id.replace('/', "_");
-        if !known.contains_key(&id) {
-            let note = format!("evaluations/{id}.txt");
+        let note = format!("evaluations/{id}.txt");
+        known.entry(id).or_insert_with(|| {
             notes.insert(note.clone(), text.to_owned());
-            known.insert(id, note);
-        }
+            note
+        });
     }
     for set in ["clapnq", "cloud", "fiqa", "govt"] {
         let tasks = human.join("retrieval_tasks").join(set);

@@ -224,7 +224,7 @@ impl Documents {
         let mut changes: Vec<u64> = self.removed.values().copied().collect();
         changes.sort_unstable();
         // A quarter at a time, because each time looks at all.
-        self.removed_since = changes[changes.len() - REMOVED_MAX * 3 / 4];
+        self.removed_since = changes[changes.len() - REMOVED_MAX * 3 / 4 - 1];
         self.removed.retain(|_, change| *change > self.removed_since);
     }
 

@@ -109,8 +109,8 @@ fn loops_of_links_end_and_each_file_is_read_once() {
 
 #[test]
 fn a_named_file_is_read_whatever_its_extension() {
-    let folder = folder(&[("mail.eml", b"\xef\xbb\xbfDear Ada,\r\n")]);
-    let found = read(&folder.path().join("mail.eml"));
+    let folder = folder(&[("mail.draft", b"\xef\xbb\xbfDear Ada,\r\n")]);
+    let found = read(&folder.path().join("mail.draft"));
     assert_eq!(found.documents[0].text, "Dear Ada,\n");
     assert_eq!(found.documents[0].title, "mail");
 }

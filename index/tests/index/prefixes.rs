@@ -364,7 +364,7 @@ fn what_comes_twice_is_kept() {
             let mut session = engine.session(plain()).expect("a session");
             session.append_tokens(&tokens(from)).expect("fits");
             let n = store.restore(&mut session, "a").expect("restores");
-            assert_eq!(state(&session), state(&computed(&engine, &tokens(from)))[..state(&session).len()]);
+            assert!(state(&session) == state(&computed(&engine, &tokens(from)[..=n])));
             n
         };
         assert_eq!((restored(400), restored(10)), (199, 100));

@@ -113,7 +113,15 @@ fn every_kind_of_command_can_be_written() {
     for verb in UiVerb::ALL {
         let mut task = UiTask::new("Go on");
         task.actions = UiActions::default().with_verbs(&[verb]);
-        let chosen = choose(&assistant, &task, &screen);
+        let job = assistant.ui_command(&task, screen.clone(), JobOptions::default()).unwrap();
+        let chosen = match job.run() {
+            // The fixture model may write on, where a text is free.
+            Err(TaskError::Incomplete { text }) if ["type", "ask", "open"].contains(&verb.name()) => {
+                assert!(text.starts_with(verb.name()), "{text}");
+                continue;
+            }
+            chosen => chosen.unwrap(),
+        };
         assert_eq!(chosen.text.split(' ').next(), Some(verb.name()), "{}", chosen.text);
         assert!(is_command(&screen, &chosen.text), "{}", chosen.text);
         assert_eq!(chosen.command.is_last(), matches!(verb, UiVerb::Done | UiVerb::NoAction));

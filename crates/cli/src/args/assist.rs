@@ -58,11 +58,6 @@ pub(crate) struct AskArgs {
     /// Maximum number of passages in the prompt.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = super::at_least_one())]
     pub(crate) passages: usize,
-    /// The least share of the question that a passage must cover, 0 to 1; below it, the answer is "Not in your notes". 0 answers always.
-    ///
-    /// The share is that of the question's words, weighed by their rarity; function words weigh nothing. The default is 0.3.
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) coverage: Option<f32>,
     /// Do not let the answer cite the passages as [1].
     #[arg(long)]
     pub(crate) no_citations: bool,

@@ -189,7 +189,8 @@ fn the_suggested_encoder_makes_vectors_once_it_was_pulled() {
         let path = request.path.replace(NAME, REPO);
         let mut reply = hub::good(&answered, &Request { path, headers: request.headers.clone() });
         if request.is_listing() {
-            reply.body = String::from_utf8(reply.body).unwrap().replace(REPO, NAME).into_bytes();
+            let listing = String::from_utf8(reply.body).unwrap().replace(REPO, NAME);
+            reply = Reply::new(200, listing).with("Content-Type", "application/json");
         }
         reply
     });

@@ -376,7 +376,7 @@ fn a_long_edit_that_is_stopped_asks_for_what_is_done() {
         let args =
             ["edit", arg(&note), "Change May to June.", "--in-place", "--ctx", "512", "--threads", "1"];
         let args = [&args[..], &["--model", arg(&model), "--store", arg(&store)]].concat();
-        let script = [("Day 30", Then::Type("\u{3}")), ("Replace `", Then::Type(answer))];
+        let script = [("Day 30", Then::Interrupt), ("Replace `", Then::Type(answer))];
         let shown = on_terminal(home.command(&args), 200, &script);
         assert!(shown.text.contains("windows are done"), "{}", shown.text);
         let new = std::fs::read_to_string(&note).unwrap();

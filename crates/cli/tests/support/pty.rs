@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -21,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// What is done to a terminal when its screen shows a text, or ends with it if a `$` follows the text.
 pub(crate) enum Then<'a> {
     Type(&'a str),
+    /// Ctrl-C outside of a line that is read: the terminal controls no program, so the signal is sent.
+    Interrupt,
     Resize(u16),
 }
 
@@ -97,6 +100,9 @@ pub(crate) fn on_terminal(mut command: Command, columns: u16, script: &[(&str, T
         }
         match then {
             Then::Type(keys) => writer.write_all(keys.as_bytes()).expect("it reads"),
+            Then::Interrupt => {
+                kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+            }
             Then::Resize(columns) => {
                 tcsetwinsize(&master, size(*columns)).expect("it has a size");
                 screen.lock().unwrap().parser.screen_mut().set_size(ROWS, *columns);
