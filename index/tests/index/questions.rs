@@ -3,9 +3,9 @@
 use refrain_index::notes::{NotesIndex, Search};
 
 #[path = "../../benches/notes/questions.rs"]
-mod questions;
+mod set;
 
-use questions::{Notes, Question, covered, follow_ups, notes, score, table};
+use set::{Notes, Question, covered, follow_ups, notes, score, table};
 
 /// The default of the assistant.
 const COVERAGE_MIN: f32 = 0.3;
@@ -19,7 +19,7 @@ fn index() -> (Notes, NotesIndex) {
 #[test]
 fn questions_find_the_passages_that_answer() {
     let (_notes, index) = index();
-    let questions = questions::questions().unwrap();
+    let questions = set::questions().unwrap();
     let scores = score(&questions, |question| Ok(index.search(&Search::new(&question.text, 5))?)).unwrap();
     let all = scores[""];
     assert!(all.n_first >= 78 && all.n_among_five >= 84, "{}", table("questions", &scores));
