@@ -174,7 +174,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ChatArgs {
-    /// Notes to search in each turn: files of every kind that the index reads, and folders of them.
+    /// Notes to search in each turn: files that the index reads, and folders
     ///
     /// May be repeated.
     #[arg(long, value_name = "PATH")]
