@@ -28,7 +28,7 @@ pub struct AssistantOptions {
     /// shown has it, an answer from the notes is refused ([`TaskError::NotInNotes`](crate::TaskError::NotInNotes)), and a turn of a
     /// conversation shows no passage. With an embedder, a passage of its
     /// [`similarity_min`](refrain_index::notes::Embedder::similarity_min) is enough; if the embedder has none, nothing is refused. 0 shows
-    /// what is found. Default 0.3 (`benches/RESULTS.md`, *Questions over notes*, has the measurement).
+    /// what is found. Default 0.3 (`docs/measure/questions.md` has the measurement).
     pub coverage_min: f32,
     /// Passages that a search finds for drafts, the shown ones included. Default 8.
     pub n_draft_passages: usize,
