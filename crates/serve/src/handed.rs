@@ -323,11 +323,7 @@ impl HoldingServer {
         let is_ok = status.split(' ').nth(1) == Some("200");
         while lines.next()?.is_some_and(|line| !line.is_empty()) {}
         if !is_ok {
-            let mut message = String::new();
-            while let Some(line) = lines.next()? {
-                message.push_str(&line);
-            }
-            let json: Value = serde_json::from_str(&message).unwrap_or_default();
+            let json: Value = serde_json::from_slice(&lines.rest()?).unwrap_or_default();
             let message = json["error"]["message"].as_str().unwrap_or("without a reason").to_owned();
             return Err(HandError::Refused { pid, message });
         }
@@ -414,6 +410,26 @@ impl Lines<'_> {
         }
         line.truncate(line.trim_ascii_end().len());
         String::from_utf8(line).map(Some).map_err(|_| ended)
+    }
+
+    /// What follows up to the end of the connection.
+    fn rest(&mut self) -> Result<Vec<u8>, HandError> {
+        let mut bytes = Vec::new();
+        loop {
+            if self.cancel.is_cancelled() {
+                return Err(HandError::Cancelled);
+            }
+            let room = LINE_BYTES_MAX - bytes.len() as u64;
+            match (&mut self.reader).take(room).read_to_end(&mut bytes) {
+                Ok(_) => return Ok(bytes),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(_) => return Err(HandError::Ended { pid: self.pid }),
+            }
+        }
     }
 }
 
