@@ -139,7 +139,7 @@ def test_documents_without_files(place: Place) -> None:
     assert [row.id for row in notes.documents_since(before.change).put] == [b"rows/1"]
     assert not place.has("leaves at ten", "index")
     for bad in (Document(b"", "a"), Document(b"x" * 513, "a"), Document(b"a", "x" * (8 << 20 | 1)), Document(b"a", "\0")):
-        with pytest.raises(refrain.NotesError):
+        with pytest.raises(errors.NotesError):
             notes.put([Document(b"good", "a good one"), bad])
     assert notes.documents_since(changes.change).put == ()
     notes.forget([document_path(b"rows/1")])
@@ -168,7 +168,7 @@ def test_bad_notes(place: Place, tmp_path: Path) -> None:
 
 
 def test_an_answer_is_that_of_plain_decoding_and_names_its_passages(engine: refrain.Engine, place: Place) -> None:
-    assistant = Assistant(engine, notes=place.index, store=place.folder / "store")
+    assistant = Assistant(engine, notes=place.index, store=place.folder / "store", keeps_prompts="all")
     for is_repeated in (False, True):
         *events, answer = assistant.answer(TRIP)
         assert isinstance(answer, Answer)

@@ -117,7 +117,15 @@ impl Assistant {
     /// # Errors
     /// [`ForgetError`]; what was deleted before stays deleted.
     pub fn forget(&self, what: Forget) -> Result<Forgotten, ForgetError> {
-        let what = resolve([what], self.notes_folder(), self.notes(), self.key())?;
+        self.forget_all([what])
+    }
+
+    /// As [`forget`](Self::forget), of several: all are noted in the store before the first is carried out, so none is lost by a crash.
+    ///
+    /// # Errors
+    /// As [`forget`](Self::forget); the others are carried out all the same.
+    pub fn forget_all(&self, what: impl IntoIterator<Item = Forget>) -> Result<Forgotten, ForgetError> {
+        let what = resolve(what, self.notes_folder(), self.notes(), self.key())?;
         self.start_forgetting();
         let forgotten = match self.store() {
             Some(store) => {

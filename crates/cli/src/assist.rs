@@ -46,7 +46,8 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let piped = piped_text()?;
     // Files that the index may not have are read here.
     if let Some(store) = store_of(&args.task.assist).filter(|_| args.context.is_empty())
-        && let Some(exit) = by_server(&store, piped.as_deref(), interrupt)?
+        && let Some(exit) =
+            by_server(&store, piped.as_deref(), interrupt, "ended by Ctrl-C; nothing of it is kept")?
     {
         return Ok(exit);
     }

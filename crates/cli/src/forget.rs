@@ -17,7 +17,12 @@ use refrain_program::place::data_folder;
 pub(crate) fn forget(args: &ForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let (store, index) = folders(args)?;
     if let Some(store) = &store
-        && let Some(exit) = by_server(store, None, interrupt)?
+        && let Some(exit) = by_server(
+            store,
+            None,
+            interrupt,
+            "ended by Ctrl-C; what the server has begun to delete, it deletes",
+        )?
     {
         return Ok(exit);
     }

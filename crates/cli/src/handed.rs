@@ -9,8 +9,8 @@ use std::sync::Arc;
 use clap::FromArgMatches;
 use refrain::drafting::SourceName;
 use refrain::{CancelToken, Origin};
-use refrain_assistant::{Assistant, Forget, Forgotten};
-use refrain_index::notes::document_id;
+use refrain_assistant::Assistant;
+use refrain_index::notes::is_document;
 use refrain_serve::{HandError, Handed, HoldingServer};
 use serde_json::{Value, json};
 
@@ -30,6 +30,7 @@ pub(crate) fn by_server(
     store: &Path,
     piped: Option<&str>,
     interrupt: &Interrupt,
+    cancelled: &str,
 ) -> Result<Option<Exit>, Failure> {
     let Some(server) = HoldingServer::of(store) else { return Ok(None) };
     let args: Option<Vec<String>> = config::effective(&std::env::args_os().collect::<Vec<_>>())?
@@ -42,15 +43,21 @@ pub(crate) fn by_server(
     let command = json!({ "args": args, "place": place, "piped": piped, "key": key_hash()? });
     let cancel = CancelToken::new();
     let _cancelling = interrupt.cancels(cancel.clone());
-    let mut shown = Shown { out: AnswerStream::stdout(), progress: None, exit: None, differs: None };
+    let mut shown =
+        Shown { out: AnswerStream::stdout(), progress: None, exit: None, differs: None, has_begun: false };
     let done = server.run(&command, &cancel, &mut |name, data| shown.show(name, &data));
     shown.progress = None;
     match done {
         Ok(()) => {}
         Err(HandError::Cancelled) => {
             shown.out.end_line()?;
-            note("ended by Ctrl-C; nothing of it is kept");
+            note(cancelled);
             return Err(Failure::new(Exit::Interrupted, ""));
+        }
+        // Nothing has happened yet.
+        Err(HandError::Refused { message, .. }) if !shown.has_begun => {
+            note(&visible(&format!("the server that has the store refuses this: {message}")));
+            return Ok(None);
         }
         Err(error) => {
             shown.out.end_line()?;
@@ -85,10 +92,13 @@ struct Shown {
     progress: Option<Progress>,
     exit: Option<(Exit, String)>,
     differs: Option<String>,
+    /// Whether the server has sent an event.
+    has_begun: bool,
 }
 
 impl Shown {
     fn show(&mut self, name: &str, data: &Value) {
+        self.has_begun = true;
         let text = data["text"].as_str().unwrap_or_default();
         if name == "progress" {
             let progress = self.progress.get_or_insert_with(|| Progress::tokens("prefill"));
@@ -206,7 +216,7 @@ impl Host {
                 let to = Rc::new(Sent(Rc::clone(&handed)));
                 match elsewhere(to.clone(), || self.has_index_of(&args)) {
                     Ok(true) => {
-                        elsewhere(to, || forget::forget_with(&args, |what| forget_by(&handed, &what)))
+                        elsewhere(to, || forget::forget_with(&args, |what| Ok(handed.forget_all(&what)?)))
                     }
                     Ok(false) => {
                         handed.send("differs", &json!({ "text": "it has other notes" }));
@@ -251,19 +261,6 @@ impl Host {
     }
 }
 
-/// Deletes through the server's assistant.
-fn forget_by(handed: &Handed, what: &[Forget]) -> Result<Forgotten, Failure> {
-    let mut all = Forgotten::default();
-    for what in what {
-        let done = handed.forget(what)?;
-        all.n_answers += done.n_answers;
-        all.n_summaries += done.n_summaries;
-        all.n_prefix_blocks += done.n_prefix_blocks;
-        all.is_notes_pending |= done.is_notes_pending;
-    }
-    Ok(all)
-}
-
 /// A command that may be handed over.
 enum Given {
     Ask { args: Box<AskArgs>, piped: Option<String> },
@@ -283,7 +280,7 @@ fn command(given: &Value) -> Result<Given, String> {
     // Who hands it over has parsed it before.
     let cli = cli.map_err(|_| "its command line is another".to_owned())?;
     let full = |path: &mut PathBuf| {
-        if !is_none(path) && document_id(path).is_none() {
+        if !is_none(path) && !is_document(path) {
             *path = place.join(&*path);
         }
     };

@@ -12,11 +12,12 @@
 //! A file that a killed server has left names a port that may be somebody else's now. So a client first asks for the hash of a random
 //! number, and sends neither the secret nor a text to a server that does not know the secret. Pages of browsers are refused.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Path as AxumPath, Request, State};
@@ -50,6 +51,8 @@ const DIGITS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often a client looks whether it was cancelled.
 const TICK: Duration = Duration::from_millis(100);
+/// Maximum length of a server's proof with its head, in bytes.
+const PROOF_BYTES_MAX: u64 = 4096;
 /// Maximum length of an event or of the head of an answer, in bytes. The result of a command is one event.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 
@@ -85,8 +88,8 @@ impl Handed {
     /// Deletes what the assistant has kept, and what the page was shown of it.
     ///
     /// # Errors
-    /// As [`Assistant::forget`].
-    pub fn forget(&self, what: &Forget) -> Result<Forgotten, ForgetError> {
+    /// As [`Assistant::forget_all`].
+    pub fn forget_all(&self, what: &[Forget]) -> Result<Forgotten, ForgetError> {
         self.page.forget_with(&self.assistant, what)
     }
 }
@@ -171,14 +174,13 @@ fn proof_of(secret: &str, nonce: &str) -> String {
 }
 
 /// The file of a server, which names it to other processes of the program until it is dropped.
-#[derive(Debug)]
 pub struct Announcement {
     path: PathBuf,
     text: String,
 }
 
 /// Contents of the file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Announced {
     /// Programs of another version have other commands.
@@ -187,6 +189,19 @@ struct Announced {
     address: Option<SocketAddr>,
     socket: Option<PathBuf>,
     secret: String,
+}
+
+// Without the secret.
+impl fmt::Debug for Announcement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Announcement").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for HoldingServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HoldingServer").field("pid", &self.announced.pid).finish_non_exhaustive()
+    }
 }
 
 impl Announcement {
@@ -223,7 +238,6 @@ impl Drop for Announcement {
 }
 
 /// A running server of the same program that has a store open.
-#[derive(Debug)]
 pub struct HoldingServer {
     announced: Announced,
 }
@@ -270,8 +284,19 @@ impl HoldingServer {
         let nonce = nonce();
         let mut stream = self.connect()?;
         write!(stream, "GET {PLACE}/{nonce} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.take(LINE_BYTES_MAX).read_to_string(&mut answer)?;
+        // Another program may have the address now, and answer slowly or without end.
+        let (since, mut stream, mut answer) = (Instant::now(), stream.take(PROOF_BYTES_MAX), Vec::new());
+        let mut piece = [0; 512];
+        loop {
+            match stream.read(&mut piece)? {
+                0 => break,
+                n => answer.extend_from_slice(&piece[..n]),
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        let answer = String::from_utf8_lossy(&answer);
         let expected = proof_of(&self.announced.secret, &nonce);
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         // As hashes, in constant time.

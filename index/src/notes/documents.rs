@@ -342,6 +342,10 @@ impl NotesWriter {
         let change = self.catalogue.documents.change;
         below.iter().for_each(|path| self.remove_document(path, change));
         self.catalogue.documents.forget_ids(path);
+        if path.components().count() == 1 {
+            // All of them: the app puts them again, or nothing.
+            self.catalogue.documents.cursor = None;
+        }
         Some(below.len())
     }
 

@@ -118,7 +118,7 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
-pub use paths::{absolute, document_id, document_path, without_links};
+pub use paths::{absolute, document_id, document_path, is_document, without_links};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};

@@ -80,8 +80,8 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|digit| digit as u8)
 }
 
-/// Whether a path is that of documents without a file.
-pub(super) fn is_document(path: &Path) -> bool {
+/// Whether a path is that of documents without a file: of one, of some, or `document:`, of all.
+pub fn is_document(path: &Path) -> bool {
     path.components().next().is_some_and(|first| first.as_os_str() == DOCUMENTS)
 }
 

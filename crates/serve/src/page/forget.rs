@@ -82,18 +82,22 @@ impl Page {
     /// # Errors
     /// Status 500: not everything could be deleted.
     pub(crate) fn forget(&self, assistant: &Assistant, what: &Forget) -> ApiResult<Forgotten> {
-        self.forget_with(assistant, what).map_err(|_| {
+        self.forget_with(assistant, std::slice::from_ref(what)).map_err(|_| {
             ApiError::server("not everything could be deleted; the rest is deleted at the next start")
         })
     }
 
     /// As [`forget`](Self::forget), with the reason of a failure.
-    pub(crate) fn forget_with(&self, assistant: &Assistant, what: &Forget) -> Result<Forgotten, ForgetError> {
+    pub(crate) fn forget_with(
+        &self,
+        assistant: &Assistant,
+        what: &[Forget],
+    ) -> Result<Forgotten, ForgetError> {
         // Also if the store fails: what the page was shown goes first.
-        self.forget_shown(what);
-        let forgotten = assistant.forget(what.clone());
+        what.iter().for_each(|what| self.forget_shown(what));
+        let forgotten = assistant.forget_all(what.iter().cloned());
         // Jobs that ended meanwhile.
-        self.forget_shown(what);
+        what.iter().for_each(|what| self.forget_shown(what));
         forgotten
     }
 
