@@ -25,6 +25,7 @@ from refrain.assistant import (
     Bubble,
     Change,
     Document,
+    Edit,
     Estimate,
     Notes,
     Part,
@@ -330,13 +331,13 @@ def test_parts_of_a_text_are_edited(engine: refrain.Engine) -> None:
     assistant = Assistant(engine)
     start = old.index("The car")
     for part in ({"selection": (start, start + 16)}, {"lines": (7, 7)}, {"section": "Tür"}):
-        edit = assistant.edit(old, "Say bike.", max_tokens=40, **part).run()  # type: ignore[arg-type]
+        edit = assistant.edit(old, "Say bike.", max_tokens=40, **part).run()
         begin, end = edit.old_part
         assert old[:begin] == edit.text[: edit.new_part[0]] and old[end:] == edit.text[edit.new_part[1] :]
         assert "The car is blue." in old[begin:end] and "tap" not in old[begin:end]
     for bad in ({"selection": (0, 99)}, {"lines": (1, 99)}, {"section": "Hotel"}):
         with pytest.raises(errors.AssistantError):
-            assistant.edit(old, "Say bike.", **bad)  # type: ignore[arg-type]
+            assistant.edit(old, "Say bike.", **bad)
     with pytest.raises(TypeError, match="one of"):
         assistant.edit(old, "Say bike.", lines=(1, 1), section="Tür")
 
@@ -354,7 +355,7 @@ def test_changes_of_an_edit_give_the_new_text(engine: refrain.Engine) -> None:
     old = "  Grüße 🚂\nThe meeting is on Friday at ten. Bring the plan.\n"
     job = Assistant(engine).edit(old, "Change Friday to Monday.")
     *events, edit = job
-    assert not isinstance(edit, (Prefill, Text, Part, Change))
+    assert isinstance(edit, Edit)
     assert edit.changes == tuple(event for event in events if isinstance(event, Change)) != ()
     new, at = "", 0
     for change in edit.changes:

@@ -141,6 +141,7 @@ describe("the page", () => {
         await page.keyboard.press("Enter");
         await page.getByText("Not in your notes.").last().waitFor();
         await page.route("**/page/ask", (route) => route.abort());
+        await page.getByLabel("Question about your notes").fill("xyzzy");
         await page.keyboard.press("Enter");
         await page.getByText("The server cannot be reached.").waitFor();
       },
