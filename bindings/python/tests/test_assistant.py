@@ -330,12 +330,14 @@ def test_parts_of_a_text_are_edited(engine: refrain.Engine) -> None:
     old = "# Für Ada\n\nThe tap drips.\n\n## Tür\n\nThe car is blue.\n"
     assistant = Assistant(engine)
     start = old.index("The car")
-    for part in ({"selection": (start, start + 16)}, {"lines": (7, 7)}, {"section": "Tür"}):
+    parts: list[dict[str, Any]] = [{"selection": (start, start + 16)}, {"lines": (7, 7)}, {"section": "Tür"}]
+    for part in parts:
         edit = assistant.edit(old, "Say bike.", max_tokens=40, **part).run()
         begin, end = edit.old_part
         assert old[:begin] == edit.text[: edit.new_part[0]] and old[end:] == edit.text[edit.new_part[1] :]
         assert "The car is blue." in old[begin:end] and "tap" not in old[begin:end]
-    for bad in ({"selection": (0, 99)}, {"lines": (1, 99)}, {"section": "Hotel"}):
+    missing: list[dict[str, Any]] = [{"selection": (0, 99)}, {"lines": (1, 99)}, {"section": "Hotel"}]
+    for bad in missing:
         with pytest.raises(errors.AssistantError):
             assistant.edit(old, "Say bike.", **bad)
     with pytest.raises(TypeError, match="one of"):
