@@ -149,7 +149,7 @@ impl Engine {
             learned: Mutex::new(Learned::new(costs)),
             projection_costs: Mutex::new(projection_costs),
             joint_costs: Mutex::default(),
-            owed: Mutex::default(),
+            carried: Mutex::default(),
             profile,
             profile_mismatch,
             context_costs,

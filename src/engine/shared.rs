@@ -6,7 +6,7 @@ use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
 use crate::draft_model::DraftModel;
 use crate::energy::EnergyMeter;
 use crate::engine::measure::ContextCosts;
-use crate::engine::policy::{DeviceState, Owed};
+use crate::engine::policy::{Carried, DeviceState};
 use crate::kernels::{Kernels, KernelsNotice, Pool};
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     /// The learned difference between passes that generations share and passes of their own.
     pub(super) joint_costs: Mutex<JointCosts>,
     /// The time that the drafts of ended generations have lost.
-    pub(super) owed: Mutex<Owed>,
+    pub(super) carried: Mutex<Carried>,
     /// Costs of projecting rows onto the vocabulary.
     pub(super) projection_costs: Mutex<CostProfile>,
     /// The stored profile. Generations with its KV cache type start from its costs for their context length.
@@ -94,8 +94,8 @@ impl Shared {
         self.joint_costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn owed(&self) -> MutexGuard<'_, Owed> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn carried(&self) -> MutexGuard<'_, Carried> {
+        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn projection_costs(&self) -> MutexGuard<'_, CostProfile> {

@@ -125,7 +125,7 @@ pub struct Lane<'a> {
     walk: Walk,
     account: Account,
     /// What earlier rows owe, in µs.
-    owed_us: f64,
+    carried_us: f64,
 }
 
 /// Called with each claim at a visited node, and whether the response confirmed it.
@@ -163,7 +163,7 @@ impl<'a> Lane<'a> {
             echo: EchoStore::new(),
             walk: Walk::default(),
             account: Account::default(),
-            owed_us: 0.0,
+            carried_us: 0.0,
         }
     }
 
@@ -196,7 +196,7 @@ impl<'a> Lane<'a> {
             Pid::new(PidConfig { rows_max: n_max, rows_start: n_max.min(4), ..PidConfig::default() });
         let row_us = f64::from(costs.verify_us(1, 1));
         let prompt_us = costs.prompt_us(row.prompt.len());
-        self.account.begin(self.setting.stake, (std::mem::take(&mut self.owed_us), prompt_us), row_us);
+        self.account.begin(self.setting.stake, (std::mem::take(&mut self.carried_us), prompt_us), row_us);
         let (mut row_plain_us, mut row_us_total) = (0.0, 0.0);
         let mut is_behind = false;
         let mut n_said = 0;
@@ -280,7 +280,7 @@ impl<'a> Lane<'a> {
         tally.memory_bytes_max = tally.memory_bytes_max.max(memory);
         tally.n_rows += 1;
         tally.speeds.push([0.0, prompt_us].map(|us| ((us + row_plain_us) / (us + row_us_total)) as f32));
-        self.owed_us = self.account.end();
+        self.carried_us = self.account.end();
         self.table = builder.table().clone();
         self.times = builder.times().clone();
         self.leave(row);

@@ -309,7 +309,7 @@ impl<S: BorrowMut<Session>> Generation<S> {
 
 /// Updates the learned state, and adds the output to history and conversation.
 fn close(session: &mut Session, run: &Run) {
-    session.shared.owed().put(session.drafting.account.end());
+    session.shared.carried().put(session.drafting.account.end());
     let Session { shared, options, target, drafting, .. } = &*session;
     let costs = drafting.costs.clone().with_batch_lens(&[]);
     let learned = run.learned.clone().with_drafting(drafting.builder.table(), drafting.builder.times());

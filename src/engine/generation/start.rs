@@ -104,8 +104,8 @@ fn begin_drafting(session: &mut Session, request: &Request, prompt_len: usize) -
     let is_weighed =
         request.drafts && session.options.drafting != Drafting::AsClaimed && !costs.has_free_rows();
     let stake = session.options.policy.stake.filter(|_| is_weighed);
-    let owed_us = if stake.is_some() { session.shared.owed().take() } else { 0.0 };
-    let before_us = (owed_us, costs.prompt_us(prompt_len));
+    let carried_us = if stake.is_some() { session.shared.carried().take() } else { 0.0 };
+    let before_us = (carried_us, costs.prompt_us(prompt_len));
     session.drafting.account.begin(stake, before_us, f64::from(costs.verify_us(1, 1)));
     session.drafting.begin(policy, (costs, prompt_len));
     learned

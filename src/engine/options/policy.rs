@@ -20,7 +20,8 @@ pub struct DraftPolicy {
     /// Generations that never draft.
     pub skip: SkipRules,
     /// Maximum share of the time of an answer that drafts may lose, 0..=1: a draft is bought only from the time that
-    /// drafts have saved so far, and from this share of the time elapsed. `None`: a draft need not be paid. Applies to
+    /// drafts have saved so far, and from this share of the time elapsed. Half of the share is spent only if drafts of earlier answers
+    /// have saved as much, so all answers together lose at most the other half. The first text waits for drafts at most 1 ms. `None`: a draft need not be paid. Applies to
     /// [`DraftRows::Auto`], unless claims are drafted [as they are](crate::Drafting::AsClaimed). Default 0.01.
     pub stake: Option<f32>,
 }

@@ -15,7 +15,7 @@ mod account;
 mod device;
 mod floor;
 
-pub(crate) use account::Owed;
+pub(crate) use account::Carried;
 pub use account::{Account, StepTime};
 pub(crate) use device::{DeviceState, PressureReport};
 pub use device::{MemoryPressure, PowerState, ThermalState};
