@@ -22,18 +22,19 @@ use crate::terminal::note_once;
 
 /// The small model inside the program.
 #[cfg(feature = "embedded-model")]
-pub static EMBEDDED_MODEL: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf"));
+pub static EMBEDDED_MODEL: &[u8] = include_bytes!("../models/target.gguf");
+
+// The files are links into `fixtures/`, which a package of this crate resolves. A checkout without symbolic links has their paths instead.
+#[cfg(feature = "embedded-model")]
+const _: () = assert!(EMBEDDED_MODEL.len() > 1000, "crates/program/models are no links: check out with core.symlinks");
 
 /// Its draft model.
 #[cfg(feature = "embedded-model")]
-static EMBEDDED_DRAFT_MODEL: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/draft.gguf"));
+static EMBEDDED_DRAFT_MODEL: &[u8] = include_bytes!("../models/draft.gguf");
 
 /// Its predictor.
 #[cfg(feature = "embedded-model")]
-static EMBEDDED_PREDICTOR: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.predictor"));
+static EMBEDDED_PREDICTOR: &[u8] = include_bytes!("../models/target.predictor");
 
 /// The pre-tokenizer that `--pre-tokenizer` names.
 static PRE_TOKENIZER: OnceLock<Option<String>> = OnceLock::new();
