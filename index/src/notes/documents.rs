@@ -19,13 +19,10 @@ use super::index::NotesIndex;
 use super::ingest::{FileContents, document_contents};
 use super::kind::SourceKind;
 use super::passage::NotePassage;
-use super::paths::{self, document_id, document_path};
+use super::paths::{self, document_id, document_path, path_of_id};
 use super::report::{NoteFile, SkipReason};
 use super::stamp::since_1970;
 use super::writer::NotesWriter;
-
-/// Maximum length of the id of a document, in bytes.
-pub const ID_BYTES_MAX: usize = 512;
 
 /// Maximum length of the texts, titles, tags and ids of a transaction, in bytes. They are in memory until the transaction is committed.
 pub const TRANSACTION_BYTES_MAX: u64 = 32 << 20;
@@ -242,8 +239,8 @@ impl Documents {
         let mut documents = Self { cursor: Some(b"7".to_vec()), ..Self::new() };
         let (change, hash) = (documents.change, u128::MAX);
         let entry = Entry { file: 9, change, hash, bytes: 3, n_passages: 1, put_at: -1 };
-        documents.entries.insert(document_path(b"a/\xff"), entry);
-        documents.removed.insert(document_path(b"b"), documents.change);
+        documents.entries.insert(path_of_id(b"a/\xff"), entry);
+        documents.removed.insert(path_of_id(b"b"), documents.change);
         documents
     }
 }
@@ -321,7 +318,7 @@ impl NotesWriter {
 
     /// The document with an id.
     pub fn document(&self, id: &[u8]) -> Option<NoteDocument> {
-        self.catalogue.documents.document(&document_path(id))
+        self.catalogue.documents.document(&path_of_id(id))
     }
 
     /// As [`NotesIndex::documents_since`].
@@ -359,8 +356,8 @@ impl NotesWriter {
 }
 
 impl Transaction<'_> {
-    /// Puts a text under an id: any bytes, at most [`ID_BYTES_MAX`]. It takes the place of an earlier text of the id. A text that the index has
-    /// already, with the same metadata, changes nothing.
+    /// Puts a text under an id: any bytes, at most [`ID_BYTES_MAX`](super::ID_BYTES_MAX). It takes the place of an earlier text of the id. A
+    /// text that the index has already, with the same metadata, changes nothing.
     ///
     /// # Errors
     /// [`NotesError::OutOfRange`]: the length of the id or of the title. [`NotesError::Document`]: the text is longer than
@@ -368,7 +365,7 @@ impl Transaction<'_> {
     /// another one. The transaction is as before.
     pub fn put(&mut self, id: &[u8], text: &str, metadata: &Metadata) -> Result<(), NotesError> {
         self.writer.check_running()?;
-        let path = checked_path(id)?;
+        let path = document_path(id)?;
         let refused = |reason| NotesError::Document { path: path.clone(), reason };
         let limit = self.writer.sources.settings.file_bytes_max;
         let bytes = text.len() as u64;
@@ -417,7 +414,7 @@ impl Transaction<'_> {
     /// [`NotesError::OutOfRange`]: the length of the id. [`NotesError::TransactionFull`].
     pub fn remove(&mut self, id: &[u8]) -> Result<bool, NotesError> {
         self.writer.check_running()?;
-        let path = checked_path(id)?;
+        let path = document_path(id)?;
         let is_stored = self.writer.catalogue.documents.entries.contains_key(&path);
         let was_put = matches!(self.changes.get(&path), Some((Change::Put { .. }, _)));
         let is_removed = matches!(self.changes.get(&path), Some((Change::Remove, _)));
@@ -531,7 +528,7 @@ impl NotesIndex {
     /// # Errors
     /// The index cannot be read.
     pub fn document(&self, id: &[u8]) -> Result<Option<NoteDocument>, NotesError> {
-        Ok(self.catalogue()?.documents.document(&document_path(id)))
+        Ok(self.catalogue()?.documents.document(&path_of_id(id)))
     }
 
     /// The documents that were put or removed since the transaction with a number, after the last commit of any process; 0: all documents. A copy
@@ -543,12 +540,15 @@ impl NotesIndex {
         Ok(self.catalogue()?.documents.since(change))
     }
 
-    /// What the app stored with the last transaction ([`Transaction::set_cursor`]).
+    /// As [`NotesWriter::cursor`], after the last commit of any process.
     ///
     /// # Errors
     /// The index cannot be read.
     pub fn cursor(&self) -> Result<Option<Vec<u8>>, NotesError> {
-        Ok(self.catalogue()?.documents.cursor)
+        let catalogue = self.catalogue()?;
+        // A writer with other languages drops the cursor with its next commit.
+        let is_current = catalogue.languages == self.sources()?.settings.languages;
+        Ok(catalogue.documents.cursor.filter(|_| is_current))
     }
 }
 
@@ -556,16 +556,6 @@ impl NotePassage {
     /// The id of its document, if it is of a document without a file.
     pub fn document_id(&self) -> Option<Vec<u8>> {
         document_id(&self.path)
-    }
-}
-
-fn checked_path(id: &[u8]) -> Result<PathBuf, NotesError> {
-    match id.len() {
-        1..=ID_BYTES_MAX => Ok(document_path(id)),
-        given => {
-            let (given, max) = (given as u64, ID_BYTES_MAX as u64);
-            Err(NotesError::OutOfRange { option: "the length of a document's id", given, min: 1, max })
-        }
     }
 }
 
@@ -579,7 +569,7 @@ mod tests {
         let first = documents.change;
         for n in 0..=REMOVED_MAX as u64 {
             documents.change += 1;
-            documents.removed.insert(document_path(&n.to_le_bytes()), documents.change);
+            documents.removed.insert(path_of_id(&n.to_le_bytes()), documents.change);
             documents.bound_removed();
         }
         assert_eq!(documents.removed.len(), REMOVED_MAX * 3 / 4);

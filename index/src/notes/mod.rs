@@ -104,8 +104,7 @@ mod writer;
 
 pub use derive::{DIMENSIONS_MAX, Embedder};
 pub use documents::{
-    CURSOR_BYTES_MAX, DocumentChanges, ID_BYTES_MAX, Metadata, NoteDocument, TRANSACTION_BYTES_MAX,
-    Transaction,
+    CURSOR_BYTES_MAX, DocumentChanges, Metadata, NoteDocument, TRANSACTION_BYTES_MAX, Transaction,
 };
 pub use error::NotesError;
 pub(crate) use formats::Decoded;
@@ -118,7 +117,9 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
-pub use paths::{absolute, document_id, document_path, is_document, without_links};
+pub use paths::{
+    DOCUMENTS, ID_BYTES_MAX, absolute, document_id, document_path, is_document, without_links,
+};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
 pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};

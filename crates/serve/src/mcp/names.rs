@@ -88,7 +88,7 @@ impl Names {
     /// Status 404: no folder of the notes begins so.
     pub(super) fn paths(&self, name: &str) -> ApiResult<Vec<PathBuf>> {
         if let Some(id) = document_id(Path::new(name)) {
-            return Ok(vec![document_path(&id)]);
+            return Ok(vec![document_path(&id).map_err(|error| ApiError::not_found(error.to_string()))?]);
         }
         let given = Path::new(name.trim_end_matches('/'));
         // `..` and absolute paths name nothing below the folders.
