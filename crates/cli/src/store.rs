@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::args::StoreArgs;
 use crate::failure::{Exit, Failure};
-use crate::forget::folder;
 use crate::hub::{free_bytes, size};
 use crate::index::utc;
 use crate::key::{KEY_ADVICE, key};
 use crate::terminal::{AnswerStream, note, visible};
+use refrain_program::place::data_folder;
 
 /// Maximum bytes of computed prompts in a store. Answers and texts have bounds of their own, far below.
 const BUDGET: u64 = 1 << 30;
@@ -107,6 +107,18 @@ pub(crate) fn store(args: &StoreArgs) -> Result<Exit, Failure> {
         size(budget)
     ));
     Ok(Exit::Done)
+}
+
+/// The folder that the user has named, or the default one; `None` if there is no default one. A named one must exist.
+pub(crate) fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<PathBuf>, Failure> {
+    match named {
+        None => Ok(data_folder(default)),
+        Some(folder) if folder.is_dir() => Ok(Some(folder.to_owned())),
+        Some(folder) => {
+            let problem = format!("`{}` is no folder", folder.display());
+            Err(Failure::input(problem, &format!("check {option}")))
+        }
+    }
 }
 
 fn as_json(store: &Path, status: &StoreStatus, budget: u64) -> serde_json::Value {

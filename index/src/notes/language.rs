@@ -133,7 +133,7 @@ impl Languages {
 }
 
 /// Recognises function words.
-pub(super) struct Functional(Vec<Tongue>);
+pub(crate) struct Functional(Vec<Tongue>);
 
 /// The function words of a language.
 struct Tongue {
@@ -145,7 +145,7 @@ struct Tongue {
 const WORDS_OF_A_LANGUAGE: usize = 2;
 
 impl Functional {
-    pub(super) fn new(languages: &[Language]) -> Self {
+    pub(crate) fn new(languages: &[Language]) -> Self {
         let tongue = |&language: &Language| {
             let filter = language.stop_words().and_then(StopWordFilter::new);
             let listed =

@@ -113,6 +113,7 @@ pub use inbox::{FailedRequest, Request};
 pub use index::NotesIndex;
 pub use ingest::{FileText, FileTexts, read_texts};
 pub use kind::{SourceKind, UnknownKind};
+pub(crate) use language::Functional;
 pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
@@ -121,6 +122,7 @@ pub use paths::{
     DOCUMENTS, ID_BYTES_MAX, absolute, document_id, document_path, is_document, without_links,
 };
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
+pub(crate) use search::{Wanted, coverage_of};
 pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};
