@@ -15,7 +15,8 @@ use refrain_index::notes::{NotesOptions, NotesWriter};
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent};
+use crate::job::Job;
+use crate::step::JobEvent;
 use crate::options::{JobOptions, Priority};
 use crate::tasks::{Prefetch, SummarizeRequest};
 

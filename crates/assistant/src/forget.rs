@@ -15,9 +15,8 @@ use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 use crate::assistant::Assistant;
 use crate::error::ForgetError;
 use crate::store::{
-    Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
+    ConversationId, Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
 };
-use crate::tasks::ConversationId;
 
 /// What is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]

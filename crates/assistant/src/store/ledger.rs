@@ -16,6 +16,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use refrain_files::open_regular;
 use refrain_files::replace::{Manner, ReplaceError, replace_file};
@@ -24,8 +25,8 @@ use refrain_index::internals::{PART_BYTES, Seal, place};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::error::{StoreError, io_error};
 use super::names::{note_hash, places};
-use super::{StoreError, io_error};
 
 const MAGIC: &str = "refrain-ledger ";
 const VERSION: u32 = 2;
@@ -789,6 +790,12 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
     let replaced = replace_file(path, Manner::Private, |file| file.write_all(bytes).map_err(failed));
     replaced.map_err(|error| io_error("replace", path)(error.source))
+}
+
+/// A time, in µs since 1970.
+pub(crate) fn micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
