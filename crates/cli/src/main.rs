@@ -2,7 +2,7 @@
 //!
 //! One module per command ([`run`], [`chat`], [`mod@ask`], [`mod@summarize`], [`mod@reply`], [`mod@edit`], [`mod@ui`], [`inspect`], [`score`],
 //! [`mod@index`], [`mod@store`], [`mod@forget`], [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
-//! [`manual`]); [`first`] is the program without a command. The commands share the options
+//! [`manual`]); [`first`] is the program without a command, with the models that it suggests ([`mod@suggested`]). The commands share the options
 //! ([`args`]), the assistant that runs their jobs ([`assisted`], [`report`]), a server that has its store ([`handed`], on its side [`host`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
@@ -48,6 +48,7 @@ mod setup;
 mod span;
 mod stats;
 mod store;
+mod suggested;
 mod summarize;
 mod ui;
 

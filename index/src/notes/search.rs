@@ -14,11 +14,12 @@ use tantivy::query::{
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocAddress, DocSet, Searcher, Term};
 
-use super::derive::Embedder;
+use super::embedder::Embedder;
 use super::error::NotesError;
 use super::index::{NotesIndex, State};
 use super::kind::SourceKind;
-use super::language::{Functional, Language};
+use super::functional::Functional;
+use super::language::Language;
 use super::passage::NotePassage;
 use super::paths;
 use super::schema::Fields;

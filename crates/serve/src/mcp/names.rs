@@ -6,10 +6,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use refrain_assistant::Assistant;
-use refrain_index::NoteFilter;
 use refrain_index::notes::{NoteFile, document_id, document_path};
 
-use super::arguments::Filter;
 use crate::error::{ApiError, ApiResult};
 use crate::page::{of_task, short_path};
 
@@ -108,17 +106,9 @@ impl Names {
     }
 
     /// As [`paths`](Self::paths), for several names.
-    fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
+    pub(super) fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
         let paths = names.iter().map(|name| self.paths(name)).collect::<ApiResult<Vec<_>>>()?;
         Ok(paths.concat())
-    }
-
-    /// The conditions of a search.
-    ///
-    /// # Errors
-    /// As [`paths`](Self::paths).
-    pub(super) fn filter(&self, filter: Filter) -> ApiResult<NoteFilter> {
-        Ok(NoteFilter { folders: self.all_paths(&filter.folders)?, ..filter.conditions })
     }
 }
 
