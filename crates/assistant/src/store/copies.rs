@@ -17,8 +17,8 @@ use refrain_index::notes::absolute;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::entry::{Forgetting, micros};
 use super::error::{StoreError, io_error};
-use super::ledger::{Forgetting, micros};
 use super::names::{note_hash, places};
 
 const FOLDER: &str = "undo";

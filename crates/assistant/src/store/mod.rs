@@ -13,6 +13,7 @@
 //! One key encrypts all of them, or none is encrypted; with a key there is no `typed`.
 
 mod copies;
+mod entry;
 mod error;
 mod ledger;
 mod names;
@@ -37,9 +38,9 @@ use refrain_index::RecordId;
 pub use copies::{EditCopies, EditCopy};
 pub use error::StoreError;
 pub(crate) use error::io_error;
-pub(crate) use ledger::micros;
 use ledger::{Bounds, Found};
-pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredPart, StoredSummary};
+pub(crate) use entry::{Entry, Forgetting, Made, StoredPart, StoredSummary, micros};
+pub(crate) use ledger::Ledger;
 pub(crate) use names::{Hidden, names_with_index, note_hash};
 pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
 pub use typed::{ConversationId, TypedLines};

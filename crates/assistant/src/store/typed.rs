@@ -12,8 +12,8 @@ use refrain_files::open_regular;
 use refrain_files::replace::{Manner, ReplaceError, private_options, replace_file};
 use serde::{Deserialize, Serialize};
 
+use super::entry::{Forgetting, micros};
 use super::error::{StoreError, io_error};
-use super::ledger::{Forgetting, micros};
 
 /// The id of a conversation, under which [`Assistant::forget`](crate::Assistant::forget) deletes what was kept of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
