@@ -198,11 +198,6 @@ impl Background {
         number
     }
 
-    /// The plan, for changes between runs.
-    pub fn plan_mut(&mut self) -> &mut BackgroundPlan {
-        &mut self.plan
-    }
-
     /// Tasks that are left.
     pub fn n_left(&self) -> usize {
         self.waiting.len() + usize::from(self.running.is_some())
