@@ -8,6 +8,9 @@
 //! Zipf's law. A sample prefills it anew and times the projections. The bench also prints the ratio of a prefill with
 //! calibration (the last layer of all rows, then the projections) to one without; the two take turns.
 
+#[path = "support/zipf.rs"]
+mod zipf;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,17 +25,6 @@ const CONTEXT_LEN: usize = 900;
 const MEMORY_CONTEXT_LEN: usize = 4000;
 /// Rounds of the comparison with plain prefill.
 const ROUNDS: usize = 5;
-
-fn text(n: usize, vocab_size: usize) -> Vec<TokenId> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    (0..n).map(|_| TokenId((vocab_size as f64).powf(next()) as u32 - 1)).collect()
-}
 
 /// One prefill of `text` and one step: the time, and the memory of drafting afterwards, in bytes.
 fn session(engine: &Engine, text: &[TokenId], options: SessionOptions) -> (StageTimes, usize) {
@@ -58,7 +50,7 @@ fn print_memory(engine: &Engine) {
         context_len: Some(context_len + 1),
         ..SessionOptions::default()
     };
-    let (_, bytes) = session(engine, &text(context_len, config.vocab_size), options);
+    let (_, bytes) = session(engine, &zipf::tokens(context_len, config.vocab_size), options);
     println!("{context_len} tokens of context: drafting holds {:.1} MiB", bytes as f64 / f64::from(1 << 20));
 }
 
@@ -68,7 +60,7 @@ fn calibration(c: &mut Criterion) {
     let options =
         EngineOptions { cost_profile: Some(CostProfile::free_rows(1.0)), ..EngineOptions::default() };
     let engine = Engine::open(&path, options).expect("a model");
-    let text = text(CONTEXT_LEN, engine.config().vocab_size);
+    let text = zipf::tokens(CONTEXT_LEN, engine.config().vocab_size);
     let n_tokens = (text.len() - 1) as f64;
 
     let mut group = c.benchmark_group("calibration/per_token");

@@ -10,6 +10,9 @@
 //! milliseconds, so the parts that only drafts have are printed too: the prompt's rows, its reading by the sources, the first draft, and
 //! the rows of the first step beyond one.
 
+#[path = "support/zipf.rs"]
+mod zipf;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -30,7 +33,8 @@ fn main() -> Result<(), Error> {
     let path = std::env::var_os("REFRAIN_BENCH_MODEL").map_or(fixture, PathBuf::from);
     let engine = Engine::open(path, EngineOptions::default())?;
     let config = engine.config();
-    let prompt = prompt(PROMPT_LEN.min(config.context_len - 64), config.vocab_size);
+    let n = PROMPT_LEN.min(config.context_len - 64);
+    let prompt = zipf::tokens(n / 2, config.vocab_size).repeat(2);
     println!(
         "{} tokens of prompt, {}, {} threads",
         prompt.len(),
@@ -81,18 +85,4 @@ fn first(engine: &Engine, prompt: &[TokenId], drafting: Drafting) -> Result<Firs
     let time = &generation.stats().time_us;
     let [rows, prime, draft] = [time.calibrate, time.prime, time.draft + time.observe].map(|us| us / 1e3);
     Ok(First([ms, rows, prime, draft, (time.forward + time.walk) / 1e3]))
-}
-
-/// Tokens by Zipf's law, twice.
-fn prompt(n: usize, vocab_size: usize) -> Vec<TokenId> {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        (state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    let half: Vec<TokenId> =
-        (0..n / 2).map(|_| TokenId((vocab_size as f64).powf(next()) as u32 - 1)).collect();
-    half.repeat(2)
 }

@@ -4,7 +4,7 @@
 //! word is an optional term on the text, on the title and on the file's name. The sum of the terms' scores determines the order of the
 //! passages.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 
 use tantivy::collector::TopDocs;
@@ -12,9 +12,9 @@ use tantivy::directory::RamDirectory;
 use tantivy::query::{BooleanQuery, Occur, Query, RangeQuery, TermQuery};
 use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
 use tantivy::tokenizer::{TextAnalyzer, TokenizerManager};
-use tantivy::{Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
+use tantivy::{DocAddress, Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
 
-use crate::notes::Language;
+use crate::notes::{Functional, Language, SearchedWord, Wanted, coverage_of};
 use crate::notes::words::{MarkedTokenizer, Stems, Word, WordKind, marked, plain_words};
 use crate::passage::{Passage, is_titled};
 use crate::stop_words::STOP_WORDS;
@@ -47,6 +47,8 @@ pub struct Hit<'a> {
     pub passage: &'a Passage,
     /// Its BM25 score: larger is better; comparable within one search only.
     pub score: f32,
+    /// How much of the request it covers, 0 to 1, as [`NoteHit::coverage`](crate::NoteHit::coverage).
+    pub coverage: f32,
 }
 
 /// An error inside the index. The index is in memory and its input is text of bounded size, so the remaining causes
@@ -125,12 +127,31 @@ impl PassageIndex {
         let query = BooleanQuery::new(terms.collect());
         // The collector allocates memory for `limit` hits at once.
         let limit = limit.min(self.passages.len());
-        let found = self.reader.searcher().search(&query, &TopDocs::with_limit(limit).order_by_score())?;
-        Ok(found
-            .into_iter()
-            .map(|(score, address)| Hit { passage: &self.passages[address.doc_id as usize], score })
-            .collect())
+        let searcher = self.reader.searcher();
+        let found = searcher.search(&query, &TopDocs::with_limit(limit).order_by_score())?;
+        let (wanted, mut by_address) = (wanted(request), found.clone());
+        let coverage = match wanted.is_functional {
+            true => vec![1.0; found.len()],
+            false => coverage_of(&searcher, self.fields, &wanted, &mut by_address)?,
+        };
+        let addresses = by_address.into_iter().map(|(_, address)| address);
+        let coverage: HashMap<DocAddress, f32> = addresses.zip(coverage).collect();
+        let hit = |(score, address): (f32, DocAddress)| {
+            Hit { passage: &self.passages[address.doc_id as usize], score, coverage: coverage[&address] }
+        };
+        Ok(found.into_iter().map(hit).collect())
     }
+
+    /// The words of a request whose [coverage](Hit::coverage) counts, in the order of the text: none of function words alone.
+    pub fn searched_words(request: &str) -> Vec<SearchedWord> {
+        let wanted = wanted(request);
+        if wanted.is_functional { Vec::new() } else { wanted.searched_words() }
+    }
+}
+
+/// The words of a request without function words of any language.
+fn wanted(request: &str) -> Wanted {
+    Wanted::new(request, &[], &[LANGUAGE], &mut Functional::new(Language::ALL))
 }
 
 /// The distinct words of a request in the form of the index. Stop words are included only if there are no others.
@@ -183,6 +204,20 @@ mod tests {
         assert_eq!(found(&index, "cafe", 3), ["2.md"]);
         assert_eq!(found(&index, "What does Ada do on Monday with roses?", 3), ["0.md", "1.md"]);
         assert_eq!(found(&index, "ada", 1).len(), 1);
+    }
+
+    #[test]
+    fn a_hit_covers_a_part_of_the_request() {
+        let index = index(&["# Garden\n\nAda waters the roses.", "# Kitchen\n\nThe tap drips."]);
+        let coverage = |request: &str| index.search(request, 1).unwrap().first().map(|hit| hit.coverage);
+        assert_eq!(coverage("Who waters the roses?"), Some(1.0));
+        assert!(coverage("Which airline lost the suitcase beside the roses?").is_some_and(|it| it < 0.3));
+        assert_eq!(coverage("Wer ist auf dem Dach?"), None);
+        assert_eq!((coverage("Who is it?"), PassageIndex::searched_words("Who is it?")), (None, vec![]));
+        assert_eq!(coverage("the"), Some(1.0));
+        let words = PassageIndex::searched_words("Which airline lost the suitcase?");
+        let words: Vec<_> = words.iter().map(|word| word.text.as_str()).collect();
+        assert_eq!(words, ["airline", "lost", "suitcase"]);
     }
 
     #[test]

@@ -24,7 +24,9 @@ mod drafter;
 mod head_tests;
 mod hidden_rows;
 mod kv_tree;
+mod measure;
 mod own_layers;
+mod own_rows;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -37,14 +39,14 @@ use crate::kernels::{Kernels, Pool};
 use crate::model::config::DraftHead;
 use crate::model::transformer::{Compute, ForwardError, Part, PassEnd};
 use crate::model::{Hooks, Model, ModelConfig, Workspace};
-use crate::pruning::{Predictor, PredictorScratch};
+use crate::pruning::PredictorScratch;
 use refrain_trees::TokenId;
 
 pub use drafter::Drafter;
 pub use kv_tree::{KvTree, Likely, ROOT};
 use own_layers::OwnLayers;
-pub(crate) use own_layers::OwnRows;
 pub use own_layers::SelfDraftError;
+pub(crate) use own_rows::OwnRows;
 pub(crate) use source::DraftModelSource;
 pub use vocabulary::VocabularyMismatch;
 
@@ -85,33 +87,6 @@ impl DraftModel {
     /// The EAGLE-3 head, which reads the residual streams before the layers `taps` and drafts `tokens`.
     pub(crate) fn eagle3(self, taps: [usize; 3], tokens: Option<Arc<[TokenId]>>) -> Self {
         Self { reads: Some(HiddenStates::Before(taps)), tokens, ..self }
-    }
-
-    /// The first layers of a streamed target, with the predictor as an exit behind them. The cost of their passes is measured: some
-    /// passes of one row and of several.
-    ///
-    /// # Errors
-    /// [`SelfDraftError`]; [`SelfDraftError::Forward`] if a pass failed.
-    pub(crate) fn of_target(
-        target: &Arc<Model>,
-        predictor: Predictor,
-        kernels: Kernels,
-        pool: Arc<Pool>,
-    ) -> Result<Self, SelfDraftError> {
-        let weights = Weights::Target(Box::new(OwnLayers::new(target, predictor)?));
-        let costs = Mutex::new(CostProfile::free_rows(1.0));
-        let model = Arc::new(Self {
-            name: "self".to_owned(),
-            weights,
-            kernels,
-            pool,
-            costs,
-            reads: None,
-            tokens: None,
-        });
-        let measured = own_layers::measure(&model)?;
-        *model.costs() = measured;
-        Ok(Arc::into_inner(model).expect("the measurement is over"))
     }
 
     /// The layers of the target, if the draft model has none of its own.

@@ -11,23 +11,17 @@
 //! verification would compute, which goes on behind these layers ([`KeptRows`]). The text's keys and values are copied from the
 //! target's cache.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::DraftModel;
-use super::drafter::Drafter;
-use super::kv_tree::{KvTree, ROOT};
-use crate::draft::{CostProfile, DraftTree};
 use crate::error::of_pack;
 use crate::kernels::PackError;
-use crate::model::kv_cache::{KvCache, KvCacheError};
+use crate::model::kv_cache::KvCacheError;
 use crate::model::transformer::{Compute, ForwardError, Part};
-use crate::model::{KeptRows, Model, ModelConfig, VariedTokens, Workspace};
+use crate::model::{Model, ModelConfig, Workspace};
 use crate::pruning::{ExitHead, Predictor, PredictorError, PredictorScratch};
 use refrain_files::{ErrorKind, Facts, Fault};
-use refrain_trees::TokenId;
 
 /// The target cannot draft with its own first layers.
 #[derive(Debug, Error)]
@@ -145,84 +139,4 @@ impl OwnLayers {
         let hidden = &workspace.hidden_rows()[first * self.config.hidden_dim..];
         self.exit.scores(compute, hidden, scratch, out);
     }
-}
-
-/// Rows of the measured passes.
-const COST_ROWS: [usize; 3] = [1, 8, 32];
-
-/// Measures the passes of a draft model of own layers, exit included: the best of three each, after one that touches the memory.
-pub(super) fn measure(model: &Arc<DraftModel>) -> Result<CostProfile, SelfDraftError> {
-    let n_rows_max = COST_ROWS.into_iter().max().unwrap_or(1);
-    let mut tree = KvTree::new(Arc::clone(model), n_rows_max, 1, n_rows_max)?;
-    let mut tokens = VariedTokens::new(model.config().vocab_size);
-    let mut measured = Vec::new();
-    for n_rows in COST_ROWS {
-        let mut best = f32::INFINITY;
-        for _ in 0..4 {
-            tree.truncate(0);
-            tree.follow(&tokens.draw(1));
-            tree.compute_root()?;
-            let nodes: Vec<(u32, TokenId)> =
-                tokens.draw(n_rows).into_iter().map(|token| (ROOT, token)).collect();
-            let start = Instant::now();
-            tree.compute(&nodes)?;
-            best = best.min(start.elapsed().as_secs_f32() * 1e6);
-        }
-        measured.push((n_rows, best));
-    }
-    Ok(CostProfile::from_measurements(&measured))
-}
-
-/// Rows that one session's target has in common with the draft source of its own layers.
-pub(crate) struct OwnRows {
-    drafter: Arc<Mutex<Drafter>>,
-    /// Numbers of the kept rows of the newest verification batch.
-    rows: Vec<u32>,
-    /// `[rows.len(), hidden_dim]`
-    hidden: Vec<f32>,
-}
-
-impl OwnRows {
-    pub(super) fn new(drafter: &Arc<Mutex<Drafter>>) -> Self {
-        Self { drafter: Arc::clone(drafter), rows: Vec::new(), hidden: Vec::new() }
-    }
-
-    /// The state of the draft source, which it shares with this value.
-    pub(super) fn drafter(&self) -> &Arc<Mutex<Drafter>> {
-        &self.drafter
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Drafter> {
-        lock(&self.drafter)
-    }
-
-    /// Copies keys and values of the committed text from the target's cache, so that the source does not compute them.
-    pub(crate) fn read_text(&mut self, committed: &[TokenId], kv: &KvCache) {
-        self.lock().copy_text(committed, kv);
-    }
-
-    /// Copies the keys and values of the rows of `tree` that were drafted with the target's own layers to the slots of its batch behind
-    /// the committed prefix of `kv`. Returns these rows; `None` if there are none.
-    pub(crate) fn hand_over(
-        &mut self,
-        committed: &[TokenId],
-        tree: &DraftTree,
-        kv: &mut KvCache,
-    ) -> Option<KeptRows<'_>> {
-        let Self { drafter, rows, hidden } = self;
-        rows.clear();
-        hidden.clear();
-        let layer_idx = lock(drafter).hand_over(committed, tree, kv, rows, hidden)?;
-        (!rows.is_empty()).then_some(KeptRows { layer_idx, rows, hidden })
-    }
-
-    /// That of a fork of the session.
-    pub(crate) fn fork(&self) -> Self {
-        Self::new(&Arc::new(Mutex::new(self.lock().clone())))
-    }
-}
-
-pub(super) fn lock(drafter: &Mutex<Drafter>) -> MutexGuard<'_, Drafter> {
-    // After a panic, the session resets its sources before the next call.
-    drafter.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
-use super::own_layers::{OWN_SOURCE, lock};
-use super::{DraftModel, OwnRows};
+use super::own_layers::OWN_SOURCE;
+use super::own_rows::{OwnRows, lock};
+use super::DraftModel;
 use crate::draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
     HiddenStates, StepOutcome, VERIFY_ROWS_MAX,

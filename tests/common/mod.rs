@@ -18,7 +18,7 @@ use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateOptions,
     LogitsProcessor, Origin, OwnedGeneration, ProcessorError, Quantize, Sampling, Session, SessionOptions,
-    Stats, TokenId, step_together,
+    SpecialTokens, Stats, TokenId, step_together,
 };
 
 /// A small generator of numbers for test data (SplitMix64).
@@ -515,4 +515,38 @@ pub fn assert_shared_passes_draft(engine: &Engine, session: &SessionOptions, pro
     }
     assert_eq!(found, expected);
     assert!(n_shared > 0);
+}
+
+/// A checkpoint with weights in f32.
+pub fn engine_f32(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
+    let options = EngineOptions {
+        n_threads: Some(n_threads),
+        quantize: Quantize::F32,
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
+    Engine::load(checkpoint, options, |_, _| {}).unwrap()
+}
+
+/// The bits of the logits at every position.
+pub fn logits(session: &mut Session) -> Vec<u32> {
+    let mut bits = Vec::new();
+    let mut receive = |row: &[f32]| bits.extend(row.iter().map(|logit| logit.to_bits()));
+    session.score(&CancelToken::new(), Some(&mut receive)).unwrap();
+    bits
+}
+
+/// The next `n` tokens, and the bits of the state behind them, as the final hidden state shows it.
+pub fn continuation(session: &mut Session, n: usize) -> (Vec<TokenId>, Vec<u32>) {
+    let options = GenerateOptions { max_tokens: n, ignore_eos: true, ..GenerateOptions::default() };
+    let before = session.tokens().len();
+    session.generate(options).unwrap().for_each(|event| drop(event.unwrap()));
+    let hidden = session.last_hidden_state(&CancelToken::new()).unwrap();
+    (session.tokens()[before..].to_vec(), hidden.iter().map(|value| value.to_bits()).collect())
+}
+
+/// A question about a note, in the tokens of the fixture target.
+pub fn question(engine: &Engine) -> Vec<TokenId> {
+    let text = format!("<|im_start|>user\n{}\nSummarise.<|im_end|>\n<|im_start|>assistant\n", notes()[0]);
+    engine.tokenizer().encode(&text, SpecialTokens::Parse).unwrap()
 }

@@ -21,14 +21,14 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling, SessionOptions,
-    SpecialTokens, TokenId,
+    TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 
 use crate::common::{
     Run, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, drafts_with, fixtures, isa,
-    notes, options, plain, random_prompt, run, run_in, samplings,
+    options, plain, question, random_prompt, run, run_in, samplings,
 };
 use crate::heads::{Eagle3Folder, both, eagle3, head_file, qwen, random_head, target_file};
 use crate::model_files::hf::HfModel;
@@ -85,12 +85,6 @@ fn forced(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
     let rows = DraftRows::Fixed(verify_rows_max - 1);
     let policy = DraftPolicy { rows, ..DraftPolicy::default() };
     SessionOptions { policy, ..drafts_with(verify_rows_max, drafting) }
-}
-
-/// A question about a note, in the tokens of the fixture target.
-fn question(engine: &Engine) -> Vec<TokenId> {
-    let text = format!("<|im_start|>user\n{}\nSummarise.<|im_end|>\n<|im_start|>assistant\n", notes()[0]);
-    engine.tokenizer().encode(&text, SpecialTokens::Parse).unwrap()
 }
 
 #[test]

@@ -7,11 +7,11 @@ use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions, TokenId,
+    CancelToken, GenerateOptions, KvType, SessionOptions, TokenId,
 };
 use safetensors::SafeTensors;
 
-use crate::common::{plain, run};
+use crate::common::{engine_f32, plain, run};
 use crate::model_files::golden;
 
 /// Distance of logits from the reference that its own rounding explains.
@@ -45,16 +45,6 @@ impl Reference {
     }
 }
 
-fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        quantize: Quantize::F32,
-        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::load(checkpoint, options, |_, _| {}).unwrap()
-}
-
 fn check(family: &str, prefix: &str, context_len: Option<usize>) {
     let folder = golden(family);
     let checkpoint = Checkpoint::open(&folder).unwrap_or_else(|error| panic!("{family}: {error}"));
@@ -62,7 +52,7 @@ fn check(family: &str, prefix: &str, context_len: Option<usize>) {
         Reference::read(&folder, prefix).unwrap_or_else(|| panic!("{family} has no {prefix}prompt"));
     let mut first: Option<Vec<f32>> = None;
     for n_threads in [1, 3] {
-        let engine = engine(&checkpoint, n_threads);
+        let engine = engine_f32(&checkpoint, n_threads);
         for prefill_chunk in [1, 7, 64, 4096] {
             let options = SessionOptions { prefill_chunk, kv_type: KvType::F32, context_len, ..plain() };
             let mut session = engine.session(options).unwrap();

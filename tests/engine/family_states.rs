@@ -10,10 +10,10 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Session, SessionOptions, TokenId,
+    CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId,
 };
 
-use crate::common::plain;
+use crate::common::{continuation, logits, plain};
 use crate::model_files::golden;
 
 /// One model of each kind of layer plan.
@@ -72,23 +72,6 @@ fn every_golden_model_is_listed() {
 /// Tokens that look like nothing in particular.
 fn tokens(n: usize) -> Vec<TokenId> {
     (0..n as u32).map(|i| TokenId(i.wrapping_mul(2_654_435_761) >> 8 & 0xff)).collect()
-}
-
-/// The bits of the logits at every position.
-fn logits(session: &mut Session) -> Vec<u32> {
-    let mut bits = Vec::new();
-    let mut receive = |row: &[f32]| bits.extend(row.iter().map(|logit| logit.to_bits()));
-    session.score(&CancelToken::new(), Some(&mut receive)).unwrap();
-    bits
-}
-
-/// The next `n` tokens, and the bits of the state behind them, as the final hidden state shows it.
-fn continuation(session: &mut Session, n: usize) -> (Vec<TokenId>, Vec<u32>) {
-    let options = GenerateOptions { max_tokens: n, ignore_eos: true, ..GenerateOptions::default() };
-    let before = session.tokens().len();
-    session.generate(options).unwrap().for_each(|event| drop(event.unwrap()));
-    let hidden = session.last_hidden_state(&CancelToken::new()).unwrap();
-    (session.tokens()[before..].to_vec(), hidden.iter().map(|value| value.to_bits()).collect())
 }
 
 fn session(engine: &Engine, options: SessionOptions, tokens: &[TokenId]) -> Session {

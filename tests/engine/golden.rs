@@ -7,11 +7,11 @@ use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, KvType, Quantize, SessionOptions, TokenId,
+    CancelToken, Engine, GenerateOptions, KvType, SessionOptions, TokenId,
 };
 use safetensors::SafeTensors;
 
-use crate::common::{plain, run};
+use crate::common::{engine_f32, plain, run};
 use crate::model_files::{GOLDEN, GOLDEN_EXPERTS, Gguf, golden};
 
 struct Reference {
@@ -37,16 +37,6 @@ impl Reference {
     }
 }
 
-fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        quantize: Quantize::F32,
-        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::load(checkpoint, options, |_, _| {}).unwrap()
-}
-
 /// Logits of every prompt position, in chunks.
 fn logits(engine: &Engine, prompt: &[TokenId], prefill_chunk: usize) -> Vec<f32> {
     let options = SessionOptions { prefill_chunk, kv_type: KvType::F32, ..plain() };
@@ -65,7 +55,7 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 fn check(checkpoint: &Checkpoint, reference: &Reference, name: &str) -> Vec<f32> {
     let mut first: Option<Vec<f32>> = None;
     for n_threads in 1..=4 {
-        let engine = engine(checkpoint, n_threads);
+        let engine = engine_f32(checkpoint, n_threads);
         for prefill_chunk in [1, 7, 64, 4096] {
             let logits = logits(&engine, &reference.prompt, prefill_chunk);
             let difference = largest_difference(&logits, &reference.logits);
@@ -114,7 +104,7 @@ fn from_gguf() {
     for architecture in GOLDEN {
         let folder = golden(architecture);
         let reference = Reference::read(&folder);
-        let from_folder = logits(&engine(&Checkpoint::open(&folder).unwrap(), 2), &reference.prompt, 64);
+        let from_folder = logits(&engine_f32(&Checkpoint::open(&folder).unwrap(), 2), &reference.prompt, 64);
         let bytes = Gguf::from_golden(&folder).bytes();
         let checkpoint = Checkpoint::from_gguf_bytes(bytes.into(), architecture).unwrap();
         let from_gguf = check(&checkpoint, &reference, architecture);

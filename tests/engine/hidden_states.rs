@@ -3,10 +3,10 @@
 
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::error::GenerateProblem;
-use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId};
+use refrain::{CancelToken, Engine, KvType, SessionOptions, SpecialTokens, TokenId};
 use safetensors::SafeTensors;
 
-use crate::common::plain;
+use crate::common::{engine_f32, plain};
 use crate::model_files::{Gguf, golden};
 
 /// As in `tools/make-goldens`.
@@ -28,16 +28,6 @@ fn reference() -> Vec<Vec<f32>> {
     values.collect::<Vec<f32>>().chunks_exact(hidden.shape()[1]).map(<[f32]>::to_vec).collect()
 }
 
-fn engine(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        quantize: Quantize::F32,
-        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::load(checkpoint, options, |_, _| {}).unwrap()
-}
-
 fn tokens(engine: &Engine, text: &str) -> Vec<TokenId> {
     let mut tokens = engine.tokenizer().encode(text, SpecialTokens::AsText).unwrap();
     tokens.push(engine.tokenizer().token_id("<|endoftext|>").unwrap());
@@ -57,7 +47,7 @@ fn final_hidden_states_are_those_of_the_reference_with_the_same_bits_everywhere(
     let mut first: Vec<Option<Vec<f32>>> = vec![None; reference.len()];
     for (checkpoint, n_threads) in [(&from_folder, 1), (&from_folder, 2), (&from_folder, 3), (&from_gguf, 2)]
     {
-        let engine = engine(checkpoint, n_threads);
+        let engine = engine_f32(checkpoint, n_threads);
         for prefill_chunk in [1, 7, 64, 4096] {
             // One session for all texts, which keeps what the one before has in common with it.
             let mut session = engine.session(options(prefill_chunk)).unwrap();
@@ -78,7 +68,7 @@ fn final_hidden_states_are_those_of_the_reference_with_the_same_bits_everywhere(
 
 #[test]
 fn a_cached_prefix_and_a_continued_session_change_no_bit() {
-    let engine = engine(&Checkpoint::open(golden("qwen3")).unwrap(), 2);
+    let engine = engine_f32(&Checkpoint::open(golden("qwen3")).unwrap(), 2);
     let cancel = CancelToken::new();
     let mut session = engine.session(options(5)).unwrap();
     assert!(matches!(

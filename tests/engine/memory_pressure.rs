@@ -2,7 +2,6 @@
 //! and the output stays that of plain decoding, bit for bit: with draft models, self-draft, streamed weights, recurrent layers, bounded
 //! windows, forks and truncations. What is given up is free memory.
 
-use std::path::PathBuf;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
@@ -10,13 +9,11 @@ use refrain::drafting::DraftModelOptions;
 use refrain::drafting::{Calibration, DraftPolicy, DraftRows, Predictor, ReuseConfig};
 use refrain::internals::draft::CostProfile;
 use refrain::internals::kernels::BlockType;
-use refrain::internals::model::packed::pack;
-use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::resident_bytes;
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Engine, EngineOptions, Event, OwnedGeneration, Quantize, Sampling, Session, SessionOptions,
+    CancelToken, Engine, EngineOptions, Event, OwnedGeneration, Sampling, Session, SessionOptions,
     TokenId, step_together,
 };
 use tempfile::TempDir;
@@ -24,7 +21,7 @@ use tempfile::TempDir;
 use crate::common::{
     LogitsRecorder, Rng, Tiny, fixtures, isa, options, plain, prompt, random_prompt, run, run_in,
 };
-use crate::model_files::golden;
+use crate::model_files::{golden, packed};
 
 const PRESSURE: [MemoryPressure; 3] =
     [MemoryPressure::Normal, MemoryPressure::Warning, MemoryPressure::Critical];
@@ -37,13 +34,6 @@ fn with_free_rows(streaming: Option<StreamOptions>) -> EngineOptions {
 
 fn nearly_free() -> DraftModelOptions {
     DraftModelOptions { cost_profile: Some(CostProfile::free_rows(0.01)), ..DraftModelOptions::default() }
-}
-
-fn packed(checkpoint: &Checkpoint) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.refrain");
-    pack(checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
-    (dir, path)
 }
 
 fn drafting() -> SessionOptions {

@@ -13,30 +13,19 @@ use refrain::drafting::{DraftPolicy, DraftRows, DraftSource, Predictor, PruningC
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::error::{ForwardError, SelfDraftError};
-use refrain::internals::model::packed::pack;
-use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Quantize, Sampling,
-    SessionOptions, SpecialTokens, TokenId,
-};
+    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling,
+    SessionOptions, SpecialTokens, };
 use tempfile::TempDir;
 
 use crate::common::{
     self, Run, Tiny, assert_cuts_agree, assert_shared_passes_draft, assert_turns_agree, fixtures, isa, notes,
-    options, plain, prompt, random_prompt, run, run_in, samplings, uninformed,
+    options, plain, prompt, question, random_prompt, run, run_in, samplings, uninformed,
 };
-use crate::model_files::golden;
-
-/// A checkpoint, packed into a folder of its own.
-fn packed(checkpoint: &Checkpoint) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.refrain");
-    pack(checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
-    (dir, path)
-}
+use crate::model_files::{golden, packed};
 
 fn packed_fixture() -> (TempDir, PathBuf) {
     packed(&Checkpoint::open(fixtures().join("target.gguf")).unwrap())
@@ -76,12 +65,6 @@ fn drafted(verify_rows_max: usize, drafting: Drafting) -> SessionOptions {
         policy: DraftPolicy { rows: DraftRows::Fixed(verify_rows_max - 1), ..DraftPolicy::default() },
         ..common::drafts_with(verify_rows_max, drafting)
     }
-}
-
-/// A question about a note, in the tokens of the fixture target.
-fn question(engine: &Engine) -> Vec<TokenId> {
-    let text = format!("<|im_start|>user\n{}\nSummarise.<|im_end|>\n<|im_start|>assistant\n", notes()[0]);
-    engine.tokenizer().encode(&text, SpecialTokens::Parse).unwrap()
 }
 
 /// Demands that rows were drafted with the first layers and verified from the exit on.

@@ -22,7 +22,7 @@ use refrain::{
     TokenId,
 };
 
-use crate::common::{self, Tiny, plain};
+use crate::common::{self, Tiny, continuation, logits, plain};
 use crate::model_files::golden;
 
 /// Golden models with layers with a window: of 10 to 16 positions, some beside layers without one, one with layers that
@@ -322,23 +322,6 @@ fn session(engine: &Engine, options: SessionOptions, tokens: &[TokenId]) -> Sess
     let mut session = engine.session(SessionOptions { context_len: Some(2048), ..options }).unwrap();
     session.append_tokens(tokens).unwrap();
     session
-}
-
-/// The bits of the logits at every position.
-fn logits(session: &mut Session) -> Vec<u32> {
-    let mut bits = Vec::new();
-    let mut receive = |row: &[f32]| bits.extend(row.iter().map(|logit| logit.to_bits()));
-    session.score(&CancelToken::new(), Some(&mut receive)).unwrap();
-    bits
-}
-
-/// The next `n` tokens, and the bits of the hidden state behind them.
-fn continuation(session: &mut Session, n: usize) -> (Vec<TokenId>, Vec<u32>) {
-    let options = GenerateOptions { max_tokens: n, ignore_eos: true, ..GenerateOptions::default() };
-    let before = session.tokens().len();
-    session.generate(options).unwrap().for_each(|event| drop(event.unwrap()));
-    let hidden = session.last_hidden_state(&CancelToken::new()).unwrap();
-    (session.tokens()[before..].to_vec(), hidden.iter().map(|value| value.to_bits()).collect())
 }
 
 #[test]

@@ -8,8 +8,13 @@ pub mod hf;
 use std::fmt::{Debug, Display};
 use std::path::{Path, PathBuf};
 
+use refrain::Quantize;
+use refrain::checkpoint::Checkpoint;
 use refrain::internals::kernels::BlockType;
 use refrain::internals::model::gguf::{GgmlType, GgufValue, GgufWriter};
+use refrain::internals::model::packed::pack;
+use refrain::internals::model::weights::LoadOptions;
+use tempfile::TempDir;
 
 /// The architectures with a golden model.
 pub const GOLDEN: [&str; 3] = ["llama", "qwen2", "qwen3"];
@@ -206,4 +211,12 @@ pub fn spm_gguf() -> Gguf {
     gguf.set("tokenizer.ggml.token_type", tokens.iter().map(|t| t.2).collect::<Vec<_>>());
     gguf.set("tokenizer.ggml.bos_token_id", 1u32).set("tokenizer.ggml.eos_token_id", 2u32);
     gguf
+}
+
+/// A checkpoint, packed into a folder of its own.
+pub fn packed(checkpoint: &Checkpoint) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.refrain");
+    pack(checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
+    (dir, path)
 }

@@ -284,8 +284,7 @@ impl Assistant {
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let filter = notes::filter(folders, kinds, since, until, tags)?;
-        let mut request = answer_request(question, filter, n_passages, passages)?;
-        (request.earlier, request.coverage_min) = (earlier, coverage_min);
+        let request = answer_request(question, filter, n_passages, passages, earlier, coverage_min)?;
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.answer(request, options).map_err(failed)
         })?;
@@ -316,8 +315,7 @@ impl Assistant {
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let filter = notes::filter(folders, kinds, since, until, tags)?;
-        let mut request = answer_request(question, filter, n_passages, passages)?;
-        (request.earlier, request.coverage_min) = (earlier, coverage_min);
+        let request = answer_request(question, filter, n_passages, passages, earlier, coverage_min)?;
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.ask(request, options).map_err(failed)
         })?;
@@ -531,7 +529,7 @@ impl Assistant {
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let filter = notes::filter(folders, kinds, since, until, tags)?;
-        let request = Prefetch::Answer(answer_request(question, filter, n_passages, passages)?);
+        let request = Prefetch::Answer(answer_request(question, filter, n_passages, passages, Vec::new(), None)?);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.prefetch(request, options).map_err(failed)
         })?;
@@ -689,10 +687,13 @@ fn answer_request(
     filter: NoteFilter,
     n_passages: Option<usize>,
     given: Option<Vec<Passage>>,
+    earlier: Vec<String>,
+    coverage_min: Option<f32>,
 ) -> Result<AnswerRequest, Failure> {
     let given = given.map(passages).transpose()?;
     let mut request = AnswerRequest::new(question);
     (request.filter, request.n_passages, request.passages) = (filter, n_passages, given);
+    (request.earlier, request.coverage_min) = (earlier, coverage_min);
     Ok(request)
 }
 

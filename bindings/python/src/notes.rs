@@ -93,9 +93,12 @@ impl GivenDocument {
 }
 
 /// The path that stands for the id of a document without a file, in searches, passages and deletions.
+///
+/// Raises:
+///     NotesError: the id is empty, or longer than 512 bytes.
 #[pyfunction]
-pub(crate) fn document_path(id: Vec<u8>) -> PathBuf {
-    refrain_index::notes::document_path(&id)
+pub(crate) fn document_path(id: Vec<u8>) -> Result<PathBuf, Failure> {
+    Ok(refrain_index::notes::document_path(&id)?)
 }
 
 /// The id of the document that a path stands for; ``None`` for the path of a file.

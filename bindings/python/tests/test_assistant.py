@@ -143,6 +143,8 @@ def test_documents_without_files(place: Place) -> None:
         with pytest.raises(errors.NotesError):
             notes.put([Document(b"good", "a good one"), bad])
     assert notes.documents_since(changes.change).put == ()
+    with pytest.raises(errors.NotesError, match="id"):
+        document_path(b"")
     notes.forget([document_path(b"rows/1")])
     assert not place.has("Thunersee", "index") and not place.has("rows/1", "index")
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use refrain::drafting::DraftSource;
+use refrain::internals::draft::PassagesSource;
 use refrain::{
     Drafting, Engine, GenerateOptions, HistoryStore, Message, Role, Session, SessionOptions, SpecialTokens,
     TokenId,
@@ -17,12 +19,11 @@ use refrain_index::prefixes::{PrefixOptions, PrefixStore};
 use refrain_index::{NotesError, NotesIndex, history};
 
 use crate::error::{BuildError, TaskError};
-use crate::estimate::Rates;
 use crate::gate::Gate;
 use crate::options::{AssistantOptions, JobOptions, KeptPrompts};
+use crate::rates::Rates;
 use crate::resume::{PromptCosts, WaitingRoom};
 use crate::store::{Hidden, KeepPrefix, Kept, Store, StoreError, names_with_index};
-use crate::tasks::draft_source;
 use crate::template::{Prompts, plain_text};
 
 /// The tasks of an assistant app on one engine. Cheap to clone, and shared by threads; each task returns a
@@ -554,4 +555,10 @@ impl fmt::Debug for Assistant {
             .field("options", self.options())
             .finish_non_exhaustive()
     }
+}
+
+/// A draft source of these texts, if there are any.
+fn draft_source(texts: &[Vec<TokenId>]) -> Option<Box<dyn DraftSource>> {
+    let is_some = texts.iter().any(|text| !text.is_empty());
+    is_some.then(|| Box::new(PassagesSource::new(texts.iter().map(Vec::as_slice))) as Box<dyn DraftSource>)
 }

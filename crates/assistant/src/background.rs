@@ -15,7 +15,8 @@ use refrain_index::notes::{NotesOptions, NotesWriter};
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent};
+use crate::job::Job;
+use crate::step::JobEvent;
 use crate::options::{JobOptions, Priority};
 use crate::tasks::{Prefetch, SummarizeRequest};
 
@@ -195,11 +196,6 @@ impl Background {
         self.n_added += 1;
         self.waiting.push_back((number, task));
         number
-    }
-
-    /// The plan, for changes between runs.
-    pub fn plan_mut(&mut self) -> &mut BackgroundPlan {
-        &mut self.plan
     }
 
     /// Tasks that are left.

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use refrain::{GenerateError, SessionError, TokenizerError};
 use refrain_grammar::{GrammarError, VocabularyError};
-use refrain_index::notes::SkipReason;
 use refrain_index::{HistoryError, NotesError};
 use thiserror::Error;
 
+use crate::edit::part::EditPartError;
+use crate::screen::{ActionError, ScreenError};
+use crate::searched::Searched;
 use crate::store::StoreError;
-use crate::tasks::{ScreenForm, Searched};
 
 /// An assistant could not be built.
 #[derive(Debug, Error)]
@@ -143,54 +144,6 @@ pub enum TaskError {
     },
 }
 
-/// A part of a text that is to be edited is not there.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum EditPartError {
-    /// The selection is outside of the text, or ends before it begins.
-    #[error("the selection {start}..{end} is outside of the text, which has {len} bytes")]
-    Bytes {
-        /// Its start.
-        start: usize,
-        /// Its end.
-        end: usize,
-        /// Bytes of the text.
-        len: usize,
-    },
-    /// The selection begins or ends inside a character.
-    #[error("the selection begins or ends at byte {offset}, inside a character")]
-    InsideCharacter {
-        /// The offset.
-        offset: usize,
-    },
-    /// The lines are outside of the text, or the last one is before the first.
-    #[error("the text has {n_lines} lines, and {first} to {last} are not among them")]
-    Lines {
-        /// The first line.
-        first: usize,
-        /// The last line.
-        last: usize,
-        /// Lines of the text.
-        n_lines: usize,
-    },
-    /// No heading has these words.
-    #[error("the text has no section `{title}`")]
-    NoSection {
-        /// The words.
-        title: String,
-    },
-    /// Two headings have these words: the lines name one of them.
-    #[error("the text has two sections `{title}`, from line {first} and from line {second}: name the lines")]
-    SectionTwice {
-        /// The words.
-        title: String,
-        /// The line of the first heading, from 1.
-        first: usize,
-        /// The line of the second one.
-        second: usize,
-    },
-}
-
 /// `; the nearest: A, B`
 fn nearest(searched: &Searched) -> String {
     match searched.nearest_titles() {
@@ -222,129 +175,4 @@ impl ForgetError {
     pub(crate) fn noted(self) -> Self {
         Self::Unfinished { source: Box::new(self) }
     }
-}
-
-/// A screen cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ScreenError {
-    /// The source is too long.
-    #[error("the screen has {given} bytes, more than {max}")]
-    TooLong {
-        /// Its bytes.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// There are too many elements.
-    #[error("the screen has {given} elements, more than {max}")]
-    TooManyElements {
-        /// Its elements, or one above the limit.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// There is no element with text.
-    #[error("the screen has no element with text")]
-    Empty,
-    /// Some lines have an id and others do not, so the ids of the others are unknown.
-    #[error("line {line} has no id, and other lines have one")]
-    NoId {
-        /// The line, from 1.
-        line: usize,
-    },
-    /// Two elements have one id, so a command would name both.
-    #[error("line {line} has the id `{id}` again")]
-    DuplicateId {
-        /// The line of the second one, from 1.
-        line: usize,
-        /// The id.
-        id: String,
-    },
-    /// An id cannot be written in a command.
-    #[error("line {line} has an id that is empty, has white space or quotes, or more than {max} characters")]
-    Id {
-        /// The line, from 1.
-        line: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// A line does not have the form of the others.
-    #[error("line {line} of the {form} screen: {problem}")]
-    Line {
-        /// The line, from 1.
-        line: usize,
-        /// The form of the screen.
-        form: ScreenForm,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// The screen has a form that is not known, and its ids are not guessed.
-    #[error("line {line}: {what} is no form of a screen that is known")]
-    UnknownForm {
-        /// The line, from 1.
-        line: usize,
-        /// What it looks like.
-        what: &'static str,
-    },
-    /// The XML cannot be read.
-    #[error("line {line} of the XML screen: {reason}")]
-    Xml {
-        /// The line, from 1.
-        line: usize,
-        /// Why.
-        reason: SkipReason,
-    },
-}
-
-/// Actions of an agent cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ActionError {
-    /// The JSON is too long.
-    #[error("the actions have {given} bytes, more than {max}")]
-    TooLong {
-        /// Its bytes.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// The text is not JSON.
-    #[error("the actions are not JSON: line {line}, column {column}")]
-    NotJson {
-        /// The line, from 1.
-        line: usize,
-        /// The column, from 1.
-        column: usize,
-    },
-    /// A value has another type or meaning than it must have.
-    #[error("the actions have at `{pointer}`: {problem}")]
-    Field {
-        /// The JSON pointer of the value.
-        pointer: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// A name has other characters than it may have, is too long, or is that of another command.
-    #[error("the actions have at `{pointer}` a name that cannot be used")]
-    Name {
-        /// The JSON pointer of the name.
-        pointer: String,
-    },
-    /// Two actions have one name.
-    #[error("there are two actions `{name}`")]
-    Duplicate {
-        /// The name.
-        name: String,
-    },
-    /// There are too many.
-    #[error("there are {given} {what}, more than {max}")]
-    TooMany {
-        /// What.
-        what: &'static str,
-        /// Their number, or one above the limit.
-        given: usize,
-        /// The limit.
-        max: usize,
-    },
 }

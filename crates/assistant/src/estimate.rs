@@ -9,12 +9,6 @@ use refrain::Stats;
 
 use crate::assistant::Assistant;
 
-/// The weight of the newest generation in a rate.
-const NEWEST: f64 = 0.5;
-
-/// Generations with fewer tokens are not measured: half of their time is that of the first pass.
-const TOKENS_MIN: usize = 8;
-
 /// What a task has to do still, and how long it will take. A prompt whose beginning is restored from the store takes less.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -51,29 +45,6 @@ impl Work {
     }
 }
 
-/// The time of a token in µs, as measured; `None`: not yet.
-#[derive(Debug, Default)]
-pub(crate) struct Rates {
-    read_us: Option<f64>,
-    alone_us: Option<f64>,
-    together_us: Option<f64>,
-}
-
-fn observe(rate: &mut Option<f64>, us: f64, n_tokens: usize) {
-    if n_tokens >= TOKENS_MIN && us.is_finite() && us > 0.0 {
-        let new = us / n_tokens as f64;
-        *rate = Some(rate.map_or(new, |old| old + NEWEST * (new - old)));
-    }
-}
-
-impl Rates {
-    /// The prompt and the output of a generation.
-    fn observe(&mut self, stats: &Stats) {
-        observe(&mut self.read_us, stats.time_us.prefill, stats.prefilled_tokens);
-        observe(&mut self.alone_us, stats.time_us.decode(), stats.tokens);
-    }
-}
-
 impl Assistant {
     /// Learns from a generation that has run alone.
     pub(crate) fn observe(&self, stats: &Stats) {
@@ -82,12 +53,12 @@ impl Assistant {
 
     /// Learns from a prompt.
     pub(crate) fn observe_reading(&self, us: f64, n_tokens: usize) {
-        observe(&mut self.rates().read_us, us, n_tokens);
+        self.rates().observe_reading(us, n_tokens);
     }
 
     /// Learns from steps that generations have made together.
     pub(crate) fn observe_together(&self, us: f64, n_tokens: usize) {
-        observe(&mut self.rates().together_us, us, n_tokens);
+        self.rates().observe_together(us, n_tokens);
     }
 
     /// How long work takes, of which `n_together` generations run at the same time.
@@ -131,21 +102,6 @@ const SHARED_MAX: f32 = 0.9;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rates_follow_what_was_measured() {
-        let mut rates = Rates::default();
-        let mut stats = Stats { tokens: 7, prefilled_tokens: 100, ..Stats::default() };
-        stats.time_us.prefill = 1000.0;
-        stats.time_us.forward = 700.0;
-        rates.observe(&stats);
-        assert_eq!((rates.read_us, rates.alone_us), (Some(10.0), None), "too few tokens");
-        stats.prefilled_tokens = 50;
-        rates.observe(&stats);
-        assert_eq!(rates.read_us, Some(15.0));
-        observe(&mut rates.together_us, f64::NAN, 100);
-        assert_eq!(rates.together_us, None);
-    }
 
     #[test]
     fn work_is_summed() {

@@ -81,16 +81,10 @@ fn longest_start<E>(
         }
     }
     let start = &text[..limit];
-    let ends = |separator: &str| start.match_indices(separator).map(|(at, _)| at).collect::<Vec<_>>();
-    for level in 0..if cuts_lines { 6 } else { 2 } {
-        let borders = match level {
-            0 => ends("\n\n"),
-            1 => ends("\n"),
-            2 => sentence_ends(start),
-            3 => start.match_indices(char::is_whitespace).map(|(at, _)| at).collect(),
-            4 => character_ends(start),
-            _ => start.char_indices().map(|(at, c)| at + c.len_utf8()).collect(),
-        };
+    let before = |separator: &str| start.match_indices(separator).map(|(at, _)| at).collect::<Vec<_>>();
+    let of_lines = ["\n\n", "\n"].into_iter().map(before);
+    let inside_lines = INSIDE_LINES.iter().filter(|_| cuts_lines).map(|borders| borders(start));
+    for borders in of_lines.chain(inside_lines) {
         if let Some(found) = last_that_fits(start, &borders, room, count)? {
             return Ok(found);
         }
@@ -98,8 +92,17 @@ fn longest_start<E>(
     Ok((0, 0))
 }
 
+/// The places inside lines at which a text may be cut, the better ones first: behind sentences, behind words, behind characters with their
+/// marks, behind any character.
+pub(crate) const INSIDE_LINES: [fn(&str) -> Vec<usize>; 4] = [
+    sentence_ends,
+    |text| text.match_indices(char::is_whitespace).map(|(at, _)| at).collect(),
+    character_ends,
+    |text| text.char_indices().map(|(at, c)| at + c.len_utf8()).collect(),
+];
+
 /// Where sentences end: behind `。！？`, and behind `.!?…` before white space, with the closing marks that follow.
-pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
+fn sentence_ends(text: &str) -> Vec<usize> {
     let (mut ends, mut open) = (Vec::new(), None);
     for (at, c) in text.char_indices() {
         let is_closing =
@@ -122,7 +125,7 @@ pub(crate) fn sentence_ends(text: &str) -> Vec<usize> {
 }
 
 /// Where characters end, each with the marks that combine with it.
-pub(crate) fn character_ends(text: &str) -> Vec<usize> {
+fn character_ends(text: &str) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut joins_next = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -137,7 +140,7 @@ pub(crate) fn character_ends(text: &str) -> Vec<usize> {
 /// The last of the cut points (ascending) up to which the text has at most `room` tokens, and the number of
 /// these tokens. The number grows with the text, except for a token or so at a cut point, so a binary search
 /// finds it.
-fn last_that_fits<E>(
+pub(crate) fn last_that_fits<E>(
     text: &str,
     borders: &[usize],
     room: usize,

@@ -9,15 +9,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::notes::{NotesOptions, NotesWriter, Request, absolute, document_path, hand_in_with_key};
+use refrain_index::notes::{DOCUMENTS, NotesOptions, NotesWriter, Request, absolute, hand_in_with_key};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 
 use crate::assistant::Assistant;
 use crate::error::ForgetError;
 use crate::store::{
-    Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
+    ConversationId, Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
 };
-use crate::tasks::ConversationId;
 
 /// What is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -307,8 +306,7 @@ fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, Notes
     }
     let has_list = !paths.is_empty();
     if *is_all {
-        // All documents without files.
-        paths.push(document_path(b""));
+        paths.push(DOCUMENTS.into());
     }
     let lock_wait = Duration::from_millis(100);
     let options = NotesOptions { lock_wait, key: key.copied(), ..NotesOptions::default() };

@@ -54,7 +54,11 @@ mod layout;
 mod options;
 mod passage;
 mod pieces;
+mod rates;
 mod resume;
+mod screen;
+mod searched;
+mod step;
 mod store;
 mod stream;
 mod tasks;
@@ -63,22 +67,26 @@ mod together;
 
 pub use assistant::{Assistant, Builder, NAMESPACE_BYTES_MAX};
 pub use background::{Background, BackgroundPlan, BackgroundRun, BackgroundTask, Conditions, Pause};
-pub use error::{ActionError, BuildError, EditPartError, ForgetError, ScreenError, TaskError};
+pub use edit::part::{EditPart, EditPartError};
+pub use error::{BuildError, ForgetError, TaskError};
 pub use estimate::Estimate;
 pub use fit::{CountTokens, Fitted, fit};
 pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
 pub use gate::{Gate, GateTurn};
-pub use job::{Job, JobEvent, Report, TextEvent};
+pub use job::Job;
 pub use options::{AssistantOptions, JobOptions, KeptPrompts, Priority};
 pub use passage::{FileError, LeftOut, LeftOutReason, Passage, Source};
+pub use screen::{
+    ActionError, Command, Direction, Element, Role, Screen, ScreenError, ScreenForm, UiAction, UiActions,
+    UiVerb,
+};
+pub use searched::Searched;
+pub use step::{JobEvent, Report, TextEvent};
 pub use store::{
-    EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
+    ConversationId, EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
 };
 pub use stream::JobStream;
 pub use tasks::{
-    Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Command, Conversation,
-    ConversationId, Direction, Edit, EditPart, EditRequest, Element, Length, Prefetch, Prefetched,
-    Provenance, Reply, ReplyRequest, Role, Screen, ScreenForm, Searched, SummarizeRequest, Summary, Turn,
-    UiAction, UiActions, UiCommand, UiStep, UiTask, UiVerb, WriteRequest,
+    Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Conversation, Edit, EditRequest, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, SummarizeRequest, Summary, Turn, UiCommand, UiStep, UiTask, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

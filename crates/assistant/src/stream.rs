@@ -11,7 +11,8 @@ use refrain::internals::engine::Exchange;
 use refrain::internals::error::GenerateProblem;
 
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent};
+use crate::job::Job;
+use crate::step::JobEvent;
 
 /// The events of a job for asynchronous code, computed by a thread of its own; made by [`Job::into_stream`]. It needs no runtime.
 ///

@@ -16,8 +16,8 @@ use refrain::{
 
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{JobEvent, Next, Prompt, Written, append, failed};
 use crate::options::Priority;
+use crate::step::{JobEvent, Next, Parts, Prompt, Written, append, failed};
 use crate::store::{Kept, StoreError};
 
 /// Memory that sessions beside the first may take in any case. Else they take at most as much as the weights.
@@ -25,23 +25,6 @@ const SESSIONS_BYTES: u64 = 256 << 20;
 
 /// The time of so many tokens is measured together: a step has only some.
 const MEASURED_TOKENS: usize = 32;
-
-/// Generations that do not depend on each other, and what follows them.
-pub(crate) trait Parts<T>: Send {
-    /// The next prompt, with its number; `None`: there are no more.
-    fn next(&mut self, events: &mut VecDeque<JobEvent<T>>) -> Result<Option<(usize, Prompt)>, TaskError>;
-
-    /// The output of a prompt. They come in any order.
-    fn written(
-        &mut self,
-        number: usize,
-        written: Written,
-        events: &mut VecDeque<JobEvent<T>>,
-    ) -> Result<(), TaskError>;
-
-    /// What follows the last output.
-    fn end(self: Box<Self>, events: &mut VecDeque<JobEvent<T>>) -> Result<Next<T>, TaskError>;
-}
 
 /// An output that is kept if the job ends well.
 type Answer = (Vec<TokenId>, Kept);

@@ -7,7 +7,8 @@ use refrain_assistant::{AssistantOptions, ChatAnswer, ChatRequest, Conversation,
 use refrain_grammar::Grammar;
 
 use crate::args::{AssistArgs, ChatArgs, StatsFormat};
-use crate::assist::{Assisted, Shows, note_nearest, note_searched, searched_json, store_of};
+use crate::assisted::{Assisted, Shows, store_of};
+use crate::report::{note_nearest, note_searched, searched_json};
 use crate::context::Notes;
 use crate::conversations;
 use crate::editor::{Entered, Turns};

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use refrain_assistant::Passage;
-use refrain_index::{Document, PassageIndex, ReadLimits, SkipReason, read_documents, split, split_sections};
+use refrain_assistant::{AssistantOptions, Passage, Searched};
+use refrain_index::{
+    Document, Hit, PassageIndex, ReadLimits, SkipReason, read_documents, split, split_sections,
+};
 
 use crate::failure::Failure;
 use crate::input::STANDARD_INPUT;
@@ -38,7 +40,22 @@ impl Notes {
     /// The `limit` passages that match the request best, best first. If no passage shares a word with the
     /// request, the first passages, because a request may mention only "these notes".
     pub(crate) fn search(&self, request: &str, limit: usize) -> Result<Vec<Passage>, Failure> {
-        let hits = self.index.search(request, limit)?;
+        self.or_first(&self.index.search(request, limit)?, limit)
+    }
+
+    /// As [`search`](Self::search), for an answer: no passages if none covers enough of the question, as in notes of an index.
+    pub(crate) fn for_answer(&self, question: &str, limit: usize) -> Result<Covered, Failure> {
+        let hits = self.index.search(question, limit)?;
+        let coverage = hits.iter().map(|hit| hit.coverage).fold(0.0, f32::max);
+        let words = PassageIndex::searched_words(question);
+        if words.is_empty() || coverage >= AssistantOptions::default().coverage_min {
+            return self.or_first(&hits, limit).map(Covered::By);
+        }
+        let nearest = hits.iter().map(|hit| shown(hit.passage, Some(hit.score)));
+        Ok(Covered::Not(Searched::in_vain(words, coverage, nearest.collect::<Result<_, _>>()?)))
+    }
+
+    fn or_first(&self, hits: &[Hit<'_>], limit: usize) -> Result<Vec<Passage>, Failure> {
         if hits.is_empty() {
             note("no passage shares a word with the request: the prompt shows the first ones");
             return self.index.passages().iter().take(limit).map(|passage| shown(passage, None)).collect();
@@ -50,6 +67,12 @@ impl Notes {
     pub(crate) fn whole(&self) -> Result<Vec<Passage>, Failure> {
         self.sections.iter().map(|section| shown(section, None)).collect()
     }
+}
+
+/// What notes have of a question.
+pub(crate) enum Covered {
+    By(Vec<Passage>),
+    Not(Searched),
 }
 
 /// A passage as tasks show it. One without a heading has its place as a title.

@@ -8,10 +8,10 @@ use refrain::embedding::{Encoder, EncoderOptions};
 use refrain_index::notes::{Embedder, ModelEmbedder, NotesIndex, NotesWriter};
 
 use crate::failure::Failure;
-use crate::first::suggested_embedder;
-use crate::hub::size;
+use crate::suggested::suggested_embedder;
 use crate::key::key;
 use crate::terminal::{note, visible};
+use refrain_program::args::bytes_text;
 use crate::{load, models};
 
 /// The label of the index with the path of the model whose vectors it stores, or [`NONE`].
@@ -57,7 +57,7 @@ fn of_default(writer: &mut NotesWriter) -> Result<Option<ModelEmbedder>, Failure
             note(&format!(
                 "the notes are searched by words; `refrain model pull {}` ({}) adds meaning",
                 suggested.repo,
-                size(suggested.bytes)
+                bytes_text(suggested.bytes)
             ));
             writer.set_label(TOLD, Some("yes"))?;
         }

@@ -1,90 +1,27 @@
 //! `refrain` without a command, on a terminal, before there is a default model: a guided choice.
 //!
-//! The suggestions are `suggested.json`: repositories, files and their published sizes, with the bytes of keys and values of a token in
-//! f16, from the published configurations (2 bytes × 2 × layers × KV heads × head size). What is shown is computed from these and from
-//! this machine. The hub's listing has the exact sizes, and `pull` checks them.
+//! What is shown is computed from the [suggestions](crate::suggested) and from this machine.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
 use console::{Key, Term};
-use refrain::CONTEXT_LEN_DEFAULT_MAX;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::engine::ReadRate;
 use refrain::internals::stream::available_bytes;
-use serde::Deserialize;
 
 use crate::args::{Cli, Command, ModelCommand, ModelCommandArgs};
 use crate::config;
 use crate::failure::{Exit, Failure};
-use crate::hub::size;
 use crate::interrupt::Interrupt;
 use crate::models;
 use crate::pull::download_with_progress;
+use crate::suggested::{Suggestion, suggested_embedder, suggestions};
 use crate::terminal::{AnswerStream, line_entered, note, visible, write_error};
-
-const SUGGESTED: &str = include_str!("suggested.json");
+use refrain_program::args::bytes_text;
 
 /// Tokens a second from which on an answer is written as fast as most people read.
 const FLUENT: f64 = 8.0;
-
-/// A model that may be chosen.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Suggestion {
-    title: String,
-    repo: String,
-    file: String,
-    bytes: u64,
-    kv_bytes_per_token: u64,
-    r#for: String,
-}
-
-impl Suggestion {
-    fn name(&self) -> String {
-        format!("{}:{}", self.repo, self.file)
-    }
-
-    /// Weights, and the keys and values of the default context.
-    fn memory_bytes(&self) -> u64 {
-        self.bytes + self.kv_bytes_per_token * CONTEXT_LEN_DEFAULT_MAX as u64
-    }
-
-    /// A token reads the weights once, so this is a bound without drafts.
-    fn tokens_per_s(&self, read_bytes_per_s: f64) -> f64 {
-        read_bytes_per_s / self.bytes as f64
-    }
-}
-
-/// A model for the vectors of notes.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EmbedderSuggestion {
-    pub(crate) title: String,
-    pub(crate) repo: String,
-    pub(crate) bytes: u64,
-    pub(crate) r#for: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Suggestions {
-    models: Vec<Suggestion>,
-    embedder: EmbedderSuggestion,
-}
-
-fn all_suggestions() -> Suggestions {
-    serde_json::from_str(SUGGESTED).expect("the file of suggestions is a part of the program, and tested")
-}
-
-fn suggestions() -> Vec<Suggestion> {
-    all_suggestions().models
-}
-
-/// The model whose vectors indexes of notes have by default, once it was pulled.
-pub(crate) fn suggested_embedder() -> EmbedderSuggestion {
-    all_suggestions().embedder
-}
 
 /// Whether a person is there to choose, and there is nothing chosen yet.
 ///
@@ -117,7 +54,7 @@ pub(crate) fn choose(interrupt: &Interrupt) -> Result<Exit, Failure> {
         "Beside any of them, {} ({}; {}): `refrain model pull {}`",
         embedder.title,
         embedder.r#for,
-        size(embedder.bytes),
+        bytes_text(embedder.bytes),
         embedder.repo
     ))?;
     out.line("Sizes and speeds are approximate. Speeds are bounds from the rate at which this machine reads memory; drafts exceed them.")?;
@@ -180,8 +117,8 @@ fn described(
         index + 1,
         model.title,
         model.r#for,
-        size(model.bytes),
-        size(memory)
+        bytes_text(model.bytes),
+        bytes_text(memory)
     )
 }
 
@@ -205,23 +142,6 @@ fn read_choice(question: &str, n: usize, best: usize) -> io::Result<Option<usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::ModelName;
-
-    #[test]
-    fn suggestions_are_names_that_pull_reads_and_differ() {
-        let all = suggestions();
-        assert!((1..=9).contains(&all.len()), "one key chooses");
-        for model in &all {
-            model.name().parse::<ModelName>().unwrap();
-            assert!(
-                model.file.ends_with(".gguf") && model.bytes > 100_000_000 && model.kv_bytes_per_token > 1000
-            );
-        }
-        let embedder = suggested_embedder();
-        embedder.repo.parse::<ModelName>().unwrap();
-        assert!(embedder.bytes > 10_000_000 && embedder.repo.ends_with(&embedder.title));
-        assert!(all.windows(2).all(|two| two[0].bytes < two[1].bytes), "from small to large");
-    }
 
     #[test]
     fn the_largest_fluent_model_that_fits_is_recommended() {

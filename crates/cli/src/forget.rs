@@ -1,6 +1,6 @@
 //! `refrain forget`: deletes what was kept of answers, and the notes' text in the index.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant::{ConversationId, Forget, Forgotten, forget_all_with_key};
@@ -8,17 +8,18 @@ use serde_json::json;
 
 use crate::args::ForgetArgs;
 use crate::failure::{Exit, Failure};
-use crate::handed::by_server;
+use crate::handed::{Places, by_server};
 use crate::interrupt::Interrupt;
 use crate::key::key;
+use crate::store::folder;
 use crate::terminal::{AnswerStream, note};
-use refrain_program::place::data_folder;
 
 pub(crate) fn forget(args: &ForgetArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let (store, index) = folders(args)?;
     if let Some(store) = &store
         && let Some(exit) = by_server(
             store,
+            &Places { notes: index.clone(), model: None },
             None,
             interrupt,
             "ended by Ctrl-C; what the server has begun to delete, it deletes",
@@ -31,7 +32,7 @@ pub(crate) fn forget(args: &ForgetArgs, interrupt: &Interrupt) -> Result<Exit, F
 }
 
 /// The folders of the store and of the index.
-pub(crate) fn folders(args: &ForgetArgs) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
+fn folders(args: &ForgetArgs) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
     let store = folder(args.store.as_deref(), "assistant", "--store")?;
     // Who names a store with --all means that store, not the notes of all programs.
     let index = match args.all && args.store.is_some() && args.notes.is_none() {
@@ -77,16 +78,4 @@ fn wanted(args: &ForgetArgs) -> Vec<Forget> {
     let seconds = |seconds: i64| Duration::from_secs(seconds.max(0).unsigned_abs());
     let before = args.before.map(|time| Forget::Before(SystemTime::UNIX_EPOCH + seconds(time)));
     notes.chain(conversations).chain(before).collect()
-}
-
-/// The folder that the user has named, or the default one; `None` if there is no default one. A named one must exist.
-pub(crate) fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<PathBuf>, Failure> {
-    match named {
-        None => Ok(data_folder(default)),
-        Some(folder) if folder.is_dir() => Ok(Some(folder.to_owned())),
-        Some(folder) => {
-            let problem = format!("`{}` is no folder", folder.display());
-            Err(Failure::input(problem, &format!("check {option}")))
-        }
-    }
 }

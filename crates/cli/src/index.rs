@@ -423,6 +423,11 @@ fn search(args: &IndexSearchArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// A path as the index names it: absolute, with its links.
+pub(crate) fn absolute(path: &Path) -> PathBuf {
+    refrain_index::notes::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// A file, with the line or page of a passage.
 pub(crate) fn place(path: &Path, locator: Option<Locator>) -> String {
     match locator {

@@ -2,12 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use refrain_assistant::Passage;
+use refrain_index::SourceKind;
+
 use crate::failure::Failure;
-use crate::terminal::note;
+use crate::terminal::{note, visible};
 
 /// Maximum length of a text, in bytes: the same limit as for a note.
 const INPUT_BYTES_MAX: u64 = 4 << 20;
@@ -73,4 +76,41 @@ pub(crate) fn piped_text() -> Result<Option<String>, Failure> {
         }
     }?;
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
+}
+
+/// The texts of files, or of standard input without a path.
+pub(crate) fn read_texts(paths: &[PathBuf]) -> Result<Vec<Passage>, Failure> {
+    match paths {
+        [] if io::stdin().is_terminal() => {
+            Err(Failure::usage("there is no text", "name a file, or pipe one in"))
+        }
+        [] => read_text(Path::new("-")),
+        paths => Ok(paths.iter().map(|path| read_text(path)).collect::<Result<Vec<_>, _>>()?.concat()),
+    }
+}
+
+/// Maximum bytes of a file, as in an index.
+const DOCUMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// The texts of a file, as an index reads it, or of standard input. A file with an ending that the index does not know is plain text.
+pub(crate) fn read_text(path: &Path) -> Result<Vec<Passage>, Failure> {
+    if path == Path::new("-") {
+        return Ok(vec![Passage::new("", read_input(path)?)]);
+    }
+    if SourceKind::of(path).is_none() {
+        return Ok(vec![Passage::new(title_of(path), read_input(path)?).of_note(path)?]);
+    }
+    let bytes = read_bytes(path, DOCUMENT_BYTES_MAX)?;
+    let (texts, lost) = Passage::read(path, &bytes)
+        .map_err(|error| Failure::input(error.to_string(), "name another file"))?;
+    if let Some(lost) = lost {
+        note(&visible(&format!("`{}`: {lost}", path.display())));
+    }
+    Ok(texts)
+}
+
+/// The title of a file's text.
+fn title_of(path: &Path) -> String {
+    let name = path.file_stem();
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -13,11 +13,9 @@ struct Target {
     cancel: Option<CancelToken>,
     /// Whether Ctrl-C was pressed during this answer.
     pressed: bool,
-    /// Cancelled by Ctrl-C in another process.
-    followed: Option<CancelToken>,
 }
 
-/// The handler of Ctrl-C.
+/// The handler of Ctrl-C. By default, it is not installed: of a command that another process has handed over.
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt(Arc<Mutex<Target>>);
 
@@ -30,21 +28,6 @@ impl Interrupt {
             Failure::new(Exit::Failed, format!("cannot install the handler of Ctrl-C: {error}"))
         })?;
         Ok(interrupt)
-    }
-
-    /// For a command of another process: its Ctrl-C cancels `token`.
-    pub(crate) fn following(token: CancelToken) -> Self {
-        let interrupt = Self::default();
-        interrupt.target().followed = Some(token);
-        interrupt
-    }
-
-    /// Cancels the running answer if the other process was interrupted.
-    pub(crate) fn follow(&self) {
-        let target = self.target();
-        if target.followed.as_ref().is_some_and(CancelToken::is_cancelled) {
-            target.cancel.iter().for_each(CancelToken::cancel);
-        }
     }
 
     /// Until the guard is dropped, Ctrl-C cancels through `token`; a second one ends the program.

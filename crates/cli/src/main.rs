@@ -1,20 +1,22 @@
 //! The program `refrain`: a thin client of the library.
 //!
-//! One module per command ([`run`], [`chat`], the tasks of [`assist`], [`inspect`], [`score`], [`mod@index`], [`mod@store`], [`mod@forget`] (through a server that has the store: [`handed`]),
-//! [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
-//! [`manual`]); [`first`] is the program without a command. The commands share the options
-//! ([`args`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
+//! One module per command ([`run`], [`chat`], [`mod@ask`], [`mod@summarize`], [`mod@reply`], [`mod@edit`], [`mod@ui`], [`inspect`], [`score`],
+//! [`mod@index`], [`mod@store`], [`mod@forget`], [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
+//! [`manual`]); [`first`] is the program without a command, with the models that it suggests ([`mod@suggested`]). The commands share the options
+//! ([`args`]), the assistant that runs their jobs ([`assisted`], [`report`]), a server that has its store ([`handed`], on its side [`host`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
 //! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
 
 mod args;
-mod assist;
+mod ask;
+mod assisted;
 mod chat;
 mod config;
 mod context;
 mod conversations;
+mod edit;
 mod editor;
 mod embedder;
 mod first;
@@ -22,6 +24,7 @@ mod forget;
 mod grammar;
 mod graphs;
 mod handed;
+mod host;
 mod hub;
 mod index;
 mod input;
@@ -35,6 +38,8 @@ mod models;
 mod notes;
 mod pack;
 mod pull;
+mod reply;
+mod report;
 mod run;
 mod sampling;
 mod score;
@@ -43,6 +48,9 @@ mod setup;
 mod span;
 mod stats;
 mod store;
+mod suggested;
+mod summarize;
+mod ui;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -73,11 +81,11 @@ fn run_program() -> Result<Exit, Failure> {
     match &cli.command {
         Command::Run(args) => run::run(args, &interrupt),
         Command::Chat(args) => chat::chat(args, &interrupt),
-        Command::Ask(args) => assist::ask(args, &interrupt),
-        Command::Summarize(args) => assist::summarize(args, &interrupt),
-        Command::Reply(args) => assist::reply(args, &interrupt),
-        Command::Edit(args) => assist::edit(args, &interrupt),
-        Command::Ui(args) => assist::ui(args, &interrupt),
+        Command::Ask(args) => ask::ask(args, &interrupt),
+        Command::Summarize(args) => summarize::summarize(args, &interrupt),
+        Command::Reply(args) => reply::reply(args, &interrupt),
+        Command::Edit(args) => edit::edit(args, &interrupt),
+        Command::Ui(args) => ui::ui(args, &interrupt),
         Command::Serve(args) => serve::serve(args, &interrupt),
         Command::Mcp(args) => mcp::mcp(args, &interrupt),
         Command::Model(args) => model(&args.command, &interrupt),

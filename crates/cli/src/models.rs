@@ -11,6 +11,7 @@ use crate::args::{ModelsListArgs, ModelsRmArgs};
 use crate::failure::{Exit, Failure};
 use crate::hub::{self, HubError, ModelName, Pulled, Store, Unit, pick, units};
 use crate::terminal::{AnswerStream, note, visible};
+use refrain_program::args::bytes_text;
 use refrain_program::place::data_folder;
 
 /// The folder that `--models` names.
@@ -107,10 +108,10 @@ pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
             .max();
         let width = width.unwrap_or(0);
         for Pulled { name, unit, commit, .. } in &pulled {
-            out.line(&format!("{name:<width$}  {:>9}  {}", hub::size(unit.bytes), &commit[..8]))?;
+            out.line(&format!("{name:<width$}  {:>9}  {}", bytes_text(unit.bytes), &commit[..8]))?;
         }
         for part in &unfinished {
-            let (there, all) = (hub::size(part.n_bytes), hub::size(part.bytes));
+            let (there, all) = (bytes_text(part.n_bytes), bytes_text(part.bytes));
             out.line(&format!("{:<width$}  {there} of {all}, unfinished", part.name))?;
         }
         if pulled.is_empty() && unfinished.is_empty() {
@@ -171,7 +172,7 @@ pub(crate) fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
     if args.json {
         out.line(&json!({ "files": n_files, "bytes": bytes, "left": left }).to_string())?;
     } else {
-        out.line(&format!("{n_files} files removed, {} freed", hub::size(bytes)))?;
+        out.line(&format!("{n_files} files removed, {} freed", bytes_text(bytes)))?;
     }
     for path in left {
         note(&visible(&format!("left: `{}` is not the file that was pulled", path.display())));

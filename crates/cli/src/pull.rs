@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::args::{Attempts, PullArgs};
 use crate::failure::{Exit, Failure};
-use crate::first::suggested_embedder;
+use crate::suggested::suggested_embedder;
 use crate::hub::{
     self, Client, ClientOptions, Event, FileRecord, HubError, Listing, Lock, ModelName, Pulled, Store, Token,
     incomplete, pick, units,

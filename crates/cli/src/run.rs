@@ -6,7 +6,7 @@ use std::path::Path;
 use refrain_assistant::{AssistantOptions, Passage, Prompts, WriteRequest};
 
 use crate::args::{RunArgs, StatsFormat};
-use crate::assist::{Assisted, Shows};
+use crate::assisted::{Assisted, Shows};
 use crate::context::Notes;
 use crate::failure::{Exit, Failure};
 use crate::grammar::Given;

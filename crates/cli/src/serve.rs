@@ -14,7 +14,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::args::{Listen, NotesArgs, ServeArgs, SessionArgs, is_none};
 use crate::embedder;
 use crate::failure::{Exit, Failure};
-use crate::handed::Host;
+use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::notes::{Notes, Ready};

@@ -8,7 +8,7 @@ use refrain::{FinishReason, Origin, Stats};
 use refrain_assistant::{Passage, Report};
 use serde_json::{Value, json};
 
-use crate::assist::{left_out_json, passage_json, place_of};
+use crate::report::{left_out_json, passage_json, place_of};
 use crate::setup::Setup;
 use crate::terminal::{note, origin_style, visible};
 

@@ -10,11 +10,12 @@ use serde_json::json;
 
 use crate::args::StoreArgs;
 use crate::failure::{Exit, Failure};
-use crate::forget::folder;
-use crate::hub::{free_bytes, size};
+use crate::hub::free_bytes;
 use crate::index::utc;
 use crate::key::{KEY_ADVICE, key};
 use crate::terminal::{AnswerStream, note, visible};
+use refrain_program::args::bytes_text;
+use refrain_program::place::data_folder;
 
 /// Maximum bytes of computed prompts in a store. Answers and texts have bounds of their own, far below.
 const BUDGET: u64 = 1 << 30;
@@ -41,7 +42,7 @@ pub(crate) fn note_evicted(assistant: &Assistant) {
     if evicted > before {
         note(&format!(
             "the longest unused computed prompts are evicted, {}: `refrain store` shows the store and its limit",
-            size(evicted - before)
+            bytes_text(evicted - before)
         ));
     }
 }
@@ -87,10 +88,10 @@ pub(crate) fn store(args: &StoreArgs) -> Result<Exit, Failure> {
         };
         let n = kind.n.map(|n| format!(", {n}{unit}")).unwrap_or_default();
         let oldest = kind.oldest.map(|oldest| format!(", the oldest of {}", day(oldest))).unwrap_or_default();
-        out.line(&format!("{name:<16}  {:>9}{n}{oldest}", size(kind.bytes)))?;
+        out.line(&format!("{name:<16}  {:>9}{n}{oldest}", bytes_text(kind.bytes)))?;
     }
     let all: u64 = status.kinds.iter().map(|kind| kind.bytes).sum();
-    out.line(&format!("all               {:>9}", size(all)))?;
+    out.line(&format!("all               {:>9}", bytes_text(all)))?;
     for made in status.by_note.iter().take(NOTES_MAX) {
         let name = made.note.as_ref().map(|note| note.display().to_string());
         let name = name.unwrap_or_else(|| "a note that the index does not have".to_owned());
@@ -104,9 +105,21 @@ pub(crate) fn store(args: &StoreArgs) -> Result<Exit, Failure> {
     }
     note(&format!(
         "computed prompts take at most {} (1 GiB, 5 % of the free disk): beyond it, the longest unused are evicted; `refrain forget` deletes",
-        size(budget)
+        bytes_text(budget)
     ));
     Ok(Exit::Done)
+}
+
+/// The folder that the user has named, or the default one; `None` if there is no default one. A named one must exist.
+pub(crate) fn folder(named: Option<&Path>, default: &str, option: &str) -> Result<Option<PathBuf>, Failure> {
+    match named {
+        None => Ok(data_folder(default)),
+        Some(folder) if folder.is_dir() => Ok(Some(folder.to_owned())),
+        Some(folder) => {
+            let problem = format!("`{}` is no folder", folder.display());
+            Err(Failure::input(problem, &format!("check {option}")))
+        }
+    }
 }
 
 fn as_json(store: &Path, status: &StoreStatus, budget: u64) -> serde_json::Value {

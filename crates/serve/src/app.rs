@@ -76,7 +76,8 @@ impl App {
             bodies: Arc::new(Semaphore::new(bodies_bytes)),
             ends_streams: watch::Sender::new(false),
             n_ids: AtomicU64::new(0),
-            salt: random_bits(),
+            // Without random numbers, ids of two processes differ.
+            salt: getrandom::u64().unwrap_or(std::process::id().into()),
         }))
     }
 
@@ -186,10 +187,4 @@ impl Drop for Registered {
     fn drop(&mut self) {
         self.app.registry().work.remove(&self.id);
     }
-}
-
-/// Bits from the operating system's random numbers, via the keys of the standard library's hash maps.
-pub(crate) fn random_bits() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{self, HeaderValue};
+use axum::http::header;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -18,18 +17,6 @@ use crate::error::{ApiError, ApiResult, ErrorKind};
 use crate::metrics::add;
 use crate::queue::Place;
 use crate::wire;
-
-/// A JSON response.
-pub(crate) fn json(value: &Value) -> Response {
-    json_text(value.to_string())
-}
-
-/// A response whose text is JSON.
-pub(crate) fn json_text(text: impl IntoResponse) -> Response {
-    let mut response = text.into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
 
 /// Reads a request with a JSON body, with its place in the queue.
 ///

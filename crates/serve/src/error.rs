@@ -12,7 +12,7 @@ use refrain::{ErrorKind as Kind, GenerateError};
 use refrain_grammar::GrammarError;
 use thiserror::Error;
 
-use crate::body::json;
+use crate::response::json;
 
 /// A server cannot start, or its listener has failed.
 #[derive(Debug, Error)]

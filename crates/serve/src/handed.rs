@@ -31,7 +31,6 @@ use refrain_files::replace::{Manner, ReplaceError, replace_file};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::app::random_bits;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::page::{Page, Sink, run_stream};
@@ -281,7 +280,7 @@ impl HoldingServer {
     }
 
     fn knows_secret(&self) -> io::Result<bool> {
-        let nonce = nonce();
+        let nonce = secret()?;
         let mut stream = self.connect()?;
         write!(stream, "GET {PLACE}/{nonce} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
         // Another program may have the address now, and answer slowly or without end.
@@ -375,14 +374,11 @@ impl HoldingServer {
     }
 }
 
-/// The secret of a server.
-pub(crate) fn new_secret() -> String {
-    nonce()
-}
-
-/// A number that nobody can know before.
-fn nonce() -> String {
-    format!("{:016x}{:016x}", random_bits(), random_bits())
+/// A number that nobody can know before: the secret of a server, or what a client asks it.
+pub(crate) fn secret() -> io::Result<String> {
+    let mut bytes = [0; DIGITS / 2];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A connection whose reads may time out.
@@ -468,9 +464,9 @@ mod tests {
     /// A server with this secret that answers a command with these bytes and goes.
     fn server(store: &Path, knows: bool, answer: &'static str) -> (Announcement, JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let secret = new_secret();
+        let secret = super::secret().unwrap();
         let announced = Announcement::write(store, listener.local_addr().unwrap(), None, &secret).unwrap();
-        let own = if knows { secret } else { new_secret() };
+        let own = if knows { secret } else { super::secret().unwrap() };
         let serving = std::thread::spawn(move || {
             let mut heads = Vec::new();
             for _ in 0..if knows { 2 } else { 1 } {

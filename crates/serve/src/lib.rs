@@ -51,6 +51,7 @@ mod options;
 mod origin;
 mod page;
 mod queue;
+mod response;
 mod security;
 mod server;
 mod socket;

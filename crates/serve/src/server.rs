@@ -114,21 +114,22 @@ impl Server {
     /// open. They find the server ([`HoldingServer::of`](crate::HoldingServer::of)) until the announcement is dropped.
     ///
     /// # Errors
-    /// [`ServeError::Announce`]: the folder of the store cannot be written.
+    /// [`ServeError::Announce`]: the folder of the store cannot be written, or the system has no random numbers.
     pub fn with_handed(
         mut self,
         store: &Path,
         run: Arc<RunHanded>,
     ) -> Result<(Self, Announcement), ServeError> {
-        let secret = handed::new_secret();
+        let failed = |source| ServeError::Announce { path: store.to_owned(), source };
+        let secret = handed::secret().map_err(failed)?;
         let mut address = self.address;
         if address.ip().is_unspecified() {
             // Every address of this device, and so this one.
             let is_v4 = address.is_ipv4();
             address.set_ip(if is_v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
         }
-        let announcement = Announcement::write(store, address, self.unix_socket(), &secret)
-            .map_err(|source| ServeError::Announce { path: store.to_owned(), source })?;
+        let announcement =
+            Announcement::write(store, address, self.unix_socket(), &secret).map_err(failed)?;
         self.router = self.router.merge(handed::router(self.page.clone(), &secret, run));
         self.secret = Some(secret);
         Ok((self, announcement))

@@ -3,7 +3,8 @@
 use refrain_files::{ErrorKind, Facts, Fault, opaque_error};
 use thiserror::Error;
 
-use super::TemplateError;
+use super::limits::PRE_TOKENIZER;
+use super::template::{self, TemplateError};
 use refrain_containers::gguf::GgufError;
 use refrain_containers::hf::HfError;
 
@@ -280,7 +281,7 @@ impl Fault for TokenizerProblem {
             Self::Json { file, .. } => damaged.file(file),
             Self::Unsupported { file, field, .. } => unsupported.file(file).field(field),
             Self::NoPreTokenizer { file, .. } => {
-                Facts::new(ErrorKind::NotFound).file(file).field(super::PRE_TOKENIZER)
+                Facts::new(ErrorKind::NotFound).file(file).field(PRE_TOKENIZER)
             }
             Self::WrongType { file, field, .. } => damaged.file(file).field(field),
             Self::OverLimit { file, field, value, limit } => {
@@ -300,7 +301,7 @@ impl Fault for TokenizerProblem {
                 Facts::new(ErrorKind::Mismatch).file(file).over(*tokenizer, *model)
             }
             Self::TextTooLong { len, limit } => over_limit.field("text").over(*len, *limit),
-            Self::NoChatTemplate => Facts::new(ErrorKind::NotFound).field(super::template::NAME),
+            Self::NoChatTemplate => Facts::new(ErrorKind::NotFound).field(template::NAME),
             Self::ReservedVariable { name } => Facts::new(ErrorKind::InvalidArgument).field(name),
             Self::Template(error) => error.facts(),
             Self::Library { file, .. } | Self::Panicked { file, .. } => unsupported.file(file),

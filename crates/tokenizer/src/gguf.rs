@@ -3,12 +3,13 @@
 use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace};
 
-use super::VOCAB_SIZE_MAX;
-use super::error::check_limit;
+use super::error::{TokenizerProblem, check_limit};
+use super::limits::{ADDED_TOKENS_MAX, VOCAB_SIZE_MAX};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::steps::NormalizerStep;
 use super::vocab::{Scheme, TokenKind};
-use super::{ADDED_TOKENS_MAX, Spec, Tokenizer, TokenizerProblem, json, pre, spm};
+use super::tokenizer::{Spec, Tokenizer};
+use super::{json, pre, spm};
 use refrain_containers::gguf::{GgufArray, GgufFile, GgufValue};
 use refrain_trees::TokenId;
 
@@ -17,9 +18,6 @@ const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const UNUSED: u64 = 5;
-
-/// The name of the pre-tokenizer of a byte-level vocabulary.
-pub const PRE_TOKENIZER: &str = "tokenizer.ggml.pre";
 
 pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerProblem> {
     let keys = Keys { gguf };

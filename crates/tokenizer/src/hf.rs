@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json as value};
 
-use super::error::check_limit;
+use super::error::{TokenizerError, TokenizerProblem, check_limit};
 use super::json::{self, ParsedJson};
-use super::{Spec, Tokenizer, TokenizerError, TokenizerProblem, VOCAB_SIZE_MAX, ids_of};
+use super::limits::VOCAB_SIZE_MAX;
+use super::tokenizer::{Spec, Tokenizer, ids_of};
 use refrain_containers::hf::HfFolder;
 use refrain_trees::TokenId;
 

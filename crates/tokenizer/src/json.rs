@@ -12,15 +12,14 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-use super::VOCAB_SIZE_MAX;
-use super::error::check_limit;
+use super::error::{TokenizerProblem, check_limit};
 use super::json_steps::{Steps, first_token, last_token, without_first_space};
+use super::limits::{ADDED_TOKENS_MAX, VOCAB_SIZE_MAX};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts, guarded};
 use super::steps;
 use super::unigram::UnigramParts;
 use super::vocab::{CONTINUING, Scheme, TokenKind};
 use super::wordpiece::WordPieceParts;
-use super::{ADDED_TOKENS_MAX, TokenizerProblem};
 
 /// The checked content of a `tokenizer.json`.
 pub(super) struct ParsedJson {

@@ -3,9 +3,8 @@
 
 use serde_json::Value;
 
-use super::TokenizerProblem;
 use super::charsmap::{CHARSMAP_BYTES_MAX, Charsmap};
-use super::error::check_limit;
+use super::error::{TokenizerProblem, check_limit};
 
 /// Maximum nesting of step sequences.
 const STEP_DEPTH_MAX: usize = 4;

@@ -14,7 +14,7 @@ use tokenizers::{
     Token,
 };
 
-use super::TokenizerProblem;
+use super::error::TokenizerProblem;
 use super::regexp::Budget;
 use super::steps::{CountedNormalizer, NormalizerStep, PreTokenizerStep, pre_tokenize};
 use super::unigram::{Unigram, UnigramParts};

@@ -8,7 +8,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior, normalizers};
 
-use super::TokenizerProblem;
+use super::error::TokenizerProblem;
 use super::regexp::Regexp;
 use super::steps::{NormalizerStep, PreTokenizerStep};
 

@@ -6,8 +6,9 @@
 
 use thiserror::Error as ThisError;
 
-use super::chat::{ChatOptions, Message, Role};
 use super::date::ChatDate;
+use super::limits::TEXT_BYTES_MAX;
+use super::message::{ChatOptions, Message, Role};
 use refrain_files::{ErrorKind as Kind, Facts, Fault};
 use refrain_jinja::{self as jinja, Bounds, ErrorKind, Value};
 
@@ -24,7 +25,7 @@ pub const TEMPLATE_MEMORY_BYTES_MAX: u64 = 24 << 20;
 /// template that cuts and joins every text again at each step needs several.
 pub const TEMPLATE_MEMORY_MULTIPLE: u64 = 16;
 /// Maximum length of a template's output.
-pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * super::TEXT_BYTES_MAX;
+pub const TEMPLATE_OUTPUT_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
 
 /// The name of the template in messages.
 pub(super) const NAME: &str = "chat_template";

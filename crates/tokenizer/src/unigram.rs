@@ -11,8 +11,7 @@
 
 use tokenizers::Token;
 
-use super::TokenizerProblem;
-use super::error::check_limit;
+use super::error::{TokenizerProblem, check_limit};
 use super::vocab::byte_piece;
 
 /// Maximum length of a piece, in bytes (published: 16 characters, runs of spaces up to 32). It bounds the work for a

@@ -10,8 +10,7 @@ use std::collections::HashMap;
 
 use tokenizers::Token;
 
-use super::TokenizerProblem;
-use super::error::check_limit;
+use super::error::{TokenizerProblem, check_limit};
 
 /// Maximum length of a piece, in bytes (published: about 54, 18 characters).
 pub const WORDPIECE_BYTES_MAX: usize = 256;

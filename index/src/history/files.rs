@@ -11,9 +11,9 @@ use super::disk::{PARTIAL, SealedDisk};
 use super::error::io_error;
 use super::key::FileKind;
 use super::log::{Log, Place, Record, Scan, read_log};
-use super::pulled::names;
 use super::report::LeftOut;
 use super::segment::Segment;
+use crate::disk_file::if_there;
 
 /// The files of a namespace. Replaced files are not opened.
 #[derive(Default)]
@@ -29,6 +29,11 @@ pub(super) struct Found {
     names: BTreeSet<String>,
     /// Whether a listed file had disappeared when it was opened.
     is_changed: bool,
+}
+
+/// Names of files; none if the folder does not exist.
+pub(super) fn names(disk: &SealedDisk, folder: &Path) -> Result<Vec<String>, HistoryError> {
+    Ok(if_there(disk.list(folder)).map_err(io_error("read", folder))?.unwrap_or_default())
 }
 
 impl Found {

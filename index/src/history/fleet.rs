@@ -12,10 +12,11 @@ use super::changes::{put_file, remove, remove_files};
 use super::context::{Context, read};
 use super::disk::PARTIAL;
 use super::error::{HistoryError, io_error};
+use super::files::names;
 use super::key::{RecordId, check_namespace};
 use super::log::{Place, Record};
 use super::pulled::{
-    DELETED, FLEET, PULLED_MAX, deleted_up_to, fleet_folder, fleet_namespaces, names, pulled,
+    DELETED, FLEET, PULLED_MAX, deleted_up_to, fleet_folder, fleet_namespaces, pulled,
 };
 use super::segment::{Segment, SegmentName, write_segment};
 use super::store::HistoryLog;

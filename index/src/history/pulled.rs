@@ -8,12 +8,12 @@ use super::changes::{remove, remove_files};
 use super::context::Context;
 use super::disk::SealedDisk;
 use super::error::{HistoryError, io_error};
+use super::files::names;
 use super::key::{RecordId, decode_namespace, encode_namespace};
 use super::log::Place;
 use super::namespace::Namespace;
 use super::report::LeftOut;
 use super::segment::{Segment, SegmentName};
-use crate::disk_file::if_there;
 
 /// Maximum number of other hosts' segments that a namespace searches. A search visits every segment.
 pub(super) const PULLED_MAX: usize = 64;
@@ -26,11 +26,6 @@ pub(super) const DELETED: &str = "deleted-";
 
 pub(super) fn fleet_folder(folder: &Path, namespace: &str) -> PathBuf {
     folder.join(FLEET).join(encode_namespace(namespace))
-}
-
-/// Names of files; none if the folder does not exist.
-pub(super) fn names(disk: &SealedDisk, folder: &Path) -> Result<Vec<String>, HistoryError> {
-    Ok(if_there(disk.list(folder)).map_err(io_error("read", folder))?.unwrap_or_default())
 }
 
 pub(super) fn deleted_up_to(disk: &SealedDisk, folder: &Path) -> Result<Option<RecordId>, HistoryError> {

@@ -1,11 +1,11 @@
 //! Token ids and vectors of passages, made when the index changes.
 
-use std::error::Error;
 use std::ops::ControlFlow;
 
-use refrain::{SpecialTokens, TokenId, Tokenizer};
+use refrain::{SpecialTokens, Tokenizer};
 
-use super::derived::{Derived, DerivedKind};
+use super::derived::{Derived, DerivedKind, encode_tokens, encode_vector};
+use super::embedder::{DIMENSIONS_MAX, Embedder};
 use super::error::NotesError;
 use super::passage::{NotePassage, titled};
 use super::report::Notice;
@@ -14,40 +14,6 @@ use super::writer::{NotesWriter, OnProgress};
 
 /// Passages that are in memory at the same time.
 const BATCH: usize = 512;
-
-/// Computes a vector of a text, so that texts of similar meaning have a large dot product.
-///
-/// The vectors of an embedder are comparable with each other only. They should have length 1.
-pub trait Embedder: Send + Sync {
-    /// A number that differs between embedders whose vectors differ: of the model, its pooling, its prompt.
-    fn identity(&self) -> u64;
-
-    /// The length of the vectors, at most [`DIMENSIONS_MAX`].
-    fn dimensions(&self) -> usize;
-
-    /// The vectors of passages, in their order: each a text below its title.
-    ///
-    /// # Errors
-    /// The texts have no vectors. The index keeps the vectors of earlier calls.
-    fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, Box<dyn Error + Send + Sync>>;
-
-    /// The vector of a request. By default that of a passage; models with an instruction for requests differ.
-    ///
-    /// # Errors
-    /// The request has no vector.
-    fn embed_query(&self, text: &str) -> Result<Vec<f32>, Box<dyn Error + Send + Sync>> {
-        self.embed(&[text])?.pop().ok_or_else(|| "no vector was returned".into())
-    }
-
-    /// The least dot product of a request's vector with that of a passage that is about the request; `None` (the default) if that is not
-    /// known.
-    fn similarity_min(&self) -> Option<f32> {
-        None
-    }
-}
-
-/// Maximum length of a vector.
-pub const DIMENSIONS_MAX: usize = 16_384;
 
 /// Texts that an embedder receives at a time.
 const EMBEDDED: usize = 32;
@@ -133,20 +99,4 @@ impl NotesWriter {
         let _ = on_progress(n_done as u64, missing.len() as u64);
         Ok(n_done)
     }
-}
-
-fn encode_tokens(tokens: &[TokenId]) -> Vec<u8> {
-    tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
-}
-
-pub(super) fn decode_tokens(bytes: &[u8]) -> Vec<TokenId> {
-    bytes.as_chunks().0.iter().map(|&token| TokenId(u32::from_le_bytes(token))).collect()
-}
-
-fn encode_vector(vector: &[f32]) -> Vec<u8> {
-    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
-pub(super) fn decode_vector(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
 }

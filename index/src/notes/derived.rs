@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use refrain::TokenId;
 use refrain_files::open_regular;
 use refrain_files::replace::private_options;
 use xxhash_rust::xxh3::xxh3_64;
@@ -290,6 +291,22 @@ impl Records {
         let opened = self.open(at, &record).map(|(_, value)| value);
         opened.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a record has changed"))
     }
+}
+
+pub(super) fn encode_tokens(tokens: &[TokenId]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.0.to_le_bytes()).collect()
+}
+
+pub(super) fn decode_tokens(bytes: &[u8]) -> Vec<TokenId> {
+    bytes.as_chunks().0.iter().map(|&token| TokenId(u32::from_le_bytes(token))).collect()
+}
+
+pub(super) fn encode_vector(vector: &[f32]) -> Vec<u8> {
+    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub(super) fn decode_vector(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
 }
 
 #[cfg(test)]

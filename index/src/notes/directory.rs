@@ -22,10 +22,12 @@ use tantivy::directory::{
 };
 
 use super::files::{self, Folder};
-use super::store::MANAGED;
 use crate::disk_file::DiskFile;
 use crate::history::disk::{Disk, RealDisk};
 use crate::seal::{CHUNK_BYTES, FileWriter};
+
+/// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.
+pub(super) const MANAGED: &str = ".managed.json";
 
 #[derive(Clone, Debug)]
 pub(super) struct PlainDirectory {

@@ -12,6 +12,7 @@ use super::codec::{Decoder, Encoder};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
 use super::paths;
+use super::request::{FailedRequest, Request};
 use super::stamp::since_1970;
 
 /// Maximum number of requests that wait.
@@ -26,18 +27,6 @@ pub(super) const NAME: &str = ".inbox";
 /// Extensions of requests that wait, and of failed ones.
 const REQUEST: &str = "request";
 const FAILED: &str = "failed";
-
-/// A change of the index.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Request {
-    /// Add files and folders.
-    Add(Vec<PathBuf>),
-    /// Compare the index with the files.
-    Update,
-    /// Remove files and folders, and do not read them again.
-    Forget(Vec<PathBuf>),
-}
 
 impl Request {
     fn encode(&self) -> Vec<u8> {
@@ -65,15 +54,6 @@ impl Request {
             _ => None,
         }
     }
-}
-
-/// A request of another process that the writer could not carry out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedRequest {
-    /// The request; `None` if its file was damaged, or a newer program has left it.
-    pub request: Option<Request>,
-    /// The reason.
-    pub reason: String,
 }
 
 pub(super) fn path(folder: &Path) -> PathBuf {

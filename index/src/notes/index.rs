@@ -9,12 +9,13 @@ use refrain::internals::draft::PassagesSource;
 use refrain::{SpecialTokens, TokenId, Tokenizer};
 
 use super::catalogue::Catalogue;
-use super::derive::decode_tokens;
-use super::derived::{self, Derived, DerivedKind};
+use super::derived::{self, Derived, DerivedKind, decode_tokens};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
-use super::inbox::{self, Request};
-use super::language::{Functional, Language};
+use super::inbox;
+use super::request::Request;
+use super::functional::Functional;
+use super::language::Language;
 use super::names::names;
 use super::options::NotesOptions;
 use super::passage::NotePassage;

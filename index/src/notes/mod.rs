@@ -69,9 +69,11 @@ mod derive;
 mod derived;
 mod directory;
 mod documents;
+mod embedder;
 mod error;
 mod files;
 mod formats;
+mod functional;
 mod inbox;
 mod index;
 mod ingest;
@@ -87,6 +89,7 @@ mod options;
 mod passage;
 mod paths;
 mod report;
+mod request;
 mod schema;
 mod search;
 mod snapshot;
@@ -95,6 +98,7 @@ mod sources;
 mod stamp;
 mod store;
 mod threads;
+mod transaction;
 mod update;
 mod vectors;
 mod walk;
@@ -102,15 +106,12 @@ mod watch;
 pub(crate) mod words;
 mod writer;
 
-pub use derive::{DIMENSIONS_MAX, Embedder};
-pub use documents::{
-    CURSOR_BYTES_MAX, DocumentChanges, ID_BYTES_MAX, Metadata, NoteDocument, TRANSACTION_BYTES_MAX,
-    Transaction,
-};
+pub use documents::{DocumentChanges, Metadata, NoteDocument};
+pub use embedder::{DIMENSIONS_MAX, Embedder};
 pub use error::NotesError;
 pub(crate) use formats::Decoded;
+pub(crate) use functional::Functional;
 pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
-pub use inbox::{FailedRequest, Request};
 pub use index::NotesIndex;
 pub use ingest::{FileText, FileTexts, read_texts};
 pub use kind::{SourceKind, UnknownKind};
@@ -118,8 +119,13 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
-pub use paths::{absolute, document_id, document_path, is_document, without_links};
+pub use paths::{
+    DOCUMENTS, ID_BYTES_MAX, absolute, document_id, document_path, is_document, without_links,
+};
+pub use request::{FailedRequest, Request};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
+pub(crate) use search::{Wanted, coverage_of};
 pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
+pub use transaction::{CURSOR_BYTES_MAX, TRANSACTION_BYTES_MAX, Transaction};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};

@@ -14,7 +14,7 @@ use refrain::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::derive::Embedder;
+use super::embedder::Embedder;
 
 /// The end token of the Qwen family, which is not the end of a turn.
 const END_OF_TEXT: &str = "<|endoftext|>";

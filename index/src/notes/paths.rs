@@ -7,15 +7,32 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::NotesError;
 
-/// The first component of the paths of documents without a file. (The path of a file is absolute. A folder of this name is
-/// `./document:`.)
-const DOCUMENTS: &str = "document:";
+/// The path of all documents without files, for conditions and deletions; the first component of the path of each. (The path of a file is
+/// absolute. A folder of this name is `./document:`.)
+pub const DOCUMENTS: &str = "document:";
+
+/// Maximum length of the id of a document, in bytes.
+pub const ID_BYTES_MAX: usize = 512;
 
 /// The path under which the index has a document without a file ([`Transaction::put`](super::Transaction::put)): `document:/` and the
 /// id, with all bytes but ASCII letters, digits, `-`, `.`, `_`, `~` as `%XX`. A `/` between other bytes stays, so that ids may have
 /// folders: `document:/projects` names every document whose id begins with `projects/`. Different ids have different paths. Searches,
-/// citations and deletions name a document by its path. The path of an empty id, `document:`, names all documents.
-pub fn document_path(id: &[u8]) -> PathBuf {
+/// citations and deletions name a document by its path.
+///
+/// # Errors
+/// [`NotesError::OutOfRange`]: the id is empty, or longer than [`ID_BYTES_MAX`].
+pub fn document_path(id: &[u8]) -> Result<PathBuf, NotesError> {
+    match id.len() {
+        1..=ID_BYTES_MAX => Ok(path_of_id(id)),
+        given => {
+            let (given, max) = (given as u64, ID_BYTES_MAX as u64);
+            Err(NotesError::OutOfRange { option: "the length of a document's id", given, min: 1, max })
+        }
+    }
+}
+
+/// As [`document_path`], of an id of any length.
+pub(super) fn path_of_id(id: &[u8]) -> PathBuf {
     let mut path = PathBuf::from(DOCUMENTS);
     if id.is_empty() {
         return path;
@@ -44,7 +61,7 @@ pub fn document_path(id: &[u8]) -> PathBuf {
     path
 }
 
-/// The id of the document whose path this is; `None` for the path of a file, and for `document:`.
+/// The id of the document whose path this is; `None` for the path of a file, and for [`DOCUMENTS`].
 pub fn document_id(path: &Path) -> Option<Vec<u8>> {
     let mut components = path.components();
     if components.next()?.as_os_str() != DOCUMENTS {
@@ -92,7 +109,7 @@ pub fn is_document(path: &Path) -> bool {
 pub fn absolute(path: &Path) -> Result<PathBuf, NotesError> {
     // Nothing of the file system has this path.
     if is_document(path) {
-        return Ok(document_id(path).map_or_else(|| PathBuf::from(DOCUMENTS), |id| document_path(&id)));
+        return Ok(path_of_id(&document_id(path).unwrap_or_default()));
     }
     let refused = |what| NotesError::Path { path: path.to_owned(), what };
     let full =
@@ -170,16 +187,16 @@ mod tests {
             (b"./../x", "document:/%2E/%2E%2E/x"),
             (b"\xff\0%", "document:/%FF%00%25"),
         ] {
-            assert_eq!(document_path(id), Path::new(path));
+            assert_eq!(document_path(id).unwrap(), Path::new(path));
             assert_eq!(document_id(Path::new(path)).as_deref(), Some(id));
             assert_eq!(absolute(Path::new(path)).unwrap(), Path::new(path));
         }
         assert_eq!(absolute(Path::new("document:/%61")).unwrap(), Path::new("document:/a"));
-        let all = Path::new("document:");
-        assert_eq!(
-            (absolute(all).unwrap().as_os_str(), document_path(b"").as_os_str()),
-            (all.as_os_str(), all.as_os_str())
-        );
+        assert_eq!(absolute(Path::new(DOCUMENTS)).unwrap().as_os_str(), DOCUMENTS);
+        for id in [&[][..], &[b'a'; ID_BYTES_MAX + 1]] {
+            let given = id.len() as u64;
+            assert!(matches!(document_path(id), Err(NotesError::OutOfRange { given: n, .. }) if n == given));
+        }
         for path in ["/document:/a", "./document:/a", "documents:/a", "a"] {
             assert!(document_id(Path::new(path)).is_none() && !is_document(Path::new(path)), "{path}");
         }
@@ -188,7 +205,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_id_comes_back(id in prop::collection::vec(prop_oneof![Just(b'/'), Just(b'.'), Just(b'%'), any::<u8>()], 1..40)) {
-            let path = document_path(&id);
+            let path = document_path(&id).unwrap();
             prop_assert_eq!(document_id(&path), Some(id));
             prop_assert_eq!(absolute(&path).unwrap(), path);
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use super::inbox::FailedRequest;
 use super::kind::SourceKind;
+use super::request::FailedRequest;
 
 /// A file or folder that an update skipped, as a whole or in part.
 #[derive(Debug, Clone, PartialEq, Eq)]

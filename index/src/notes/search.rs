@@ -14,11 +14,12 @@ use tantivy::query::{
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocAddress, DocSet, Searcher, Term};
 
-use super::derive::Embedder;
+use super::embedder::Embedder;
 use super::error::NotesError;
 use super::index::{NotesIndex, State};
 use super::kind::SourceKind;
-use super::language::{Functional, Language};
+use super::functional::Functional;
+use super::language::Language;
 use super::passage::NotePassage;
 use super::paths;
 use super::schema::Fields;
@@ -200,9 +201,7 @@ impl NotesIndex {
 
     /// The words that a search looks for, in the order of the text, then of the earlier ones.
     pub fn searched_words(&self, search: &Search<'_>) -> Vec<SearchedWord> {
-        let wanted = self.wanted(search, &self.state());
-        let words = wanted.words.into_iter();
-        words.filter_map(|word| Some(SearchedWord { text: word.shown?, weight: word.weight })).collect()
+        self.wanted(search, &self.state()).searched_words()
     }
 
     fn wanted(&self, search: &Search<'_>, state: &State) -> Wanted {
@@ -226,7 +225,7 @@ impl NotesIndex {
 
 /// The words of a request in the forms of the index.
 #[derive(Default)]
-struct Wanted {
+pub(crate) struct Wanted {
     /// The words that count, those of the request first.
     words: Vec<WantedWord>,
     /// Their stems in each language of the index. A passage has the form of its own language only.
@@ -235,6 +234,8 @@ struct Wanted {
     initials: BTreeSet<String>,
     /// Stems of function words that count less. Snippets ignore them.
     functional: BTreeSet<String>,
+    /// Whether the words are function words, because the request has no others.
+    pub(crate) is_functional: bool,
 }
 
 /// A word of a request.
@@ -249,7 +250,7 @@ struct WantedWord {
 
 impl Wanted {
     /// Function words count as others do if there are no others.
-    fn new(
+    pub(crate) fn new(
         text: &str,
         earlier: &[&str],
         languages: &[Option<Language>],
@@ -284,11 +285,18 @@ impl Wanted {
                     weight: 1.0,
                 };
                 wanted.words = wanted.terms.iter().map(word).collect();
+                wanted.is_functional = true;
             }
             n if n > FUNCTIONAL_WITHIN => wanted.functional.clear(),
             _ => {}
         }
         wanted
+    }
+
+    /// The words that count, as they are shown.
+    pub(crate) fn searched_words(self) -> Vec<SearchedWord> {
+        let words = self.words.into_iter();
+        words.filter_map(|word| Some(SearchedWord { text: word.shown?, weight: word.weight })).collect()
     }
 
     fn add(&mut self, text: &str, weight: f32, languages: &[Option<Language>], functional: &mut Functional) {
@@ -352,17 +360,7 @@ fn by_words(
     let Fields { title_words, text_words, name_words, .. } = snapshot.fields;
     let fields = [title_words, text_words, name_words];
     let mut statistics = Statistics::new(&snapshot.searcher, fields).map_err(snapshot.failed())?;
-    let mut related = BTreeSet::new();
-    let mut words = Vec::with_capacity(wanted.words.len());
-    let has_related = wanted.words.len() <= FUNCTIONAL_WITHIN;
-    for word in &wanted.words {
-        let of_word = match word.kind == WordKind::Run && has_related {
-            true => related_words(&snapshot.searcher, fields, &word.forms).map_err(snapshot.failed())?,
-            false => BTreeSet::new(),
-        };
-        words.push(Clauses::new(&mut statistics, word, &of_word).map_err(snapshot.failed())?);
-        related.extend(of_word);
-    }
+    let (words, related) = clauses(&mut statistics, wanted).map_err(snapshot.failed())?;
     let mut functional = Vec::new();
     for form in &wanted.functional {
         functional.extend(statistics.clauses(form, 1.0).map_err(snapshot.failed())?);
@@ -387,6 +385,37 @@ fn by_words(
     covered.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     covered.truncate(limit);
     Ok((covered, related))
+}
+
+/// How much of a request the passages at these addresses cover, in the order of the addresses, in which the passages are left.
+pub(crate) fn coverage_of(
+    searcher: &Searcher,
+    fields: [Field; 3],
+    wanted: &Wanted,
+    ranked: &mut [(f32, DocAddress)],
+) -> tantivy::Result<Vec<f32>> {
+    let mut statistics = Statistics::new(searcher, fields)?;
+    let (words, _) = clauses(&mut statistics, wanted)?;
+    coverage(&statistics, words, ranked)
+}
+
+/// The clauses of each word of a request, and the related words that they look for.
+fn clauses(
+    statistics: &mut Statistics<'_>,
+    wanted: &Wanted,
+) -> tantivy::Result<(Vec<Clauses>, BTreeSet<String>)> {
+    let mut related = BTreeSet::new();
+    let mut words = Vec::with_capacity(wanted.words.len());
+    let has_related = wanted.words.len() <= FUNCTIONAL_WITHIN;
+    for word in &wanted.words {
+        let of_word = match word.kind == WordKind::Run && has_related {
+            true => related_words(statistics.searcher, statistics.fields, &word.forms)?,
+            false => BTreeSet::new(),
+        };
+        words.push(Clauses::new(statistics, word, &of_word)?);
+        related.extend(of_word);
+    }
+    Ok((words, related))
 }
 
 /// The clauses of a word of a request.

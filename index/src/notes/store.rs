@@ -10,7 +10,7 @@ use tantivy::{Index, TantivyError};
 
 use super::catalogue::Catalogue;
 use super::derived::DerivedKind;
-use super::directory::PlainDirectory;
+use super::directory::{MANAGED, PlainDirectory};
 use super::error::{NotesError, index_error, io_error};
 use super::files::{self, Folder};
 use super::inbox;
@@ -24,8 +24,6 @@ use crate::seal::KEY_FILE;
 const WORDS: &str = "words";
 /// tantivy's list of segments.
 const META: &str = "meta.json";
-/// tantivy's list of its files. Only a list of candidates for removal, so it need not survive a loss of power.
-pub(super) const MANAGED: &str = ".managed.json";
 
 /// The file whose lock the writer holds.
 pub(super) const LOCK: &str = ".lock";

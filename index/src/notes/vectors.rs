@@ -5,8 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use tantivy::DocAddress;
 
-use super::derive::decode_vector;
-use super::derived::{Derived, DerivedKind};
+use super::derived::{Derived, DerivedKind, decode_vector};
 use super::error::NotesError;
 use super::files::Folder;
 use super::snapshot::Snapshot;

@@ -15,7 +15,8 @@ use tantivy::indexer::{IndexWriterOptions, NoMergePolicy};
 use super::catalogue::{Catalogue, Entry};
 use super::error::{NotesError, index_error, io_error};
 use super::files::{self, Folder};
-use super::inbox::{self, FailedRequest, Request};
+use super::inbox;
+use super::request::{FailedRequest, Request};
 use super::kind::SourceKind;
 use super::language::Languages;
 use super::options::NotesOptions;
@@ -249,12 +250,14 @@ impl NotesWriter {
     /// file in the folder has a byte of the forgotten text. The notes themselves are not changed. (The disk may hold
     /// freed blocks, and a reader that is open keeps the state that it has read.)
     ///
-    /// If the index has nothing of a path, the path is in [`UpdateReport::unknown`]; later updates do not read it either. Of documents without
-    /// files ([`document_path`](super::document_path)), not even the ids remain.
+    /// If the index has nothing of a path, the path is in [`UpdateReport::unknown`]; later updates do not read it either.
+    ///
+    /// Of documents without files ([`document_path`](super::document_path)), not even the ids remain; the app may put them again.
+    /// [`DOCUMENTS`](super::DOCUMENTS) means all of them, and is never unknown.
     ///
     /// # Errors
-    /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal when it
-    /// opens the folder.
+    /// A path cannot be stored; nothing was removed. After another error, the next writer finishes the removal of files when it
+    /// opens the folder. Documents are then removed too, or all as before: they have no list of what is forgotten.
     pub fn forget<P: AsRef<Path>>(&mut self, forgotten: &[P]) -> Result<UpdateReport, NotesError> {
         self.check_running()?;
         let forgotten = absolute(forgotten)?;

@@ -814,3 +814,26 @@ proptest! {
         prop_assert_eq!(whole, distinct.len());
     }
 }
+
+/// What is forgotten between the reading of the list and its writing does not come back.
+#[test]
+fn a_hash_that_is_forgotten_meanwhile_is_not_noted_again() {
+    let disk = MemDisk::default();
+    let store = open(&disk, options(None)).unwrap();
+    let prompts = [tokens(1, 200), tokens(100, 200)];
+    assert_eq!(store.keep_repeated(&prefilled(&prompts[0]), "a", &[], 199).unwrap(), 0);
+    let list = store.namespace_folder("a").join(super::folder::SEEN);
+    let of_first = disk.contents(&list);
+    assert!(!of_first.is_empty());
+    let forgetting = store.lock_changes().unwrap();
+    std::thread::scope(|scope| {
+        let keeping = scope.spawn(|| store.keep_repeated(&prefilled(&prompts[1]), "a", &[], 199).unwrap());
+        std::thread::sleep(Duration::from_millis(200));
+        store.disk.remove_file(&list).unwrap();
+        drop(forgetting);
+        assert_eq!(keeping.join().unwrap(), 0);
+    });
+    let of_second = disk.contents(&list);
+    let ids = of_second.as_chunks::<16>().0;
+    assert!(!ids.is_empty() && of_first.as_chunks::<16>().0.iter().all(|id| !ids.contains(id)));
+}

@@ -49,12 +49,11 @@ impl PrefixStore {
         let chain: Vec<Id> = chain.collect();
         let folder = self.namespace_folder(namespace);
         let tree = Tree::list(&*self.disk, &folder)?;
-        let seen = self.seen(&tree)?;
-        let known: HashSet<Id> = seen.iter().copied().collect();
+        let known: HashSet<Id> = self.seen(&tree)?.into_iter().collect();
         let is_known = |id: &&Id| known.contains(*id) || tree.blocks.contains_key(*id);
         let n_known = chain.iter().take_while(is_known).count();
         let n_kept = self.keep(session, namespace, labels, tokens.len().min(n_known * BLOCK_TOKENS))?;
-        unless_gone(self.note_seen(&tree, seen, &chain, n_known))?;
+        unless_gone(self.note_seen(&tree, &chain, n_known))?;
         Ok(n_kept)
     }
 
@@ -71,7 +70,10 @@ impl PrefixStore {
     }
 
     /// Notes the blocks of a prompt that are new, without those that are stored now.
-    fn note_seen(&self, tree: &Tree, seen: Vec<Id>, chain: &[Id], n_known: usize) -> Result<(), PrefixError> {
+    fn note_seen(&self, tree: &Tree, chain: &[Id], n_known: usize) -> Result<(), PrefixError> {
+        // From the reading on, so that it does not write again what is forgotten meanwhile.
+        let _changing = self.lock_changes()?;
+        let seen = self.seen(tree)?;
         let of_prompt: HashSet<Id> = chain.iter().copied().collect();
         if n_known == chain.len() && !seen.iter().any(|id| of_prompt.contains(id)) {
             return Ok(());
@@ -83,8 +85,7 @@ impl PrefixStore {
         let (path, partial) =
             (tree.folder.join(SEEN), tree.folder.join(partial_name(self.id, self.next_number())));
         self.disk.create_dir(&tree.folder).map_err(io_error("create", &tree.folder))?;
-        // Under the lock, so that it is not in between of a forgetting.
-        let put = self.put(&partial, &path, &bytes, || self.lock_changes().map(Some));
+        let put = self.put(&partial, &path, &bytes, || Ok(Some(())));
         put.map(drop).inspect_err(|_| drop(self.disk.remove_file(&partial)))
     }
 }

@@ -180,7 +180,7 @@ fn child_with_documents() {
         transaction.commit().expect("commits");
         writeln!(out, "\nsafe {i}").expect("a parent");
         if i % 3 == 0 {
-            writer.forget(&[document_path(format!("own/{i}").as_bytes())]).expect("forgets");
+            writer.forget(&[document_path(format!("own/{i}").as_bytes()).expect("an id")]).expect("forgets");
             writeln!(out, "\nforgotten {i}").expect("a parent");
         }
     }
@@ -202,13 +202,13 @@ fn check_documents(folder: &Path, safe: &[u32], forgotten: &[u32]) {
     let Some(newest) = cursor else { return };
     // A transaction is there as a whole, and nothing of the ones before.
     for id in SHARED {
-        let passages = index.passages_of(&document_path(id.as_bytes())).expect("reads");
+        let passages = index.passages_of(&document_path(id.as_bytes()).expect("an id")).expect("reads");
         let texts: Vec<&str> = passages.iter().map(|passage| passage.text.as_str()).collect();
         assert_eq!(texts, [format!("The generation is generation{newest}word, in {id}.")]);
     }
     for i in newest.saturating_sub(6)..=newest {
         let is_there =
-            !index.passages_of(&document_path(format!("own/{i}").as_bytes())).expect("reads").is_empty();
+            !index.passages_of(&document_path(format!("own/{i}").as_bytes()).expect("an id")).expect("reads").is_empty();
         if i + 2 <= newest || forgotten.contains(&i) {
             assert!(!is_there, "own/{i} of {newest}");
         } else if i % 3 != 0 {

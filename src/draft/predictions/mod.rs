@@ -25,80 +25,16 @@
 mod segments;
 mod store;
 
-use serde::{Deserialize, Serialize};
-
 use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome, TargetListener};
 use super::successors::{Successor, SuccessorLists};
 use refrain_trees::TokenId;
-use refrain_trees::VERIFY_ROWS_MAX;
 use refrain_trees::{DraftTree, NodeIdx};
 use segments::Segments;
-use store::Store;
+use store::{NONE, Pair, Store};
 
 pub use segments::ReuseConfig;
-pub use store::{EchoList, EchoStore};
-
-/// What echo keeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[cfg_attr(not(feature = "internals"), non_exhaustive)]
-pub struct EchoConfig {
-    /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::drafting::VERIFY_ROWS_MAX). They are
-    /// projected together. 0: visited rows only.
-    pub rejected_rows: u32,
-    /// Maximum lists of successors, 1..=[`LISTS_MAX`](Self::LISTS_MAX). About 90 bytes each. Sessions that share their
-    /// lists have the largest of their values together.
-    pub lists_max: u32,
-}
-
-impl Default for EchoConfig {
-    fn default() -> Self {
-        // A row in the batch costs far more than its projection onto the shortlist.
-        EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 16 }
-    }
-}
-
-impl EchoConfig {
-    /// Maximum of [`lists_max`](Self::lists_max): more than a context and its drafts have.
-    pub const LISTS_MAX: u32 = 1 << 22;
-
-    /// What [`Calibration::Auto`](crate::drafting::Calibration::Auto) chooses: fewer lists, 3.3 MB at most, because each session's memory counts
-    /// against the budget of a streamed model.
-    pub const AUTO: EchoConfig = EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 14 };
-}
-
-/// No token before.
-const NONE: u32 = u32::MAX;
-
-/// The last two tokens of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Pair {
-    before: u32,
-    last: u32,
-}
-
-impl Pair {
-    /// The last two of these tokens.
-    fn ending(tokens: &[TokenId]) -> Option<Self> {
-        let (&last, before) = tokens.split_last()?;
-        Some(Self { before: before.last().map_or(NONE, |token| token.0), last: last.0 })
-    }
-
-    /// The pair after one more token.
-    fn then(self, token: TokenId) -> Self {
-        Self { before: self.last, last: token.0 }
-    }
-
-    /// The last token alone. As a key it is distinct from every pair: no token is `NONE`.
-    fn single(self) -> Self {
-        Self { before: NONE, last: self.last }
-    }
-
-    fn key(self) -> u64 {
-        u64::from(self.before) << 32 | u64::from(self.last)
-    }
-}
+pub use store::{EchoConfig, EchoList, EchoStore};
 
 /// Drafts from the target's newest successors after the last two tokens, or after the last one, and from rejected segments.
 ///

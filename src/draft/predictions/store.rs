@@ -5,8 +5,66 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::successors::{LIST_BYTES, SUCCESSORS_MAX, Successor, SuccessorLists};
-use super::{EchoConfig, Pair};
-use refrain_trees::TokenId;
+use refrain_trees::{TokenId, VERIFY_ROWS_MAX};
+use serde::{Deserialize, Serialize};
+
+/// What echo keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
+pub struct EchoConfig {
+    /// Maximum rejected rows read per step, the likeliest first, 0..=[`VERIFY_ROWS_MAX`](crate::drafting::VERIFY_ROWS_MAX). They are
+    /// projected together. 0: visited rows only.
+    pub rejected_rows: u32,
+    /// Maximum lists of successors, 1..=[`LISTS_MAX`](Self::LISTS_MAX). About 90 bytes each. Sessions that share their
+    /// lists have the largest of their values together.
+    pub lists_max: u32,
+}
+
+impl Default for EchoConfig {
+    fn default() -> Self {
+        // A row in the batch costs far more than its projection onto the shortlist.
+        EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 16 }
+    }
+}
+
+impl EchoConfig {
+    /// Maximum of [`lists_max`](Self::lists_max): more than a context and its drafts have.
+    pub const LISTS_MAX: u32 = 1 << 22;
+
+    /// What [`Calibration::Auto`](crate::drafting::Calibration::Auto) chooses: fewer lists, 3.3 MB at most, because each session's memory counts
+    /// against the budget of a streamed model.
+    pub const AUTO: EchoConfig = EchoConfig { rejected_rows: VERIFY_ROWS_MAX as u32, lists_max: 1 << 14 };
+}
+
+/// The last two tokens of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pair {
+    pub(super) before: u32,
+    pub(super) last: u32,
+}
+
+impl Pair {
+    /// The last two of these tokens.
+    pub(super) fn ending(tokens: &[TokenId]) -> Option<Self> {
+        let (&last, before) = tokens.split_last()?;
+        Some(Self { before: before.last().map_or(NONE, |token| token.0), last: last.0 })
+    }
+
+    /// The pair after one more token.
+    pub(super) fn then(self, token: TokenId) -> Self {
+        Self { before: self.last, last: token.0 }
+    }
+
+    /// The last token alone. As a key it is distinct from every pair: no token is `NONE`.
+    pub(super) fn single(self) -> Self {
+        Self { before: NONE, last: self.last }
+    }
+
+    pub(super) fn key(self) -> u64 {
+        u64::from(self.before) << 32 | u64::from(self.last)
+    }
+}
 
 /// The target's newest successors after one or two tokens. Clones share the lists.
 ///
@@ -122,7 +180,7 @@ impl EchoList {
 }
 
 /// No token.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// The newest list of each key, at most `n_max` of them.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@
 //! Nodes below a committed path may stay too: they are computed for the next draft already. **The target's own first layers**
 //! ([`own_layers`](crate::draft_model::own_layers)) keep the residual stream of each node.
 
-use super::trunk::Trunk;
-use super::{ROOT, Rows};
+use super::rows::Rows;
+use super::trunk::{ROOT, Trunk};
 use crate::model::transformer::ForwardError;
 use refrain_trees::TokenId;
 

@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
+use super::rows::Rows;
 use super::trunk::Trunk;
-use super::{CHUNK, Rows};
+use crate::draft_model::hidden_rows::CHUNK;
 use crate::draft_model::hidden_rows::HiddenRows;
 use crate::model::transformer::ForwardError;
 use refrain_trees::TokenId;

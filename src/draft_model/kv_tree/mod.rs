@@ -16,6 +16,7 @@
 mod cached;
 mod head;
 mod recomputed;
+mod rows;
 mod trunk;
 
 use std::collections::HashSet;
@@ -34,57 +35,12 @@ use cached::Cached;
 use head::Head;
 use recomputed::Recomputed;
 use refrain_trees::TokenId;
+use rows::Rows;
+pub use trunk::{Likely, ROOT};
 use trunk::{Node, Trunk};
 
 /// Maximum nodes of one pass: twice the rows of the longest verification batch.
 const PASS_NODES_MAX: usize = 2 * VERIFY_ROWS_MAX;
-
-/// The number of the root.
-pub const ROOT: u32 = 0;
-
-/// A likely successor by the draft model.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Likely {
-    /// The token.
-    pub token: TokenId,
-    /// Its probability by the draft model.
-    pub probability: f32,
-}
-
-/// How the rows of nodes are computed, and what a commit keeps of them.
-trait Rows: Send {
-    /// Updates the text: the nodes on its path become text, as far as they can; the others are rolled back. Computes nothing.
-    fn follow(&mut self, trunk: &mut Trunk, committed: &[TokenId]);
-
-    /// Removes the text from position `len` on, and all nodes if one of its computed rows is removed.
-    fn truncate(&mut self, trunk: &mut Trunk, len: usize);
-
-    /// Removes the cached rows from `len` on, and all nodes.
-    fn forget_from(&mut self, trunk: &mut Trunk, len: usize);
-
-    /// Computes the root, of a tree without nodes, after the unread text before it.
-    fn compute_root(&mut self, trunk: &mut Trunk) -> Result<(), ForwardError>;
-
-    /// Computes nodes, each given by its parent and its token.
-    fn compute(&mut self, trunk: &mut Trunk, wanted: &[(u32, TokenId)]) -> Result<(), ForwardError>;
-
-    /// The entries of `wanted` that each pass computes: all in one by default.
-    fn passes(&self, trunk: &Trunk, wanted: &[(u32, TokenId)]) -> Vec<Range<usize>> {
-        let _ = trunk;
-        if wanted.is_empty() { Vec::new() } else { std::iter::once(0..wanted.len()).collect() }
-    }
-
-    /// Rows that a pass computes again beside its own; 0 by default.
-    fn n_again(&self, trunk: &Trunk) -> usize {
-        let _ = trunk;
-        0
-    }
-
-    /// Bytes on the heap beside the trunk's; 0 by default.
-    fn memory_usage(&self) -> usize {
-        0
-    }
-}
 
 /// The kinds of trees.
 enum Kind {

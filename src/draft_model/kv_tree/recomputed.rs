@@ -3,8 +3,8 @@
 //! The cache holds the text before the root, and every pass over nodes computes the root and all nodes of the text again, as one tree:
 //! few rows of a small model cost little more than one. A commit keeps the path of the newest pass, without the new root.
 
-use super::trunk::Trunk;
-use super::{ROOT, Rows};
+use super::rows::Rows;
+use super::trunk::{ROOT, Trunk};
 use crate::model::transformer::ForwardError;
 use refrain_trees::TokenId;
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use super::{Likely, ROOT};
 use crate::draft::{Computed, VERIFY_ROWS_MAX};
 use crate::draft_model::DraftModel;
 use crate::draft_model::hidden_rows::CHUNK;
@@ -14,6 +13,18 @@ use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, KvCache, Workspace};
 use crate::pruning::PredictorScratch;
 use refrain_trees::TokenId;
+
+/// The number of the root.
+pub const ROOT: u32 = 0;
+
+/// A likely successor by the draft model.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Likely {
+    /// The token.
+    pub token: TokenId,
+    /// Its probability by the draft model.
+    pub probability: f32,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {

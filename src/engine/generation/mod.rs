@@ -25,7 +25,6 @@ use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
 use crate::error::GenerateError;
 use crate::kernels::FloatEnv;
 use refrain_files::ErrorKind;
-use together::Panic;
 
 pub use exchange::Exchange;
 #[cfg(feature = "stream")]
@@ -51,6 +50,9 @@ pub struct Generation<S: BorrowMut<Session> = Session> {
 
 /// A generation that owns its session: `Send + 'static`, for a struct, another thread, or a foreign caller.
 pub type OwnedGeneration = Generation<Session>;
+
+/// What a draft source or a logits processor has panicked with.
+struct Panic(Box<dyn std::any::Any + Send>);
 
 /// Progress of a generation.
 enum Progress {

@@ -1,10 +1,9 @@
 //! Steps of several generations whose rows share passes.
 
-use std::any::Any;
 use std::borrow::BorrowMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Generation, Progress};
+use super::{Generation, Panic, Progress};
 use crate::engine::session::Session;
 use crate::engine::step::{Member, Outcome, SharedPasses, step};
 use crate::error::GenerateError;
@@ -104,6 +103,3 @@ impl<S: BorrowMut<Session>> Generation<S> {
         self.settle(result);
     }
 }
-
-/// What a draft source or a logits processor has panicked with.
-pub(super) struct Panic(pub(super) Box<dyn Any + Send>);

@@ -49,7 +49,7 @@ use commit::commit;
 use decide::{Decision, decide};
 use draft::{Drafted, draft};
 pub use joint::SharedPasses;
-use observe::observe;
+use observe::{PassTime, observe};
 use overlap::StepFlows;
 use refrain_stream::Flow;
 use refrain_trees::TokenId;
@@ -79,15 +79,6 @@ struct Begun {
     draft_us: f64,
     began: Flow,
     after_draft: Flow,
-}
-
-/// The time of a step's pass.
-#[derive(Clone, Copy)]
-struct PassTime {
-    /// In µs. Of a pass that generations share, the part of this one's rows.
-    us: f64,
-    /// Generations with rows in the pass.
-    n_sharing: usize,
 }
 
 /// Runs the next step of each member: it commits at least one token and queues their events. Members of one engine share

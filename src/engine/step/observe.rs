@@ -1,6 +1,5 @@
 //! Learning from the step: sources, reliability, costs, policy and statistics. Changes nothing else.
 
-use super::PassTime;
 use super::decide::Decision;
 use super::draft::Drafted;
 use super::overlap::StepFlows;
@@ -16,6 +15,15 @@ use crate::model::Workspace;
 use crate::model::streamed::Streamed;
 use crate::verify::Walk;
 use refrain_trees::TokenId;
+
+/// The time of a step's pass.
+#[derive(Clone, Copy)]
+pub(super) struct PassTime {
+    /// In µs. Of a pass that generations share, the part of this one's rows.
+    pub(super) us: f64,
+    /// Generations with rows in the pass.
+    pub(super) n_sharing: usize,
+}
 
 /// What observing reads: the results of the step's stages.
 pub(super) struct Reads<'a> {

@@ -6,6 +6,7 @@
 mod diff;
 mod doubt;
 mod opening;
+pub(crate) mod part;
 mod windows;
 
 pub use diff::{DiffEvent, LiveDiff};

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::fit::{CountTokens, character_ends, sentence_ends};
+use crate::fit::{CountTokens, INSIDE_LINES, last_that_fits};
 
 /// Bytes of text in which the end of a window is looked for, per token. Tokens of text have 3 to 5 bytes on average; a window of longer
 /// tokens is shorter than it could be.
@@ -58,18 +58,11 @@ fn next<E>(
     }
     let view = &rest[..limit];
     let mut best: Option<Window> = None;
-    for level in 0..6 {
-        let borders = match level {
-            0 => paragraph_starts(view),
-            1 => view.match_indices('\n').map(|(at, _)| at + 1).collect(),
-            2 => sentence_ends(view),
-            3 => view.match_indices(char::is_whitespace).map(|(at, _)| at).collect(),
-            4 => character_ends(view),
-            _ => view.char_indices().map(|(at, c)| at + c.len_utf8()).collect(),
-        };
-        let Some((mut end, mut n_tokens)) = last_that_fits(rest, &borders, tokens_max, count)? else {
-            continue;
-        };
+    let of_lines: [fn(&str) -> Vec<usize>; 2] =
+        [paragraph_starts, |text| text.match_indices('\n').map(|(at, _)| at + 1).collect()];
+    for (level, borders) in of_lines.iter().chain(&INSIDE_LINES).enumerate() {
+        let found = last_that_fits(view, &borders(view), tokens_max, &|text: &str| count(text.trim_end()))?;
+        let Some((mut end, mut n_tokens)) = found else { continue };
         // A section that begins in the second half begins the next window.
         let from = headings.partition_point(|&heading| heading <= start + end / 2);
         let inside = headings[from..].iter().take_while(|&&heading| heading <= start + end);
@@ -110,30 +103,6 @@ fn paragraph_starts(text: &str) -> Vec<usize> {
         at += line.len();
     }
     starts
-}
-
-/// The last border up to which the text has at most `tokens_max` tokens, and their number.
-fn last_that_fits<E>(
-    text: &str,
-    borders: &[usize],
-    tokens_max: usize,
-    count: &CountTokens<'_, E>,
-) -> Result<Option<(usize, usize)>, E> {
-    let (mut fits, mut found) = (0..borders.len(), None);
-    while !fits.is_empty() {
-        let middle = fits.start + fits.len() / 2;
-        let shown = text[..borders[middle]].trim_end();
-        let n_tokens = count(shown)?;
-        if n_tokens <= tokens_max {
-            if !shown.is_empty() {
-                found = Some((borders[middle], n_tokens));
-            }
-            fits.start = middle + 1;
-        } else {
-            fits.end = middle;
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

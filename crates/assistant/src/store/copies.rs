@@ -17,8 +17,9 @@ use refrain_index::notes::absolute;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::names::places;
-use super::{Forgetting, StoreError, io_error, micros, note_hash};
+use super::entry::{Forgetting, micros};
+use super::error::{StoreError, io_error};
+use super::names::{note_hash, places};
 
 const FOLDER: &str = "undo";
 const ENDING: &str = ".copy";

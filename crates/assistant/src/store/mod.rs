@@ -13,6 +13,8 @@
 //! One key encrypts all of them, or none is encrypted; with a key there is no `typed`.
 
 mod copies;
+mod entry;
+mod error;
 mod ledger;
 mod names;
 mod status;
@@ -28,83 +30,24 @@ use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
 use refrain_files::replace::{create_private_folder, private_options, tighten};
-use refrain_index::history::{HistoryError, HistoryKey, HistoryLog, HistoryOptions};
+use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::internals::Seal;
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
-use refrain_index::{KeyProblem, RecordId};
-use thiserror::Error;
+use refrain_index::RecordId;
 
 pub use copies::{EditCopies, EditCopy};
+pub use error::StoreError;
+pub(crate) use error::io_error;
 use ledger::{Bounds, Found};
-pub(crate) use ledger::{Entry, Forgetting, Ledger, Made, StoredPart, StoredSummary};
+pub(crate) use entry::{Entry, Forgetting, Made, StoredPart, StoredSummary, micros};
+pub(crate) use ledger::Ledger;
 pub(crate) use names::{Hidden, names_with_index, note_hash};
 pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
-pub use typed::TypedLines;
+pub use typed::{ConversationId, TypedLines};
 
 /// The names of the files in a store.
 const LOCK: &str = ".lock";
 const LEDGER: &str = "ledger";
-
-/// The store cannot be opened or changed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// An operation of the file system failed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
-    Io {
-        /// The operation.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Somebody else has the store open. Clones of one assistant and [`Assistant::in_namespace`](crate::Assistant::in_namespace)
-    /// share it.
-    #[error("`{}` is in use by another {}", path.display(), if *by_this_process { "assistant of this process" } else { "process" })]
-    InUse {
-        /// The folder.
-        path: PathBuf,
-        /// Whether it is another assistant of this process.
-        by_this_process: bool,
-    },
-    /// The ledger is too long for another entry, because making it shorter has failed, or the entry is too long.
-    #[error("`{}`: {bytes} bytes exceed the limit of {max}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-        /// The limit.
-        max: u64,
-    },
-    /// The ledger was written by a newer program; nothing was changed.
-    #[error("`{}`: the ledger is of a newer version", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The key is not that of the store. Nothing was changed.
-    #[error("`{}`: {problem}", path.display())]
-    Key {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: KeyProblem,
-    },
-    /// The history failed.
-    #[error(transparent)]
-    History(#[from] HistoryError),
-    /// The store of prefixes failed.
-    #[error(transparent)]
-    Prefixes(#[from] PrefixError),
-}
-
-/// Makes a [`StoreError::Io`] of an action on a path.
-pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    let path = path.to_owned();
-    move |source| StoreError::Io { action, path, source }
-}
 
 /// What an answer was made from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -405,12 +348,6 @@ pub(crate) fn note_label(hash: u64) -> String {
 /// The label of a conversation's tokens in the prefixes.
 pub(crate) fn conversation_label(id: u64) -> String {
     format!("conversation:{id:016x}")
-}
-
-/// A time, in µs since 1970.
-pub(crate) fn micros(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

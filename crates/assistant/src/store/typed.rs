@@ -12,8 +12,12 @@ use refrain_files::open_regular;
 use refrain_files::replace::{Manner, ReplaceError, private_options, replace_file};
 use serde::{Deserialize, Serialize};
 
-use super::{Forgetting, StoreError, io_error, micros};
-use crate::tasks::ConversationId;
+use super::entry::{Forgetting, micros};
+use super::error::{StoreError, io_error};
+
+/// The id of a conversation, under which [`Assistant::forget`](crate::Assistant::forget) deletes what was kept of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConversationId(pub u64);
 
 pub(super) const FILE: &str = "typed";
 

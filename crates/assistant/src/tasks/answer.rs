@@ -4,10 +4,10 @@ use std::convert::identity;
 
 use refrain_index::NoteFilter;
 
-use super::{Found, Prepared, Provenance, Searched};
+use super::from_passages::{Answer, Found, Prepared};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, Report};
+use crate::job::Job;
 use crate::options::JobOptions;
 use crate::passage::Passage;
 use crate::template::Template;
@@ -36,24 +36,6 @@ impl AnswerRequest {
     pub fn new(question: impl Into<String>) -> Self {
         Self { question: question.into(), ..Self::default() }
     }
-}
-
-/// An answer, from notes or in the user's own words.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Answer {
-    /// The answer.
-    pub text: String,
-    /// The reasoning before it; empty for most models.
-    pub reasoning: String,
-    /// The passages that the model was shown, in their order.
-    pub passages: Vec<Passage>,
-    /// What the notes were searched for; `None` if the passages were given.
-    pub searched: Option<Searched>,
-    /// Where the text comes from.
-    pub provenance: Provenance,
-    /// How it came about.
-    pub report: Report,
 }
 
 impl Assistant {

@@ -4,13 +4,18 @@ use std::path::PathBuf;
 
 use refrain_index::Locator;
 
-use super::{Answer, AnswerRequest, ChatAnswer, Provenance, Searched};
+use super::answer::AnswerRequest;
+use super::chat::ChatAnswer;
+use super::from_passages::Answer;
+use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, Report};
+use crate::job::Job;
+use crate::step::Report;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 use crate::provenance::{CheckedSentence, CitationVerdict, CopiedSpan};
+use crate::searched::Searched;
 
 /// What a chat bubble shows: the text, where its parts come from, and what the model was not shown.
 ///

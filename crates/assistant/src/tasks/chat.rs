@@ -10,20 +10,19 @@ use refrain::{Message, Role, Session, TokenId};
 use refrain_index::NoteFilter;
 use refrain_index::notes::absolute;
 
-use super::{Found, Provenance, Searched};
+use super::from_passages::Found;
+use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::job::Job;
+use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 use crate::resume::Waiting;
-use crate::store::{Kept, n_common};
+use crate::searched::Searched;
+use crate::store::{ConversationId, Kept, n_common};
 use crate::template::Template;
-
-/// The id of a conversation, under which [`Assistant::forget`] deletes what was kept of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConversationId(pub u64);
 
 /// A conversation. Clones share it. One job of it runs at a time.
 ///

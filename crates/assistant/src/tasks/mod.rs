@@ -4,159 +4,23 @@ mod answer;
 mod bubble;
 mod chat;
 mod edit;
+mod from_passages;
 mod notes;
 mod prefetch;
 mod provenance;
 mod reply;
-mod searched;
 mod summarize;
 mod ui;
 mod write;
 
-use std::collections::VecDeque;
-
-use refrain::drafting::DraftSource;
-use refrain::internals::draft::PassagesSource;
-use refrain::{Session, SpecialTokens, TokenId};
-use refrain_index::{NoteFilter, Search};
-
-pub use answer::{Answer, AnswerRequest};
+pub use answer::AnswerRequest;
 pub use bubble::{Bubble, BubbleSource};
-pub use chat::{ChatAnswer, ChatRequest, Conversation, ConversationId, Turn};
-pub use edit::{Edit, EditPart, EditRequest};
+pub use chat::{ChatAnswer, ChatRequest, Conversation, Turn};
+pub use edit::{Edit, EditRequest};
+pub use from_passages::Answer;
 pub use prefetch::{Prefetch, Prefetched};
 pub use provenance::Provenance;
 pub use reply::{Length, Reply, ReplyRequest};
-pub use searched::Searched;
 pub use summarize::{SummarizeRequest, Summary};
-pub use ui::{
-    Command, Direction, Element, Role, Screen, ScreenForm, UiAction, UiActions, UiCommand, UiStep, UiTask,
-    UiVerb,
-};
+pub use ui::{UiCommand, UiStep, UiTask};
 pub use write::WriteRequest;
-
-use crate::assistant::Assistant;
-use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Step, Written};
-use crate::layout::Layout;
-use crate::options::JobOptions;
-use crate::passage::{LeftOut, Passage};
-
-/// What a search found: the passages to show, and the token ids of these and further ones, for drafts.
-#[derive(Default)]
-pub(crate) struct Found {
-    pub(crate) passages: Vec<Passage>,
-    pub(crate) tokens: Vec<Vec<TokenId>>,
-    /// `None`: nothing was searched.
-    pub(crate) searched: Option<Searched>,
-}
-
-impl Found {
-    /// Takes the passages back if none covers at least `min` of the request.
-    pub(crate) fn checked(mut self, min: f32) -> Self {
-        if let Some(searched) = self.searched.as_mut().filter(|searched| searched.coverage < min) {
-            searched.is_too_far = true;
-            searched.nearest = std::mem::take(&mut self.passages);
-            self.tokens.clear();
-        }
-        self
-    }
-}
-
-/// A prompt of passages, token ids for drafts, and what was searched for.
-pub(crate) struct Prepared {
-    pub(crate) layout: Layout,
-    pub(crate) tokens: Vec<Vec<TokenId>>,
-    pub(crate) searched: Option<Searched>,
-}
-
-impl Prepared {
-    /// A prompt without a search.
-    fn of(layout: Layout) -> Self {
-        Self { layout, tokens: Vec::new(), searched: None }
-    }
-}
-
-impl Assistant {
-    /// Searches the notes, except those that another process is to delete from the index. `earlier` are earlier requests of the
-    /// conversation, newest first.
-    pub(crate) fn search(
-        &self,
-        text: &str,
-        n_shown: usize,
-        filter: &NoteFilter,
-        earlier: &[String],
-    ) -> Result<Found, TaskError> {
-        let index = self.notes().ok_or(TaskError::NoNotes)?;
-        let mut search = Search::new(text, n_shown.max(self.options().n_draft_passages));
-        search.filter = filter.clone();
-        search.earlier = earlier.iter().map(String::as_str).collect();
-        let words = index.searched_words(&search);
-        let hits = self.search_notes(search)?;
-        let coverage = hits.iter().take(n_shown).map(|hit| hit.coverage).fold(0.0, f32::max);
-        // Of the meaning, only an embedder knows what is near.
-        let is_near = self.embedder().is_some_and(|embedder| {
-            let similarities = hits.iter().take(n_shown).filter_map(|hit| hit.similarity);
-            embedder.similarity_min().is_none_or(|min| similarities.fold(f32::MIN, f32::max) >= min)
-        });
-        let coverage = if is_near { 1.0 } else { coverage };
-        let searched = Searched { words, coverage, nearest: Vec::new(), is_too_far: hits.is_empty() };
-        let passages: Vec<_> = hits.iter().map(|hit| hit.passage.clone()).collect();
-        let tokens = index.tokens(self.engine().tokenizer(), &passages)?;
-        let passages = hits.into_iter().take(n_shown).map(Passage::from).collect();
-        Ok(Found { passages, tokens, searched: Some(searched) })
-    }
-
-    /// Token ids of a text, for drafts.
-    pub(crate) fn tokens(&self, text: &str) -> Result<Vec<TokenId>, TaskError> {
-        Ok(self.engine().tokenizer().encode(text, SpecialTokens::AsText)?)
-    }
-
-    /// A job of one generation from passages, which also drafts from these token ids. A `session` has a text that the layout
-    /// does not have.
-    fn job_from_passages<T: 'static>(
-        &self,
-        task: &'static str,
-        session: Option<Session>,
-        Prepared { layout, tokens, searched }: Prepared,
-        mut options: JobOptions,
-        n_forgotten: u64,
-        result: fn(Answer) -> T,
-    ) -> Job<T> {
-        let kept = self.kept(&options, &layout, n_forgotten);
-        let generate = self.last_generate_options(&mut options, &tokens);
-        let prompt = Prompt { session, ..Prompt::new(task, layout.turns, generate, kept) };
-        let step =
-            Showing { shown: layout.shown, left_out: layout.left_out, searched: searched.clone(), result };
-        let job = Job::new(self, options.cancel, options.priority, prompt, Box::new(step));
-        searched.into_iter().fold(job, Job::after_search)
-    }
-}
-
-/// The end of a generation from passages.
-struct Showing<T> {
-    shown: Vec<Passage>,
-    left_out: Vec<LeftOut>,
-    searched: Option<Searched>,
-    result: fn(Answer) -> T,
-}
-
-impl<T> Step<T> for Showing<T> {
-    fn written(
-        self: Box<Self>,
-        written: Written,
-        _events: &mut VecDeque<JobEvent<T>>,
-    ) -> Result<Next<T>, TaskError> {
-        let Self { shown: passages, left_out, searched, result } = *self;
-        let report = written.report(left_out);
-        let Written { text, reasoning, .. } = written;
-        let provenance = Provenance::of(&text, &passages);
-        Ok(Next::Done(result(Answer { text, reasoning, passages, searched, provenance, report })))
-    }
-}
-
-/// A draft source of these texts, if there are any.
-pub(crate) fn draft_source(texts: &[Vec<TokenId>]) -> Option<Box<dyn DraftSource>> {
-    let is_some = texts.iter().any(|text| !text.is_empty());
-    is_some.then(|| Box::new(PassagesSource::new(texts.iter().map(Vec::as_slice))) as Box<dyn DraftSource>)
-}

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 
 use refrain::Session;
 
-use super::{AnswerRequest, ReplyRequest, SummarizeRequest};
+use super::answer::AnswerRequest;
+use super::reply::ReplyRequest;
+use super::summarize::SummarizeRequest;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Step, Written};
+use crate::job::Job;
+use crate::step::{JobEvent, Next, Prompt, Step, Written};
 use crate::options::{JobOptions, Priority};
 use crate::store::Kept;
 

@@ -2,10 +2,12 @@
 
 use refrain_index::NoteFilter;
 
-use super::{Answer, Found, Prepared, Provenance};
+use super::from_passages::{Answer, Found, Prepared};
+use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, Report};
+use crate::job::Job;
+use crate::step::Report;
 use crate::options::JobOptions;
 use crate::passage::Passage;
 

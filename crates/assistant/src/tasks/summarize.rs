@@ -19,12 +19,12 @@ use crate::assistant::Assistant;
 use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::estimate::Work;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut};
+use crate::job::Job;
+use crate::step::{JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut, Parts};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
 use crate::store::{Kept, StoredPart, StoredSummary, micros};
-use crate::together::Parts;
 
 /// The length of a part's summary before one was written, as a share of the part.
 const SUMMARY_SHARE: usize = 8;

@@ -4,7 +4,7 @@ use std::convert::identity;
 
 use refrain::SpecialTokens;
 
-use super::{Answer, Prepared};
+use super::from_passages::{Answer, Prepared};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;

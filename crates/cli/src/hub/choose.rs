@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use refrain_program::args::bytes_text;
 use thiserror::Error;
 
 /// Choices that an error lists; repositories have up to about thirty quantisations.
@@ -265,7 +266,7 @@ fn choices(units: &[&Unit]) -> String {
     let shown: Vec<String> = units
         .iter()
         .take(CHOICES_MAX)
-        .map(|unit| format!("{} ({})", unit.label(), super::size(unit.bytes)))
+        .map(|unit| format!("{} ({})", unit.label(), bytes_text(unit.bytes)))
         .collect();
     let more = units.len().saturating_sub(CHOICES_MAX);
     let more = if more == 0 { String::new() } else { format!(", and {more} more") };

@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use refrain_program::args::bytes_text;
 use thiserror::Error;
 
 use choose::UnitKind;
@@ -77,7 +78,7 @@ pub(crate) enum HubError {
     NotPulled { path: PathBuf },
     #[error("`{}` belongs to `{given}`", path.display())]
     OtherRepo { path: PathBuf, given: String },
-    #[error("{needed} are needed in `{}`, and {free} are free", folder.display(), needed = size(*needed), free = size(*free))]
+    #[error("{needed} are needed in `{}`, and {free} are free", folder.display(), needed = bytes_text(*needed), free = bytes_text(*free))]
     Space { folder: PathBuf, needed: u64, free: u64 },
     #[error("the record `{}` cannot be used: {problem}", path.display())]
     Record { path: PathBuf, problem: String },
@@ -104,14 +105,5 @@ impl HubError {
             Self::Status { status, .. } => matches!(status, 408 | 416 | 425 | 429 | 500 | 502..=504),
             _ => false,
         }
-    }
-}
-
-/// Bytes for people: `4.7 GB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
-    match units.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} B"),
     }
 }

@@ -117,6 +117,20 @@ fn a_question_is_answered_from_files() {
     assert_eq!(json["passages"][0]["title"], "Car repair");
     assert!(json["passages"][0]["path"].as_str().unwrap().ends_with("car.md"));
     assert!(json["passages"][0]["score"].as_f64().unwrap() > 0.0);
+    // What they do not cover is not in them, also in those of an index. A text that is piped in is read as a whole.
+    let car = notes.join("car.md");
+    let other = ["ask", "Which airline lost the suitcase beside the car?", "--max-tokens", "2"];
+    let in_files = [&other[..], &["--context", arg(&car)]].concat();
+    for args in [&in_files[..], &["ask", "zzz qqq", "--context", arg(&car)]] {
+        let refused = home.ran(args);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), "Not in these files.\n"));
+    }
+    let json = home.ran(&[&in_files[..], &["--json"]].concat());
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert!(json["text"].is_null() && json["searched"]["coverage"].as_f64().is_some_and(|it| it < 0.3), "{json}");
+    assert_eq!(json["nearest"][0]["title"], "Car repair");
+    home.ran(&["ask", "What is it about?", "--context", arg(&car), "--max-tokens", "2"]).done();
+    home.ran_with(&other, &std::fs::read(&car).unwrap()).done();
 }
 
 #[test]

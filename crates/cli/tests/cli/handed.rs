@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use refrain_index::notes::{Metadata, NotesOptions, NotesWriter};
 use serde_json::Value;
 
 use crate::support::{Ran, arg, command, model};
@@ -54,11 +55,16 @@ impl Home {
 
     /// A server of the notes with this store.
     fn serve(&self, store: &str) -> Child {
-        let (model, index, store) = (model(), self.path("index"), self.path(store));
+        self.serve_index("index", store, "data")
+    }
+
+    /// A server of an index with this store, and with this folder for what nobody names.
+    fn serve_index(&self, index: &str, store: &str, data: &str) -> Child {
+        let (model, index, store) = (model(), self.path(index), self.path(store));
         let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
             .args(["serve", "--config", "none", "--listen", "0", "--threads", "1", "--model", arg(&model)])
             .args(["--notes", arg(&index), "--store", arg(&store)])
-            .env("XDG_DATA_HOME", self.path("data"))
+            .env("XDG_DATA_HOME", self.path(data))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -144,6 +150,39 @@ fn a_deletion_through_the_server_leaves_no_byte() {
     std::fs::create_dir(home.path("other")).unwrap();
     let other = home.ran(&["forget", "notes/trip.md", "--store", "store", "--notes", "other"]);
     assert!(other.stderr.contains("it has other notes") && other.code == Some(3), "{}", other.stderr);
+    stop(server, "-TERM");
+}
+
+#[test]
+fn a_document_is_deleted_through_the_server() {
+    let home = Home::new();
+    let mut writer = NotesWriter::open(&home.path("index"), NotesOptions::default()).unwrap();
+    writer.put(b"rows/1", "The Zibbermo ferry leaves at nine.", &Metadata::default()).unwrap();
+    drop(writer);
+    let server = home.serve("store");
+    assert!(home.files_with("index", "Zibbermo") > 0 && home.files_with("index", "rows/1") > 0);
+    let args = ["forget", "document:/rows/1", "--store", "store", "--notes", "index", "--json"];
+    let forgotten: Value = serde_json::from_str(&home.ran(&args).done()).expect("one JSON object");
+    assert_eq!(forgotten["notes_pending"], Value::Bool(false));
+    assert_eq!((home.files_with("index", "Zibbermo"), home.files_with("index", "rows/1")), (0, 0));
+    stop(server, "-TERM");
+}
+
+/// What nobody names is in the folders of the process that is asked, not in those of the server.
+#[test]
+fn default_folders_are_those_of_the_command() {
+    let home = Home::new();
+    let index = "data/refrain/notes";
+    home.ran(&["index", "add", arg(&home.path("notes"))]).done();
+    let server = home.serve_index(index, "store", "elsewhere");
+    let (model, store) = (model(), home.path("store"));
+    let ask = ["ask", QUESTION, "--threads", "1", "--max-tokens", "24", "--model", arg(&model)];
+    let served = home.ran(&[&ask[..], &["--store", arg(&store)]].concat());
+    assert!(served.code == Some(0) && !served.stderr.contains("is kept"), "{}", served.stderr);
+    assert!(!served.stderr.contains("server"), "{}", served.stderr);
+    let forgotten = home.ran(&["forget", "notes/car.md", "--store", "store"]);
+    assert!(forgotten.stderr.contains("1 answers") && !forgotten.stderr.contains("server"), "{}", forgotten.stderr);
+    assert_eq!(home.files_with(index, SECRET), 0);
     stop(server, "-TERM");
 }
 

@@ -1,4 +1,4 @@
-//! Sizes in bytes, as every option takes them.
+//! Sizes in bytes, as every option takes them and every message has them.
 
 /// Parses a number of bytes: digits and an optional unit. `k`, `M` and `G` are decimal; `Ki`, `Mi` and `Gi`
 /// binary; a `B` may follow.
@@ -22,6 +22,15 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// As [`bytes`], for what this machine can address.
 pub fn addressable_bytes(text: &str) -> Result<usize, String> {
     bytes(text).and_then(|n| usize::try_from(n).map_err(|_| "too many bytes".to_owned()))
+}
+
+/// Bytes for people: `4.7 GB`.
+pub fn bytes_text(bytes: u64) -> String {
+    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)];
+    match units.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::head::Head;
 use super::sse::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::wire::chat::{Delivery, read};
 use crate::wire::common::{self, logprobs_json, origin_name, tier_name};
@@ -28,7 +29,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         return Ok(sse::response(running, events, app.limits().ping_time));
     }
     let answer = whole(running, n).await?;
-    Ok(body::json(&answer.json(&head, with_logprobs)))
+    Ok(response::json(&answer.json(&head, with_logprobs)))
 }
 
 /// One output.

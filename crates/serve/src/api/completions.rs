@@ -9,6 +9,7 @@ use super::head::Head;
 use super::sse::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
+use crate::response;
 use crate::error::ApiResult;
 use crate::wire::chat::Delivery;
 use crate::wire::common::{finite, origin_name};
@@ -46,7 +47,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
             "finish_reason": choice.finish.map(Finish::name),
         })
     });
-    Ok(body::json(&head.whole(OBJECT, choices.collect(), &answer.usage)))
+    Ok(response::json(&head.whole(OBJECT, choices.collect(), &answer.usage)))
 }
 
 const OBJECT: &str = "text_completion";

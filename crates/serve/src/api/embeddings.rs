@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::blocking::{CancelOnDrop, blocking};
 use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
@@ -45,7 +46,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         drop((permit, place, registered));
         value
     });
-    Ok(body::json(&value.await?))
+    Ok(response::json(&value.await?))
 }
 
 /// The texts, and their tokens in all.

@@ -7,10 +7,10 @@ use refrain::device::KernelsNotice;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body;
+use crate::response;
 
 pub(crate) async fn health() -> Response {
-    body::json(&body(KernelsNotice::of_this_machine()))
+    response::json(&body(KernelsNotice::of_this_machine()))
 }
 
 /// The answer. A machine on which every answer is slow says so.

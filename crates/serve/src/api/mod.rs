@@ -18,7 +18,7 @@ use axum::http::{StatusCode, Uri};
 use axum::routing::{get, post};
 
 use crate::app::App;
-use crate::body::json_text;
+use crate::response::json_text;
 use crate::error::{ApiError, ErrorKind};
 use crate::openapi;
 

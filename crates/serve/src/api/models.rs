@@ -6,13 +6,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::models::ModelKind;
 
 pub(crate) async fn list(State(app): State<App>) -> Response {
     let data: Vec<Value> = app.models().ids().map(|(id, kind)| model_json(&app, id, kind)).collect();
-    body::json(&json!({ "object": "list", "data": data }))
+    response::json(&json!({ "object": "list", "data": data }))
 }
 
 pub(crate) async fn one(
@@ -26,7 +26,7 @@ pub(crate) async fn one(
         let error = ApiError::not_found("the model does not exist; `/v1/models` lists those of this server");
         return Err(error.with_param("model").with_code("model_not_found"));
     };
-    Ok(body::json(&model_json(&app, id, kind)))
+    Ok(response::json(&model_json(&app, id, kind)))
 }
 
 fn model_json(app: &App, id: &str, kind: ModelKind) -> Value {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::sse::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::time::unix_time;
 use crate::wire::common::{self, logprobs_json, tier_name};
@@ -52,7 +53,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         match piece {
             Piece::Done(usage) => {
                 let response = builder.response(builder.status(), Some(&usage), None);
-                return Ok(body::json_text(response));
+                return Ok(response::json_text(response));
             }
             Piece::Failed(error) => return Err(error),
             piece => builder.take(piece, &mut nowhere),

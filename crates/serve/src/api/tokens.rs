@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
@@ -69,7 +70,7 @@ async fn answer(
         blocking(work).await
     };
     let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(body::json(&answer))
+    Ok(response::json(&answer))
 }
 
 /// The number of tokens of a chat's prompt.

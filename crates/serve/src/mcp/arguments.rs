@@ -6,7 +6,7 @@ use refrain_index::notes::parse_date;
 use refrain_index::{NoteFilter, SourceKind};
 use serde_json::Value;
 
-use super::names;
+use super::names::{self, Names};
 use crate::error::{ApiError, ApiResult};
 use crate::wire::fields::{Fields, check_text};
 
@@ -50,6 +50,16 @@ pub(super) struct Filter {
     pub(super) folders: Vec<String>,
     /// The others.
     pub(super) conditions: NoteFilter,
+}
+
+impl Filter {
+    /// The conditions, with the paths of these names.
+    ///
+    /// # Errors
+    /// As [`Names::paths`].
+    pub(super) fn of(self, names: &Names) -> ApiResult<NoteFilter> {
+        Ok(NoteFilter { folders: names.all_paths(&self.folders)?, ..self.conditions })
+    }
 }
 
 pub(super) struct AnswerCall {

@@ -6,10 +6,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use refrain_assistant::Assistant;
-use refrain_index::NoteFilter;
 use refrain_index::notes::{NoteFile, document_id, document_path};
 
-use super::arguments::Filter;
 use crate::error::{ApiError, ApiResult};
 use crate::page::{of_task, short_path};
 
@@ -88,7 +86,7 @@ impl Names {
     /// Status 404: no folder of the notes begins so.
     pub(super) fn paths(&self, name: &str) -> ApiResult<Vec<PathBuf>> {
         if let Some(id) = document_id(Path::new(name)) {
-            return Ok(vec![document_path(&id)]);
+            return Ok(vec![document_path(&id).map_err(|error| ApiError::not_found(error.to_string()))?]);
         }
         let given = Path::new(name.trim_end_matches('/'));
         // `..` and absolute paths name nothing below the folders.
@@ -108,17 +106,9 @@ impl Names {
     }
 
     /// As [`paths`](Self::paths), for several names.
-    fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
+    pub(super) fn all_paths(&self, names: &[String]) -> ApiResult<Vec<PathBuf>> {
         let paths = names.iter().map(|name| self.paths(name)).collect::<ApiResult<Vec<_>>>()?;
         Ok(paths.concat())
-    }
-
-    /// The conditions of a search.
-    ///
-    /// # Errors
-    /// As [`paths`](Self::paths).
-    pub(super) fn filter(&self, filter: Filter) -> ApiResult<NoteFilter> {
-        Ok(NoteFilter { folders: self.all_paths(&filter.folders)?, ..filter.conditions })
     }
 }
 

@@ -38,7 +38,7 @@ impl Mcp {
             let _ = notes.refresh();
             let names = Names::of(&assistant);
             let mut search = Search::new(&call.query, call.limit);
-            search.filter = names.filter(call.filter)?;
+            search.filter = call.filter.of(&names)?;
             let hits = assistant.search_notes(search).map_err(of_task)?;
             Ok(of_hits(&hits, &names))
         })
@@ -56,7 +56,7 @@ impl Mcp {
             assistant.notes().map(|notes| notes.refresh().ok());
             let names = Names::of(&assistant);
             let mut request = AnswerRequest::new(call.question);
-            request.filter = names.filter(call.filter)?;
+            request.filter = call.filter.of(&names)?;
             request.n_passages = call.limit;
             request.earlier = call.earlier;
             let mut options = options(&call.output, reporter);

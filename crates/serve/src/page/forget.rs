@@ -11,13 +11,14 @@ use super::shown::Entry;
 use super::state::Page;
 use crate::blocking::blocking;
 use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::wire::fields::Fields;
 
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
     let entries: Vec<&Entry> = shown.entries().collect();
-    body::json(&json!({ "entries": entries }))
+    response::json(&json!({ "entries": entries }))
 }
 
 /// What a request wants to be deleted; a note by its id.
@@ -63,7 +64,7 @@ pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiRes
         drop(place);
         forgotten
     });
-    Ok(body::json(&forgotten_json(&forgotten.await?)))
+    Ok(response::json(&forgotten_json(&forgotten.await?)))
 }
 
 pub(crate) fn forgotten_json(forgotten: &Forgotten) -> Value {

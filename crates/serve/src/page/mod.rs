@@ -39,7 +39,7 @@ pub(crate) use state::Page;
 pub(crate) use stream::{Sink, run as run_stream};
 
 use crate::blocking::blocking;
-use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 
 /// The routes of the page.
@@ -110,7 +110,7 @@ async fn status(State(page): State<Page>) -> ApiResult<Response> {
     });
     let (n_passages, has_store) = n_passages.await?;
     let context_len = model.context_len();
-    Ok(body::json(&json!({
+    Ok(response::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "model": model.id,
         "context_len": context_len,

@@ -9,7 +9,7 @@ use super::shown::{Source, short_path};
 use super::state::Page;
 use super::units;
 use crate::blocking::blocking;
-use crate::body;
+use crate::response;
 use crate::error::{ApiError, ApiResult};
 
 /// Passages of the note before and after, at most.
@@ -26,7 +26,7 @@ pub(super) async fn source(State(page): State<Page>, Path(id): Path<String>) -> 
         passages.sort_by_key(|passage| (passage.place.start, passage.place.end));
         Ok(around(&source, &passages))
     });
-    Ok(body::json(&json.await?))
+    Ok(response::json(&json.await?))
 }
 
 /// The passages around the source, with words that neighbours repeat shown once.

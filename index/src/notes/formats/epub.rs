@@ -7,8 +7,8 @@ use html5gum::{Token, Tokenizer};
 use super::archive::Archive;
 use super::html;
 use super::limits::{ARCHIVE_ENTRIES_MAX, ARCHIVE_NAME_BYTES_MAX, CHAPTERS_MAX, TEXT_BYTES_MAX};
-use super::office::{attribute, elements, optional};
 use super::outline::{Block, Document};
+use super::package::{attribute, elements, joined, optional};
 use super::parse_date;
 use super::unit::{Losses, Unit};
 use crate::notes::report::SkipReason;
@@ -105,36 +105,6 @@ fn chapters(package_path: &str, package: &str, losses: &mut Losses) -> Vec<Strin
         }
     }
     chapters
-}
-
-/// The path of a reference in a part of an archive, relative to the folder of that part.
-pub(super) fn joined(part: &str, href: &str) -> String {
-    let href = href.split(['#', '?']).next().unwrap_or_default();
-    // A reference from the root has no folder.
-    let part = if href.starts_with('/') { "" } else { part };
-    let folder = part.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let mut parts: Vec<String> = Vec::new();
-    for part in folder.split('/').chain(href.split('/')) {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(unescaped(part)),
-        }
-    }
-    parts.join("/")
-}
-
-/// A part of a reference without its `%20`.
-fn unescaped(part: &str) -> String {
-    let bytes = part.as_bytes();
-    let (mut plain, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while let Some(&byte) = bytes.get(at) {
-        let code = bytes.get(at + 1..at + 3).and_then(|code| std::str::from_utf8(code).ok());
-        let code = code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| byte == b'%');
-        plain.push(code.unwrap_or(byte));
-        at += if code.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&plain).into_owned()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod markup;
 mod mime;
 mod office;
 mod outline;
+mod package;
 mod pdf;
 mod screen;
 mod table;

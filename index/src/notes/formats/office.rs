@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use html5gum::{StartTag, Token, Tokenizer};
 
 use super::archive::Archive;
-use super::epub::joined;
 use super::limits::TEXT_BYTES_MAX;
 use super::outline::{Block, Document};
+use super::package::{attribute, elements, joined, optional};
 use super::parse_date;
 use super::unit::{Losses, Unit, spaced};
 use crate::notes::report::SkipReason;
@@ -121,14 +121,6 @@ pub(super) fn read_odt(name: &str, bytes: &[u8], losses: &mut Losses) -> Result<
     finish(walk, &meta, "dc:date", name, losses)
 }
 
-/// A part without which a document can be read.
-pub(super) fn optional(archive: &Archive<'_>, part: &str, losses: &mut Losses) -> Option<String> {
-    archive.text(part).unwrap_or_else(|reason| {
-        losses.add(reason);
-        None
-    })
-}
-
 fn finish(
     walk: Walk,
     properties: &str,
@@ -142,35 +134,6 @@ fn finish(
         true => Err(SkipReason::NoText),
         false => Ok(document.into_units(name, losses)),
     }
-}
-
-/// The text of the first element of each name.
-pub(super) fn elements<const N: usize>(xml: &str, names: [&str; N]) -> [Option<String>; N] {
-    let mut texts = [const { None }; N];
-    let mut open: Option<usize> = None;
-    for Ok(token) in Tokenizer::new(xml) {
-        match token {
-            Token::StartTag(tag) if !tag.self_closing => {
-                open = names
-                    .iter()
-                    .position(|name| name.as_bytes() == tag.name.as_slice())
-                    .filter(|&at| texts[at].is_none());
-            }
-            Token::String(text) => {
-                if let Some(open) = open {
-                    texts[open].get_or_insert_with(String::new).push_str(&String::from_utf8_lossy(&text));
-                }
-            }
-            Token::EndTag(_) => open = None,
-            _ => {}
-        }
-    }
-    texts.map(|text| Some(text?.trim().to_owned()).filter(|text| !text.is_empty()))
-}
-
-/// An attribute of an element of XML.
-pub(super) fn attribute(tag: &StartTag<()>, key: &str) -> Option<String> {
-    Some(String::from_utf8_lossy(tag.attributes.get(key.as_bytes())?).into_owned())
 }
 
 /// Levels of headings by the ids of styles: the names of built-in styles are English in every language, their ids are not.

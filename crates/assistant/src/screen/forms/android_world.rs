@@ -1,8 +1,7 @@
 //! The elements of AndroidWorld: `UI element 4: UIElement(text='Sign in', class_name='android.widget.Button', is_enabled=True, …)`.
 
-use super::{Form, Item, Line, join, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Form, Item, Line, join, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::AndroidWorld;
 
@@ -16,7 +15,7 @@ pub(super) fn is_line(text: &str) -> bool {
 
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     let mut items = Vec::new();
-    for line in lines(source) {
+    for line in source_lines(source) {
         push(&mut items, element(&line).map_err(|problem| line.refused(FORM, problem))?)?;
     }
     Ok(Form { form: FORM, title: String::new(), items })

@@ -1,8 +1,7 @@
 //! The description of an application by XCUITest: `Button, 0x600003a4c1c0, {{16.0, 20.0}, {60.0, 44.0}}, label: 'Sign in'`.
 
-use super::{Around, Form, Item, Line, join, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Around, Form, Item, Line, join, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::XcuiTest;
 
@@ -32,9 +31,9 @@ pub(super) fn is_line(text: &str) -> bool {
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     // The application is described before the elements, and its way and queries behind them, with the same addresses.
     let begins = |line: &Line<'_>| line.text == "Element subtree:";
-    let has_heading = lines(source).any(|line| begins(&line));
+    let has_heading = source_lines(source).any(|line| begins(&line));
     let elements =
-        lines(source).skip_while(|line| has_heading && !begins(line)).skip(usize::from(has_heading));
+        source_lines(source).skip_while(|line| has_heading && !begins(line)).skip(usize::from(has_heading));
     let elements = elements.take_while(|line| {
         !line.text.starts_with("Path to element:") && !line.text.starts_with("Query chain:")
     });

@@ -1,8 +1,7 @@
 //! ARIA snapshots of Playwright: `- button "Sign in" [disabled] [ref=e25]: text`, a list of YAML whose keys have this form.
 
-use super::{Around, Form, Item, Line, join, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Around, Form, Item, Line, join, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::Aria;
 
@@ -17,7 +16,7 @@ pub(super) fn is_line(text: &str) -> bool {
 
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     let (mut title, mut items, mut around) = (String::new(), Vec::<Item>::new(), Around::default());
-    for line in lines(source) {
+    for line in source_lines(source) {
         let Some(content) = line.text.strip_prefix("- ") else {
             // What servers write around a snapshot: headings and fences.
             match line.text.starts_with(['#', '`']) {

@@ -22,6 +22,11 @@ pub struct Searched {
 }
 
 impl Searched {
+    /// What an app has searched texts of its own for, which do not have it.
+    pub fn in_vain(words: Vec<SearchedWord>, coverage: f32, nearest: Vec<Passage>) -> Self {
+        Self { words, coverage, nearest, is_too_far: true }
+    }
+
     /// Whether the notes have no answer: nothing was found, or nothing that covers enough of the request.
     pub fn is_not_in_notes(&self) -> bool {
         self.is_too_far

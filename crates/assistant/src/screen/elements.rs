@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
-use super::command::UiVerb;
-use super::forms::{self, Form, Item};
-use crate::error::ScreenError;
+use super::error::{ScreenError, ScreenForm};
+use super::forms;
+use super::forms::source::{Form, Item};
+use super::verb::UiVerb;
 
 /// Maximum length of a screen's source, in bytes.
 pub(super) const SCREEN_BYTES_MAX: usize = 4 << 20;
@@ -72,40 +73,6 @@ struct Takes {
 /// The role of an element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role(String);
-
-/// The form of a screen's source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ScreenForm {
-    /// A line per element: `4 button "Sign in"`.
-    Lines,
-    /// A line of HTML per element, with its id: `<button id=4>Sign in</button>`.
-    Tags,
-    /// The elements of browser-use: `*[25]<button aria-label='Sign in' />`.
-    BrowserUse,
-    /// An ARIA snapshot of Playwright: `- button "Sign in" [ref=e25]`.
-    Aria,
-    /// The elements of AndroidWorld: `UI element 4: UIElement(text='Sign in', …)`.
-    AndroidWorld,
-    /// The description of an application by XCUITest: `Button, 0x600003a4c1c0, …, label: 'Sign in'`.
-    XcuiTest,
-    /// Accessibility XML, of UI Automator, Appium, WinAppDriver and others.
-    Xml,
-}
-
-impl fmt::Display for ScreenForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lines => "lines",
-            Self::Tags => "tags",
-            Self::BrowserUse => "browser-use",
-            Self::Aria => "ARIA snapshot",
-            Self::AndroidWorld => "AndroidWorld",
-            Self::XcuiTest => "XCUITest",
-            Self::Xml => "XML",
-        })
-    }
-}
 
 impl Role {
     /// A role by the name that the platform uses.

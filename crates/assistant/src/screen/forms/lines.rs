@@ -1,8 +1,7 @@
 //! A line per element: `4 button "Sign in"`, `[4] button Sign in`, `[e4] button "Sign in"`.
 
-use super::{Form, Item, Line, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Form, Item, Line, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 /// What stands before an id in a form that is not known.
 const IDS: [&str; 6] = ["id=", "ref=", "uid=", "bid=", "index=", "[ref"];
@@ -11,7 +10,7 @@ pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     let (mut title, mut items): (String, Vec<Item>) = (String::new(), Vec::new());
     // The first lines without an id, and with one that may stand elsewhere.
     let (mut without, mut elsewhere) = (None, None);
-    for line in lines(source) {
+    for line in source_lines(source) {
         match line.text.strip_prefix("# ") {
             Some(text) if items.is_empty() && title.is_empty() => text.trim().clone_into(&mut title),
             _ => {

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::command::{Command, UiVerb};
-use super::screen::Screen;
-use crate::error::ActionError;
+use super::elements::Screen;
+use super::error::ActionError;
+use super::verb::UiVerb;
 
 /// Maximum length of actions as JSON, in bytes.
 const JSON_BYTES_MAX: usize = 256 << 10;
@@ -172,23 +172,49 @@ impl UiActions {
     }
 
     /// A line for each command, as the prompt lists them.
-    pub(super) fn list(&self) -> String {
-        let verbs = self.verbs.iter().map(|verb| verb.line(self));
+    pub(crate) fn list(&self) -> String {
+        let verbs = self.verbs.iter().map(|&verb| self.line(verb));
         verbs.chain(self.own.iter().map(UiAction::line)).collect::<Vec<_>>().join("\n")
     }
 
+    /// The line of a kind of commands in a prompt.
+    fn line(&self, verb: UiVerb) -> String {
+        match verb {
+            UiVerb::Tap => "tap ID \"LABEL\": touch an element".to_owned(),
+            UiVerb::LongPress => "long_press ID \"LABEL\": touch an element for long".to_owned(),
+            UiVerb::Type => "type ID \"TEXT\": write into an element".to_owned(),
+            UiVerb::Scroll => "scroll up, scroll down: show what is above or below".to_owned(),
+            UiVerb::Swipe => "swipe up, down, left or right, swipe ID left: move a finger".to_owned(),
+            UiVerb::Back => "back: go to the screen before".to_owned(),
+            UiVerb::Key => format!("key {}: press a key", self.keys().join(", key ")),
+            UiVerb::Open => match self.apps() {
+                [] => "open \"APP\": open an app".to_owned(),
+                apps => format!("open \"{}\": open an app", apps.join("\", open \"")),
+            },
+            UiVerb::Wait => "wait: wait for the screen to change".to_owned(),
+            UiVerb::Ask => "ask \"QUESTION\": ask the user".to_owned(),
+            UiVerb::Done => "done: the goal is reached".to_owned(),
+            UiVerb::NoAction => "none: no command leads to the goal".to_owned(),
+        }
+    }
+
     /// The app's actions that this screen allows, with the schemas of their arguments.
-    pub(super) fn offered(&self, screen: &Screen) -> Vec<(&str, Option<Value>)> {
+    pub(crate) fn offered(&self, screen: &Screen) -> Vec<(&str, Option<Value>)> {
         let offered = self.own.iter().filter_map(|action| Some((&*action.name, action.schema(screen)?)));
         offered.collect()
     }
 
-    /// The own action of a command's first word, and of the text behind it.
-    pub(super) fn read(&self, name: &str, arguments: Option<&str>, screen: &Screen) -> Option<Command> {
+    /// The arguments of the own action with this name, if the text behind the name are some for this screen.
+    pub(super) fn read<'a>(
+        &self,
+        name: &str,
+        arguments: Option<&'a str>,
+        screen: &Screen,
+    ) -> Option<&'a str> {
         let action = self.own.iter().find(|action| action.name == name)?;
         action.schema(screen)?;
-        let arguments = match (action.properties(), arguments) {
-            (None, None) => "{}",
+        match (action.properties(), arguments) {
+            (None, None) => Some("{}"),
             (Some(properties), Some(arguments)) => {
                 let given: Map<String, Value> = serde_json::from_str(arguments).ok()?;
                 let is_required = |name: &str| action.required().any(|required| required == name);
@@ -199,11 +225,10 @@ impl UiActions {
                     Some(_) => false,
                     None => !is_required(&parameter.name),
                 });
-                (is_known && is_there && is_on_screen).then_some(arguments)?
+                (is_known && is_there && is_on_screen).then_some(arguments)
             }
-            _ => return None,
-        };
-        Some(Command::Own { name: name.to_owned(), arguments: arguments.to_owned() })
+            _ => None,
+        }
     }
 }
 
@@ -448,7 +473,7 @@ fn names<S: Into<String>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::ui::screen::Element;
+    use crate::screen::{Command, Element};
 
     const ARCHIVE: &str = r#"{"name": "archive", "description": "Moves a mail.", "parameters": {
         "properties": {"element": {"x-element": true}, "to": {"x-element": "type"}, "folder": {"enum": ["old", "spam"]}},

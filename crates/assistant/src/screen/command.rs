@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::actions::UiActions;
-use super::screen::{Element, Screen};
+use super::elements::{Element, Screen};
+use super::verb::UiVerb;
 
 /// Maximum characters of a typed text and of a question.
 const TYPED_CHARS_MAX: usize = 256;
@@ -96,97 +97,6 @@ impl Direction {
     }
 }
 
-/// A kind of command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UiVerb {
-    /// `tap 4 "Sign in"`
-    Tap,
-    /// `long_press 4 "Sign in"`
-    LongPress,
-    /// `type 4 "text"`
-    Type,
-    /// `scroll down`
-    Scroll,
-    /// `swipe left`, `swipe 4 left`
-    Swipe,
-    /// `back`
-    Back,
-    /// `key enter`
-    Key,
-    /// `open "Calendar"`
-    Open,
-    /// `wait`
-    Wait,
-    /// `ask "Which account?"`
-    Ask,
-    /// `done`
-    Done,
-    /// `none`
-    NoAction,
-}
-
-impl UiVerb {
-    /// All kinds, in the order in which a prompt lists them.
-    pub const ALL: [Self; 12] = [
-        Self::Tap,
-        Self::LongPress,
-        Self::Type,
-        Self::Scroll,
-        Self::Swipe,
-        Self::Back,
-        Self::Key,
-        Self::Open,
-        Self::Wait,
-        Self::Ask,
-        Self::Done,
-        Self::NoAction,
-    ];
-
-    /// The word with which its commands begin.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tap => "tap",
-            Self::LongPress => "long_press",
-            Self::Type => "type",
-            Self::Scroll => "scroll",
-            Self::Swipe => "swipe",
-            Self::Back => "back",
-            Self::Key => "key",
-            Self::Open => "open",
-            Self::Wait => "wait",
-            Self::Ask => "ask",
-            Self::Done => "done",
-            Self::NoAction => "none",
-        }
-    }
-
-    pub(super) fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|verb| verb.name() == name)
-    }
-
-    /// Its line in a prompt.
-    pub(super) fn line(self, actions: &UiActions) -> String {
-        match self {
-            Self::Tap => "tap ID \"LABEL\": touch an element".to_owned(),
-            Self::LongPress => "long_press ID \"LABEL\": touch an element for long".to_owned(),
-            Self::Type => "type ID \"TEXT\": write into an element".to_owned(),
-            Self::Scroll => "scroll up, scroll down: show what is above or below".to_owned(),
-            Self::Swipe => "swipe up, down, left or right, swipe ID left: move a finger".to_owned(),
-            Self::Back => "back: go to the screen before".to_owned(),
-            Self::Key => format!("key {}: press a key", actions.keys().join(", key ")),
-            Self::Open => match actions.apps() {
-                [] => "open \"APP\": open an app".to_owned(),
-                apps => format!("open \"{}\": open an app", apps.join("\", open \"")),
-            },
-            Self::Wait => "wait: wait for the screen to change".to_owned(),
-            Self::Ask => "ask \"QUESTION\": ask the user".to_owned(),
-            Self::Done => "done: the goal is reached".to_owned(),
-            Self::NoAction => "none: no command leads to the goal".to_owned(),
-        }
-    }
-}
-
 impl Command {
     /// Whether no screen follows: the goal is reached, or cannot be.
     pub fn is_last(&self) -> bool {
@@ -194,11 +104,12 @@ impl Command {
     }
 
     /// The command of a text, if it is one for this screen.
-    pub(super) fn read(text: &str, screen: &Screen, actions: &UiActions) -> Option<Self> {
+    pub(crate) fn read(text: &str, screen: &Screen, actions: &UiActions) -> Option<Self> {
         let text = text.trim_end();
         let (word, rest) = text.split_once(' ').map_or((text, None), |(word, rest)| (word, Some(rest)));
         let Some(verb) = UiVerb::of(word) else {
-            return actions.read(word, rest, screen);
+            let arguments = actions.read(word, rest, screen)?.to_owned();
+            return Some(Self::Own { name: word.to_owned(), arguments });
         };
         if !actions.verbs().contains(&verb) {
             return None;
@@ -263,7 +174,7 @@ fn quoted(text: &str, chars_max: usize) -> Option<&str> {
 }
 
 /// The regular expression of the commands for a screen, without those of the app; empty if there is none.
-pub(super) fn regex(screen: &Screen, actions: &UiActions) -> String {
+pub(crate) fn regex(screen: &Screen, actions: &UiActions) -> String {
     let verbs = actions.verbs();
     let mut commands: Vec<String> = Vec::new();
     // Labels stand once for the elements that take both touches.
@@ -326,7 +237,7 @@ pub(super) fn regex(screen: &Screen, actions: &UiActions) -> String {
 }
 
 /// A regular expression for exactly this text.
-pub(super) fn literal(text: &str) -> String {
+fn literal(text: &str) -> String {
     let mut regex = String::with_capacity(text.len());
     for c in text.chars() {
         if r"\.+*?()|[]{}^$#&-~/".contains(c) {

@@ -1,9 +1,8 @@
 //! The elements of browser-use: `*[25]<button aria-label='Sign in' />`, with the texts of elements on lines of their own.
 
 use super::tags::Tag;
-use super::{Around, Form, Item, Line, join, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Around, Form, Item, Line, join, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::BrowserUse;
 
@@ -32,7 +31,7 @@ fn marked(text: &str) -> Option<(&str, bool, &str)> {
 
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     let (mut items, mut around): (Vec<Item>, Around) = (Vec::new(), Around::default());
-    for line in lines(source) {
+    for line in source_lines(source) {
         let parent = around.parent(line.indent);
         let Some((id, scrolls, rest)) = marked(line.text) else {
             text(&line, parent, &mut items)?;

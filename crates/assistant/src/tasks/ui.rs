@@ -1,26 +1,19 @@
 //! Commands for screens: the model chooses a command of an element of a screen, and a grammar allows no other output.
 
-mod actions;
-mod command;
-mod forms;
-mod screen;
-
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use refrain::DryOptions;
 use refrain_grammar::{Grammar, Vocabulary};
 
-pub use actions::{UiAction, UiActions};
-pub use command::{Command, Direction, UiVerb};
-pub use screen::{Element, Role, Screen, ScreenForm};
-
 use crate::assistant::Assistant;
 use crate::error::TaskError;
-use crate::job::{Job, JobEvent, Next, Prompt, Report, Step, Written};
+use crate::job::Job;
+use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage};
+use crate::screen::{Command, Screen, UiActions, regex};
 
 /// Maximum number of steps of a task.
 const STEPS_MAX: usize = 256;
@@ -179,7 +172,7 @@ fn grammar(vocabulary: &Vocabulary, screen: &Screen, actions: &UiActions) -> Res
     // output stops before it.
     const TAIL: &str = r"(\n[^\n]*)?";
     let offered = actions.offered(screen);
-    let mut plain = vec![command::regex(screen, actions)];
+    let mut plain = vec![regex(screen, actions)];
     plain.extend(offered.iter().filter(|(_, schema)| schema.is_none()).map(|(name, _)| (*name).to_owned()));
     plain.retain(|regex| !regex.is_empty());
     let plain = (!plain.is_empty()).then(|| format!("({}){TAIL}", plain.join("|")));

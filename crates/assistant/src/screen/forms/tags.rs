@@ -1,8 +1,7 @@
 //! A line of HTML per element, whose values may stand without quotes: `<button id=4 text='More'>Sign in</button>`.
 
-use super::{Form, Item, Line, join, lines, push};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Form, Item, Line, join, source_lines, push};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 /// Maximum number of attributes of a tag.
 const ATTRIBUTES_MAX: usize = 64;
@@ -127,7 +126,7 @@ pub(super) fn is_line(text: &str) -> bool {
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     const FORM: ScreenForm = ScreenForm::Tags;
     let mut items: Vec<Item> = Vec::new();
-    for line in lines(source) {
+    for line in source_lines(source) {
         match (line.text.starts_with('<'), items.last_mut()) {
             (true, _) => {
                 let item = element(&line).ok_or_else(|| line.refused(FORM, "a tag that has no end"))?;

@@ -2,9 +2,8 @@
 
 use refrain_index::notes::{ScreenElement, SkipReason, read_screen_xml};
 
-use super::{Form, Item};
-use crate::error::ScreenError;
-use crate::tasks::ui::screen::ScreenForm;
+use super::source::{Form, Item};
+use crate::screen::error::{ScreenError, ScreenForm};
 
 pub(super) fn read(source: &str) -> Result<Form, ScreenError> {
     // The lines of the elements are counted on the way.
