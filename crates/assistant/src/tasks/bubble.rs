@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use refrain_index::Locator;
 
-use super::{Answer, AnswerRequest, ChatAnswer, Provenance, Searched};
+use super::{Answer, AnswerRequest, ChatAnswer, Provenance, Reply, Searched};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::{Job, Report};
@@ -102,6 +102,13 @@ impl From<Answer> for Bubble {
     fn from(answer: Answer) -> Self {
         let Answer { text, reasoning, passages, searched, provenance, report } = answer;
         Self::new((text, reasoning), passages, searched, provenance, report)
+    }
+}
+
+impl From<Reply> for Bubble {
+    fn from(reply: Reply) -> Self {
+        let Reply { text, reasoning, passages, provenance, report } = reply;
+        Self::new((text, reasoning), passages, None, provenance, report)
     }
 }
 
