@@ -181,7 +181,7 @@ impl FfiError {
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
         let offset = (before + error.column().saturating_sub(1)).min(text.len());
         let mut failed = Self::new(ErrorKind::NotJson, error.to_string());
-        failed.info_mut().offset = Some(offset as u64);
+        failed.set_offset(offset as u64);
         failed
     }
 
@@ -197,6 +197,11 @@ impl FfiError {
     pub fn with_file(mut self, file: &Path) -> Self {
         self.info_mut().file = Some(file.to_string_lossy().into_owned());
         self
+    }
+
+    /// Names the place in a file or text.
+    pub fn set_offset(&mut self, offset: u64) {
+        self.info_mut().offset = Some(offset);
     }
 
     /// The facts.

@@ -44,8 +44,11 @@ pub(crate) fn check_reentry() -> Result<(), FfiError> {
     }
 }
 
-/// Calls `work` of no object: a listener is refused, a panic becomes an error.
-pub(crate) fn call<T>(work: impl FnOnce() -> Result<T, FfiError>) -> Result<T, FfiError> {
+/// Calls `work` by the rules of every call: a listener is refused, a panic becomes an error. For what a wrapping library does itself.
+///
+/// # Errors
+/// [`ErrorKind::Reentrant`], [`ErrorKind::Panicked`], and those of `work`.
+pub fn call<T>(work: impl FnOnce() -> Result<T, FfiError>) -> Result<T, FfiError> {
     check_reentry()?;
     caught(work)
 }

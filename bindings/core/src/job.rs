@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use refrain::CancelToken;
 
-use crate::error::{ErrorKind, FfiError};
+use crate::error::{ErrorInfo, ErrorKind, FfiError};
 use crate::events::{Event, EventListener, JobResult, Stage};
 use crate::guard::{self, Guarded, Made, lock};
 use crate::registry::{Child, Registry};
@@ -23,8 +23,8 @@ const GATHER: Duration = Duration::from_millis(1);
 /// A running answer, task or update. It computes in a thread of its own, whether its events are taken or not, and ends with
 /// [`Event::Done`] or [`Event::Failed`].
 ///
-/// Its events are taken by one reader at a time: [`next_events`](Self::next_events), [`wait`](Self::wait), or a listener
-/// ([`listen`](Self::listen)). A job that is closed or dropped is cancelled.
+/// Its events are taken by one reader at a time: [`next_events`](Self::next_events), or a listener ([`listen`](Self::listen)). A job that
+/// is closed or dropped is cancelled.
 #[cfg_attr(feature = "uniffi", derive(uniffi::Object))]
 pub struct Job {
     running: Guarded<Running>,
@@ -58,8 +58,8 @@ struct Events {
     wants_wake: bool,
     /// Whether the last event was given.
     is_over: bool,
-    /// Whether the thread has ended its work.
-    has_ended: bool,
+    /// How the work has ended.
+    outcome: Option<Result<JobResult, ErrorInfo>>,
 }
 
 impl Queue {
@@ -92,20 +92,33 @@ impl Queue {
     }
 
     fn end(&self, outcome: Result<JobResult, FfiError>) {
-        let last = match outcome {
-            Ok(result) => Event::Done { result: Box::new(result) },
-            Err(error) if error.kind() == ErrorKind::Cancelled && self.has_thrown.load(Ordering::Relaxed) => {
-                let error = FfiError::new(ErrorKind::Listener, "the listener of the job has thrown");
-                Event::Failed { error: Box::new(error.into_info()) }
+        let outcome = outcome.map_err(|error| match error.kind() {
+            ErrorKind::Cancelled if self.has_thrown.load(Ordering::Relaxed) => {
+                FfiError::new(ErrorKind::Listener, "the listener of the job has thrown").into_info()
             }
-            Err(error) => Event::Failed { error: Box::new(error.into_info()) },
+            _ => error.into_info(),
+        });
+        let last = match &outcome {
+            Ok(result) => Event::Done { result: Box::new(result.clone()) },
+            Err(error) => Event::Failed { error: Box::new(error.clone()) },
         };
         {
             let mut events = lock(&self.events);
             events.waiting.push_back(last);
-            events.has_ended = true;
+            events.outcome = Some(outcome);
         }
         self.arrived.notify_all();
+    }
+
+    /// How the work has ended; waits for it.
+    fn outcome(&self) -> Result<JobResult, FfiError> {
+        let mut events = lock(&self.events);
+        loop {
+            match &events.outcome {
+                Some(outcome) => return outcome.clone().map_err(|error| FfiError::Failed { info: Box::new(error) }),
+                None => events = self.arrived.wait(events).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
     }
 
     /// The events that are there; waits for the first until the deadline. None after the last event.
@@ -201,33 +214,17 @@ impl Job {
         })
     }
 
-    /// The result, without the other events.
+    /// Waits for the end of the job, and gives its result; again, if it is called again. It takes no events.
     ///
     /// # Errors
-    /// That of [`Event::Failed`]; [`WrongState`](ErrorKind::WrongState): the last event was taken before; or as
-    /// [`next_events`](Self::next_events).
+    /// That of [`Event::Failed`], such as [`Cancelled`](ErrorKind::Cancelled). Those of objects.
     pub fn wait(&self) -> Result<JobResult, FfiError> {
-        self.running.call(|running| {
-            let _reader = Reader::enter(running)?;
-            loop {
-                let mut taken = running.queue.take(Instant::now() + Duration::from_secs(3600));
-                match taken.pop() {
-                    Some(Event::Done { result }) => return Ok(*result),
-                    Some(Event::Failed { error }) => return Err(FfiError::Failed { info: error }),
-                    Some(_) => {}
-                    None if lock(&running.queue.events).is_over => {
-                        let message = "the last event of the job was taken before";
-                        return Err(FfiError::new(ErrorKind::WrongState, message));
-                    }
-                    None => {}
-                }
-            }
-        })
+        self.running.call(|running| running.queue.outcome())
     }
 
     /// Gives all further events to a listener, in batches, on a thread of its own. The job then goes on if its object is dropped. If
-    /// the listener throws, it is not called again, and the job's last event, [`Event::Failed`] with [`Listener`](ErrorKind::Listener),
-    /// can be taken by the other methods.
+    /// the listener throws, it is not called again, and the job fails with [`Listener`](ErrorKind::Listener), as [`wait`](Self::wait) and
+    /// [`next_events`](Self::next_events) say.
     ///
     /// # Errors
     /// As [`next_events`](Self::next_events); the system gives no thread.
@@ -295,7 +292,7 @@ impl Child for Queue {
     }
 
     fn is_running(&self) -> bool {
-        !lock(&self.events).has_ended
+        lock(&self.events).outcome.is_none()
     }
 }
 

@@ -8,7 +8,7 @@
 //!   [`Busy`](ErrorKind::Busy), and never waits.
 //! - **Ownership.** Every object has `close()`, which may be called twice. Every later call is the error [`Closed`](ErrorKind::Closed).
 //!   [`Engine::close`] closes what was made from the engine, and so frees its memory when running passes have ended. An object that is
-//!   dropped is closed.
+//!   dropped is closed; what was made from a dropped engine goes on.
 //! - **Errors** have one type, [`FfiError`], with stable [codes](ErrorKind).
 //! - **Work** (answers, tasks, updates of notes) is a [`Job`] in a thread of its own. Its events are taken in batches, by
 //!   [`Job::next_events`] or by an [`EventListener`].
@@ -53,6 +53,7 @@ pub use events::{
     Change, ChangeKind, Citation, CopiedSpan, Event, EventListener, FinishReason, JobResult, JobStats, LeftOut,
     Place, Sentence, Skipped, Source, Stage, TextKind, Turn, UiCommand, UpdateReport,
 };
+pub use guard::call;
 pub use history::History;
 pub use job::Job;
 #[cfg(feature = "notes")]
