@@ -13,7 +13,7 @@ use refrain_c::*;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
 const PROMPT: &str = "The train leaves at";
-const TOKENS: usize = 1500;
+const TOKENS: usize = 900;
 const TURNS: usize = 15;
 
 fn main() {
@@ -47,7 +47,7 @@ fn main() {
 
 fn of_native(engine: &refrain::Engine) -> f64 {
     let mut options = refrain::SessionOptions::default();
-    options.context_len = Some(2 * TOKENS);
+    options.context_len = Some(1024);
     options.history = false;
     options.drafting = refrain::Drafting::Off;
     let mut session = engine.session(options).expect("a session");
@@ -67,10 +67,10 @@ fn long(engine: &refrain::Engine) -> refrain_grammar::Grammar {
         .expect("a grammar")
 }
 
-const SCHEMA: &str = r#"{"type": "array", "items": {"type": "integer"}, "minItems": 1500}"#;
+const SCHEMA: &str = r#"{"type": "array", "items": {"type": "integer"}, "minItems": 900}"#;
 
 fn of_c(engine: Handle, take: fn(Handle)) -> f64 {
-    let options = format!(r#"{{"context_len": {}, "history": false, "drafting": "off"}}"#, 2 * TOKENS);
+    let options = r#"{"context_len": 1024, "history": false, "drafting": "off"}"#;
     let generate = serde_json::json!({ "max_tokens": TOKENS, "json_schema": SCHEMA }).to_string();
     let [mut session, mut job] = [0; 2];
     let mut result = Buffer::EMPTY;

@@ -21,7 +21,7 @@ fn engine() -> Arc<Engine> {
 }
 
 fn session(engine: &Engine) -> Arc<Session> {
-    let session = engine.session(SessionOptions { context_len: Some(2048), ..SessionOptions::default() }, None);
+    let session = engine.session(SessionOptions { context_len: Some(1024), ..SessionOptions::default() }, None);
     let session = session.unwrap();
     session.append(Role::User, "Who repairs the tap?".to_owned()).unwrap();
     session
@@ -30,7 +30,7 @@ fn session(engine: &Engine) -> Arc<Session> {
 /// An output of at least 600 tokens.
 fn long() -> GenerateOptions {
     GenerateOptions {
-        max_tokens: Some(1900),
+        max_tokens: Some(960),
         json_schema: Some(r#"{"type": "array", "items": {"type": "integer"}, "minItems": 600}"#.to_owned()),
         ..GenerateOptions::default()
     }

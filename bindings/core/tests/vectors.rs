@@ -73,10 +73,10 @@ fn inputs() -> Vec<(&'static str, Value)> {
             "cancelled",
             json!({
                 "about": "An answer that is cancelled as soon as it has started, and would take at least 600 tokens.",
-                "engine": engine, "session": { "context_len": 2048 },
+                "engine": engine, "session": { "context_len": 1024 },
                 "steps": [
                     append("Count."),
-                    { "generate": { "max_tokens": 1900, "json_schema": long.to_string() }, "cancel": true },
+                    { "generate": { "max_tokens": 960, "json_schema": long.to_string() }, "cancel": true },
                 ],
             }),
         ),
