@@ -61,7 +61,7 @@ impl NotesInner {
         is_cancelled: &dyn Fn() -> bool,
         work: impl FnOnce(&mut NotesWriter) -> Result<T, NotesError>,
     ) -> Result<T, NotesError> {
-        let goes_on = |_, _| match is_cancelled() {
+        let goes_on = |_: u64, _: u64| match is_cancelled() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
@@ -87,8 +87,8 @@ fn write_job(
     let of_work = cancel.clone();
     let body = move |queue: &Queue| {
         let is_cancelled = || of_work.is_cancelled();
-        let mut progress = |done: usize, total: usize| {
-            queue.progress(Stage::Index, done as u64, total as u64);
+        let mut progress = |done: u64, total: u64| {
+            queue.progress(Stage::Index, done, total);
             match is_cancelled() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),

@@ -1,5 +1,6 @@
 //! Results of the assistant as records.
 
+use std::ops::Range;
 use std::path::Path;
 
 use refrain_assistant as assistant;
@@ -33,7 +34,7 @@ pub(crate) fn sentence_ready(ready: SentenceReady, answer: &str, units: Units) -
 }
 
 pub(crate) fn change(change: &DiffEvent, old: &str, new: &str, units: Units) -> Change {
-    let [old_place, new_place] = [old, new].map(|text| move |range| units.place(text, range));
+    let [old_place, new_place] = [old, new].map(|text| move |range: &Range<usize>| units.place(text, range));
     match change {
         DiffEvent::Keep { old, new } => {
             Change { kind: ChangeKind::Keep, old: old_place(old), new: new_place(new) }
