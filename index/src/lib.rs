@@ -28,6 +28,7 @@ mod check;
 mod disk_file;
 #[cfg(feature = "notes")]
 mod document;
+mod facts;
 #[cfg(feature = "notes")]
 mod front_matter;
 pub mod history;

@@ -46,6 +46,7 @@ mod assistant;
 mod background;
 mod error;
 mod estimate;
+mod facts;
 mod fit;
 mod forget;
 mod gate;

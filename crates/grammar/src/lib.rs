@@ -34,6 +34,7 @@ mod dead_ends;
 mod decimal;
 mod drafts;
 mod error;
+mod facts;
 mod follower;
 mod grammar;
 mod json;

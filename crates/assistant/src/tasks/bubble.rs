@@ -8,14 +8,15 @@ use super::answer::AnswerRequest;
 use super::chat::ChatAnswer;
 use super::from_passages::Answer;
 use super::provenance::Provenance;
+use super::reply::Reply;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::Report;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 use crate::provenance::{CheckedSentence, CitationVerdict, CopiedSpan};
 use crate::searched::Searched;
+use crate::step::Report;
 
 /// What a chat bubble shows: the text, where its parts come from, and what the model was not shown.
 ///
@@ -107,6 +108,13 @@ impl From<Answer> for Bubble {
     fn from(answer: Answer) -> Self {
         let Answer { text, reasoning, passages, searched, provenance, report } = answer;
         Self::new((text, reasoning), passages, searched, provenance, report)
+    }
+}
+
+impl From<Reply> for Bubble {
+    fn from(reply: Reply) -> Self {
+        let Reply { text, reasoning, passages, provenance, report } = reply;
+        Self::new((text, reasoning), passages, None, provenance, report)
     }
 }
 

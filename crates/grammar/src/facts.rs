@@ -1,0 +1,32 @@
+//! What the errors of grammars mean for an app: kind, option, offset and limit.
+
+use refrain_files::{ErrorKind, Facts, Fault};
+
+use crate::error::{GrammarError, VocabularyError};
+
+impl Fault for GrammarError {
+    fn facts(&self) -> Facts<'_> {
+        let of = Facts::new;
+        match self {
+            Self::TooLong { given, max, .. } => of(ErrorKind::OverLimit).over(*given, *max),
+            Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => of(ErrorKind::InvalidArgument),
+            Self::Schema { pointer, .. } => {
+                let facts = of(ErrorKind::InvalidArgument);
+                pointer.as_deref().map_or(facts, |pointer| facts.field(pointer))
+            }
+            Self::Busy { .. } => of(ErrorKind::WrongState),
+            Self::NumberOfChoices { given, max } | Self::MarkerLength { given, max } => {
+                of(ErrorKind::InvalidArgument).over(*given, *max)
+            }
+            Self::TooComplex { .. } => of(ErrorKind::OverLimit),
+            Self::NoToken { .. } | Self::NotAllowed { .. } => of(ErrorKind::NoToken),
+            Self::Parser { .. } => of(ErrorKind::Processor),
+        }
+    }
+}
+
+impl Fault for VocabularyError {
+    fn facts(&self) -> Facts<'_> {
+        Facts::new(ErrorKind::Unsupported).field("tokenizer")
+    }
+}
