@@ -202,7 +202,7 @@ impl<'a> Lane<'a> {
         let mut n_said = 0;
         while n_said < row.response.len() {
             let rest = &row.response[n_said..];
-            let extra_us = self.account.extra_us() as f32;
+            let extra_us = self.account.extra_us(row_us) as f32;
             let limits = StepLimits { extra_us, ..self.limits(rest, &pid) };
             let is_paid = costs.verify_us(2, 1) - costs.verify_us(1, 1) <= extra_us;
             if let Some(explainer) = &mut explainer {

@@ -14,7 +14,7 @@
 //! left    = Σ (p_i · c_i − u_i) + s · (C + T) + carried
 //! ```
 //!
-//! A draft is bought only if its price, the expected time of its step beyond a plain one, is at most the balance. What an answer leaves is
+//! A draft is bought only if its price, the expected time of its step beyond a plain one, is at most the balance and 14 plain steps. What an answer leaves is
 //! what drafts saved and what remains of its half of the stake, or a debt; the next answer carries it. So an answer lends half of the stake
 //! from the time that it takes itself, and half from the time that earlier answers saved. Short answers draft from the latter.
 //!
@@ -41,6 +41,8 @@ const FALL: f64 = 1.0 / 2.0;
 const LOG_ERROR_MAX: f64 = 0.7;
 /// A step that takes longer than this many plain ones was interrupted, which is not the draft's fault: the rest does not count.
 const INTERRUPTED_STEPS: f64 = 16.0;
+/// A draft costs at most this many plain steps: 64 rows cost 14 on the measured machines.
+const PRICE_STEPS_MAX: f64 = INTERRUPTED_STEPS - 2.0;
 /// Share of the stake that an answer lends from its own time. The rest comes from what earlier answers left.
 const OWN_SHARE: f64 = 0.5;
 /// Until the first step has ended, drafts may cost no more than this: the first text should not wait for later ones.
@@ -127,9 +129,11 @@ impl Account {
         self.saved_us + if self.has_text { may_lose_us } else { may_lose_us.min(FIRST_TEXT_US) }
     }
 
-    /// What the rows of a draft may cost now, in µs: the balance, less the time of drafting them.
-    pub fn extra_us(&self) -> f64 {
-        self.balance_us() - self.drafting_us
+    /// What the rows of a draft may cost now, in µs: the balance, less the time of drafting them. `row_us` as in
+    /// [`plain_us`](Self::plain_us). Less than what counts as an interruption.
+    pub fn extra_us(&self, row_us: f64) -> f64 {
+        let most_us = self.stake.map_or(f64::INFINITY, |_| PRICE_STEPS_MAX * self.plain_us(row_us));
+        self.balance_us().min(most_us) - self.drafting_us
     }
 
     /// What drafts have saved in this generation, in µs; negative: lost.
@@ -257,7 +261,7 @@ mod tests {
                 account.plain = Some(PlainStep { us: plain_us, ratio: 1.0 });
             }
             let drafting_us = drafting * plain_us;
-            let price_us = account.balance_us();
+            let price_us = account.balance_us().min(PRICE_STEPS_MAX * estimate_us);
             let has_draft = price_us > drafting_us;
             let mut step = StepTime {
                 drafting_us: 0.0,
@@ -387,9 +391,9 @@ mod tests {
         account.begin(STAKE, (0.0, 599_000.0), 1000.0);
         account.observe(plain(1000.0));
         account.observe(StepTime { drafting_us: 2000.0, ..drafted(1000.0, 2) });
-        assert!(account.balance_us() > 1900.0 && account.extra_us() < account.balance_us() - 240.0);
+        assert!(account.balance_us() > 1900.0 && account.extra_us(1000.0) < account.balance_us() - 240.0);
         (0..200).for_each(|_| account.observe(plain(1000.0)));
-        assert!(account.extra_us() > account.balance_us() - 15.0, "{}", account.balance_us());
+        assert!(account.extra_us(1000.0) > account.balance_us() - 15.0, "{}", account.balance_us());
     }
 
     #[test]

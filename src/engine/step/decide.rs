@@ -39,8 +39,9 @@ pub(super) fn decide(
     sources: &mut Sources,
     policy: &mut Policy,
 ) -> Decision {
-    let extra_us = account.extra_us() as f32;
-    let price_us = costs.verify_us(2, 1) - costs.verify_us(1, 1);
+    let row_us = costs.verify_us(1, 1);
+    let extra_us = account.extra_us(f64::from(row_us)) as f32;
+    let price_us = costs.verify_us(2, 1) - row_us;
     let rows = policy.decide(thermal, pressure);
     let rows = rows.and_then(|rows| if price_us <= extra_us { Ok(rows) } else { Err(Skip::NotPaid) });
     // A source that computes needs each hidden state, which later steps no longer have.
