@@ -9,7 +9,9 @@ impl Fault for GrammarError {
         let of = Facts::new;
         match self {
             Self::TooLong { given, max, .. } => of(ErrorKind::OverLimit).over(*given, *max),
-            Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => of(ErrorKind::InvalidArgument),
+            Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => {
+                of(ErrorKind::InvalidArgument)
+            }
             Self::Schema { pointer, .. } => {
                 let facts = of(ErrorKind::InvalidArgument);
                 pointer.as_deref().map_or(facts, |pointer| facts.field(pointer))

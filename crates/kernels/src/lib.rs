@@ -36,6 +36,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod block;
+mod choice;
 mod convolution;
 mod cores;
 mod float_env;
@@ -72,6 +73,7 @@ pub use activations::{ActivationForm, Activations};
 pub use aligned::AllocError;
 pub use attention::{AttentionRule, AttentionScratch, AttentionShape, Visible, attention};
 pub use block::BlockType;
+pub use choice::{BLOCK_LEN, Likeliest, argmax, block_max, block_sums, exp_scaled, gather_above, likeliest};
 pub use convolution::{CONV_LEN_MAX, ConvRows, NO_PARENT, convolve};
 pub use cores::performance_cores;
 pub use float_env::FloatEnv;
@@ -95,9 +97,9 @@ pub use recurrent::{
 pub use ring::RowRing;
 pub use room::{MEMORY_MARGIN, has_room};
 pub use rows::{
-    Likeliest, add, add_scaled, argmax, dot, gelu, gelu_mul, l2_norm_in_place, layer_norm_in_place,
-    likeliest, log_sum_exp, mul, rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu,
-    silu_mul, silu_mul_by, softcap, softmax, swiglu_clamped_mul,
+    add, add_scaled, dot, gelu, gelu_mul, l2_norm_in_place, layer_norm_in_place, log_sum_exp, mul, rms_norm,
+    rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap,
+    softmax, swiglu_clamped_mul,
 };
 
 #[cfg(any(test, feature = "testing"))]

@@ -26,7 +26,8 @@ pub static EMBEDDED_MODEL: &[u8] = include_bytes!("../models/target.gguf");
 
 // The files are links into `fixtures/`, which a package of this crate resolves. A checkout without symbolic links has their paths instead.
 #[cfg(feature = "embedded-model")]
-const _: () = assert!(EMBEDDED_MODEL.len() > 1000, "crates/program/models are no links: check out with core.symlinks");
+const _: () =
+    assert!(EMBEDDED_MODEL.len() > 1000, "crates/program/models are no links: check out with core.symlinks");
 
 /// Its draft model.
 #[cfg(feature = "embedded-model")]

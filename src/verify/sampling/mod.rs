@@ -12,7 +12,7 @@ mod penalties;
 
 use crate::kernels::{self, FloatEnv, Kernels};
 use crate::verify::random::uniform;
-use candidates::{Candidates, draw};
+use candidates::Candidates;
 use dry::Dry;
 use penalties::Penalties;
 use refrain_trees::TokenId;
@@ -84,16 +84,8 @@ impl Sampler {
         if config.temperature == 0.0 {
             return Ok(TokenId(best as u32));
         }
-        for logit in logits.iter_mut() {
-            let scaled = (*logit - max) / config.temperature;
-            *logit = if scaled.is_nan() { f32::NEG_INFINITY } else { scaled };
-        }
         let u = uniform(config.seed.unwrap_or_default(), position as u64);
-        if self.candidates.keep(self.kernels, config, logits) {
-            return Ok(self.candidates.draw(u));
-        }
-        kernels::softmax(self.kernels, logits);
-        Ok(draw(logits.iter().copied().zip(0..), u))
+        Ok(self.candidates.choose(self.kernels, config, (logits, max), u))
     }
 }
 

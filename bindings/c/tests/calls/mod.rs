@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use refrain_c::*;
 
 /// Options of a small engine, as JSON.
-pub const ENGINE: &str = concat!(
-    r#"{"threads": 1, "measure_ms": 0, "path": ""#,
-    env!("CARGO_MANIFEST_DIR"),
-    r#"/MODEL"}"#
-);
+pub const ENGINE: &str =
+    concat!(r#"{"threads": 1, "measure_ms": 0, "path": ""#, env!("CARGO_MANIFEST_DIR"), r#"/MODEL"}"#);
 
 /// The bytes that are left.
 struct Bytes<'a>(&'a [u8]);
@@ -57,8 +54,9 @@ pub fn open_engine(model: &str) -> Handle {
     let options = ENGINE.replace("MODEL", model);
     let mut engine = 0;
     // SAFETY: text and place live.
-    let code =
-        unsafe { refrain_engine_open(options.as_ptr().cast(), options.len(), None, null_mut(), &mut engine, null_mut()) };
+    let code = unsafe {
+        refrain_engine_open(options.as_ptr().cast(), options.len(), None, null_mut(), &mut engine, null_mut())
+    };
     assert_eq!(code, Code::Ok, "{options}");
     engine
 }
@@ -78,7 +76,8 @@ const OPTIONS: [&str; 12] = [
     "[1",
 ];
 
-const TEXTS: [&str; 5] = ["", "The train leaves at", "user", "Who repairs the tap?\u{0}\u{1f389}", "assistant"];
+const TEXTS: [&str; 5] =
+    ["", "The train leaves at", "user", "Who repairs the tap?\u{0}\u{1f389}", "assistant"];
 
 const REQUESTS: [&str; 7] = [
     r#"{"task": "ask", "question": "Who?", "passages": [{"text": "Ada Voss repairs the tap."}]}"#,
@@ -147,7 +146,11 @@ pub fn run(bytes: &[u8], engine: Handle) {
         assert_ne!(code, Code::Poisoned, "operation {operation}");
         // A failure says why, and makes nothing.
         let says_why = !error.data.is_null();
-        assert_eq!(says_why, code != Code::Ok && operation & 64 == 0 && operation % 26 != 18, "operation {operation}");
+        assert_eq!(
+            says_why,
+            code != Code::Ok && operation & 64 == 0 && operation % 26 != 18,
+            "operation {operation}"
+        );
         if code != Code::Ok {
             assert_eq!(made, 0);
         }

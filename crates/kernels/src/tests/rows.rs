@@ -52,6 +52,15 @@ fn all(k: Kernels, x: &[f32], y: &[f32]) -> Vec<f32> {
         out.push(argmax(k, x) as f32);
         let found = likeliest::<3>(k, x);
         out.extend(found.best().iter().flat_map(|&(x, i)| [x, i as f32]).chain([found.log_sum]));
+        let (mut most, mut sums, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        block_max(k, x, &mut most);
+        block_sums(k, x, 0.7, &mut sums);
+        gather_above(k, x, 0.7, 0.4, &mut found);
+        let mut weights = x.to_vec();
+        let sum = exp_scaled(k, &mut weights, x[argmax(k, x)], 0.6);
+        out.extend(most.into_iter().chain(weights).chain([sum]));
+        out.extend(sums.into_iter().map(|sum| sum as f32));
+        out.extend(found.iter().flat_map(|&(x, i)| [x, i as f32]));
         let mut heads = [x, x, y, y].concat();
         rope(k, &mut heads, 2 * n, x, y);
         out.extend(heads);
@@ -388,6 +397,36 @@ proptest! {
                 "{}: {} instead of {total}", k.isa(), found.log_sum
             );
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn blocks_are_those_of_plain_loops(
+        mut x in proptest::collection::vec(prop_oneof![12 => -3.0f32..3.0, 1 => Just(f32::NEG_INFINITY), 1 => Just(f32::NAN)], 1..400),
+        bound in -2.0f32..2.9,
+        temperature in 0.1f32..2.0,
+    ) {
+        for k in Kernels::available() {
+            let (mut most, mut found) = (Vec::new(), Vec::new());
+            block_max(k, &x, &mut most);
+            let expected = x.chunks(BLOCK_LEN).map(|block| block.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+            prop_assert_eq!(&most, &expected.collect::<Vec<f32>>());
+            gather_above(k, &x, 0.9, bound, &mut found);
+            let scaled = x.iter().map(|x| x * 0.9).zip(0u32..);
+            prop_assert_eq!(&found, &scaled.filter(|c| c.0 > bound).collect::<Vec<_>>());
+        }
+        let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        prop_assume!(max > f32::NEG_INFINITY);
+        let mut softmaxed: Vec<f32> = x.iter().map(|x| f32::max((x - max) / temperature, f32::NEG_INFINITY)).collect();
+        softmax(scalar(), &mut softmaxed);
+        let factor = 1.0 / exp_scaled(scalar(), &mut x, max, temperature);
+        let weights: Vec<f32> = x.iter().map(|x| x * factor).collect();
+        assert_bits(&weights, &softmaxed, "as softmax");
+        let mut sums = Vec::new();
+        block_sums(scalar(), &x, factor, &mut sums);
+        let expected: f64 = weights.iter().copied().map(f64::from).sum();
+        prop_assert!((sums.iter().sum::<f64>() - expected).abs() < 1e-12);
     }
 }
 
