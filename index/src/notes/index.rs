@@ -301,7 +301,7 @@ impl NotesIndex {
         Ok(self.sources()?.settings.labels.remove(name))
     }
 
-    fn sources(&self) -> Result<Sources, NotesError> {
+    pub(super) fn sources(&self) -> Result<Sources, NotesError> {
         match Sources::read(&self.shared.folder) {
             // The next writer sets it aside.
             Err(error) if error.is_damage() => Ok(Sources::default()),

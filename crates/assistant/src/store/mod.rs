@@ -26,7 +26,6 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
 use refrain_files::replace::{create_private_folder, private_options, tighten};

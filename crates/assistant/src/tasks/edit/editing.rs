@@ -38,7 +38,7 @@ const WINDOW_TOKENS_MIN: usize = 16;
 const JOINT_TOKENS: usize = 16;
 
 /// An edit in the making.
-struct Editing {
+pub(super) struct Editing {
     assistant: Assistant,
     instruction: String,
     note: Option<PathBuf>,
