@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Writes [`ErrorKind`] from one table: code, variant, name in JSON, meaning.
 macro_rules! kinds {
-    ($($code:literal $kind:ident $name:literal: $meaning:literal;)*) => {
+    ($($code:tt $kind:ident $name:literal: $meaning:literal;)*) => {
         /// What an error means for an app. Code and name never change, and no code is used again.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]

@@ -40,6 +40,7 @@ mod session;
 mod shutdown;
 #[cfg(feature = "notes")]
 mod tasks;
+#[cfg(feature = "notes")]
 mod units;
 
 #[cfg(feature = "notes")]

@@ -30,6 +30,7 @@ macro_rules! names {
     };
 }
 
+#[cfg(feature = "notes")]
 pub(crate) use names;
 
 names! {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use refrain_c::*;
 
 /// Options of a small engine, as JSON.
-pub const ENGINE: &str =
+const ENGINE: &str =
     concat!(r#"{"threads": 1, "measure_ms": 0, "path": ""#, env!("CARGO_MANIFEST_DIR"), r#"/MODEL"}"#);
 
 /// The bytes that are left.
@@ -50,7 +50,7 @@ unsafe extern "C" fn reenter(user: *mut c_void, _events: *const c_char, _len: us
 }
 
 /// Opens an engine; `model` is the path behind the folder of the package that is compiled.
-pub fn open_engine(model: &str) -> Handle {
+pub(crate) fn open_engine(model: &str) -> Handle {
     let options = ENGINE.replace("MODEL", model);
     let mut engine = 0;
     // SAFETY: text and place live.
@@ -90,7 +90,7 @@ const REQUESTS: [&str; 7] = [
 ];
 
 /// Makes the calls that the bytes name. `engine` stays open.
-pub fn run(bytes: &[u8], engine: Handle) {
+pub(crate) fn run(bytes: &[u8], engine: Handle) {
     let mut bytes = Bytes(bytes);
     let mut handles = vec![engine, 0, 1, u64::MAX, engine ^ (1 << 48), engine + 7];
     let mut buffers: Vec<Buffer> = Vec::new();
