@@ -101,9 +101,12 @@ fn write_job(
 }
 
 /// The path that stands for the id of a document without a file: for filters and deletions.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorKind::InvalidArgument): the id is empty or too long.
 #[cfg_attr(feature = "uniffi", uniffi::export)]
-pub fn document_path(id: String) -> String {
-    path(&library::document_path(id.as_bytes()))
+pub fn document_path(id: String) -> Result<String, FfiError> {
+    Ok(path(&library::document_path(id.as_bytes())?))
 }
 
 impl Notes {

@@ -116,7 +116,7 @@ fn documents_are_put_with_a_cursor() {
     assert_eq!(notes.cursor().unwrap().as_deref(), Some("7"));
     let hits = notes.search(SearchRequest { text: "Oslo".to_owned(), ..SearchRequest::default() }).unwrap();
     assert_eq!(hits[0].document.as_deref(), Some("row/2"));
-    assert_eq!(hits[0].path, document_path("row/2".to_owned()));
+    assert_eq!(hits[0].path, document_path("row/2".to_owned()).unwrap());
     let remove = PutRequest { remove: vec!["row/1".to_owned()], ..PutRequest::default() };
     notes.put(remove).unwrap();
     assert_eq!(notes.documents_since(change).unwrap().removed, ["row/1"]);

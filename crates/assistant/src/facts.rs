@@ -2,7 +2,9 @@
 
 use refrain_files::{ErrorKind, Facts, Fault};
 
-use crate::error::{ActionError, BuildError, EditPartError, ForgetError, ScreenError, TaskError};
+use crate::edit::part::EditPartError;
+use crate::error::{BuildError, ForgetError, TaskError};
+use crate::screen::{ActionError, ScreenError};
 use crate::store::StoreError;
 
 /// The facts of an error with the five accessors of the library's opaque types.
