@@ -14,8 +14,8 @@ use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextO
 use tantivy::tokenizer::{TextAnalyzer, TokenizerManager};
 use tantivy::{DocAddress, Index, IndexReader, ReloadPolicy, TantivyDocument, Term};
 
-use crate::notes::{Functional, Language, SearchedWord, Wanted, coverage_of};
 use crate::notes::words::{MarkedTokenizer, Stems, Word, WordKind, marked, plain_words};
+use crate::notes::{Functional, Language, SearchedWord, Wanted, coverage_of};
 use crate::passage::{Passage, is_titled};
 use crate::stop_words::STOP_WORDS;
 
@@ -136,8 +136,10 @@ impl PassageIndex {
         };
         let addresses = by_address.into_iter().map(|(_, address)| address);
         let coverage: HashMap<DocAddress, f32> = addresses.zip(coverage).collect();
-        let hit = |(score, address): (f32, DocAddress)| {
-            Hit { passage: &self.passages[address.doc_id as usize], score, coverage: coverage[&address] }
+        let hit = |(score, address): (f32, DocAddress)| Hit {
+            passage: &self.passages[address.doc_id as usize],
+            score,
+            coverage: coverage[&address],
         };
         Ok(found.into_iter().map(hit).collect())
     }

@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::DraftModel;
 use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use super::own_layers::OWN_SOURCE;
 use super::own_rows::{OwnRows, lock};
-use super::DraftModel;
 use crate::draft::{
     Anchor, Candidate, Candidates, Computed, ComputingSource, Cursor, DraftSource, EvidenceClass,
     HiddenStates, StepOutcome, VERIFY_ROWS_MAX,

@@ -20,8 +20,7 @@ use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling, SessionOptions,
-    TokenId,
+    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling, SessionOptions, TokenId,
 };
 use safetensors::SafeTensors;
 use serde_json::{Value, json};

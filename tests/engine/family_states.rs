@@ -9,9 +9,7 @@ use refrain::internals::kernels::{IsaKind, Kernels};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId,
-};
+use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId};
 
 use crate::common::{continuation, logits, plain};
 use crate::model_files::golden;

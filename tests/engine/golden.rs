@@ -6,9 +6,7 @@ use std::path::Path;
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
-use refrain::{
-    CancelToken, Engine, GenerateOptions, KvType, SessionOptions, TokenId,
-};
+use refrain::{CancelToken, Engine, GenerateOptions, KvType, SessionOptions, TokenId};
 use safetensors::SafeTensors;
 
 use crate::common::{engine_f32, plain, run};

@@ -2,7 +2,6 @@
 //! and the output stays that of plain decoding, bit for bit: with draft models, self-draft, streamed weights, recurrent layers, bounded
 //! windows, forks and truncations. What is given up is free memory.
 
-
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
 use refrain::drafting::DraftModelOptions;
@@ -13,8 +12,8 @@ use refrain::internals::stream::resident_bytes;
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Engine, EngineOptions, Event, OwnedGeneration, Sampling, Session, SessionOptions,
-    TokenId, step_together,
+    CancelToken, Engine, EngineOptions, Event, OwnedGeneration, Sampling, Session, SessionOptions, TokenId,
+    step_together,
 };
 use tempfile::TempDir;
 

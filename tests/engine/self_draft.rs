@@ -17,8 +17,9 @@ use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
-    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling,
-    SessionOptions, SpecialTokens, };
+    CancelToken, Drafting, Engine, EngineOptions, GenerateOptions, KvType, Sampling, SessionOptions,
+    SpecialTokens,
+};
 use tempfile::TempDir;
 
 use crate::common::{

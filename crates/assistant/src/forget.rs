@@ -15,7 +15,8 @@ use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 use crate::assistant::Assistant;
 use crate::error::ForgetError;
 use crate::store::{
-    ConversationId, Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index, note_label,
+    ConversationId, Entry, Forgetting, Store, StoreError, conversation_label, micros, names_with_index,
+    note_label,
 };
 
 /// What is to be deleted.

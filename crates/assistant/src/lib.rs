@@ -83,10 +83,13 @@ pub use screen::{
 pub use searched::Searched;
 pub use step::{JobEvent, Report, TextEvent};
 pub use store::{
-    ConversationId, EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind, TypedLines, store_status,
+    ConversationId, EditCopies, EditCopy, KindStatus, MadeFrom, StoreError, StoreStatus, StoredKind,
+    TypedLines, store_status,
 };
 pub use stream::JobStream;
 pub use tasks::{
-    Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Conversation, Edit, EditRequest, Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, SummarizeRequest, Summary, Turn, UiCommand, UiStep, UiTask, WriteRequest,
+    Answer, AnswerRequest, Bubble, BubbleSource, ChatAnswer, ChatRequest, Conversation, Edit, EditRequest,
+    Length, Prefetch, Prefetched, Provenance, Reply, ReplyRequest, SummarizeRequest, Summary, Turn,
+    UiCommand, UiStep, UiTask, WriteRequest,
 };
 pub use template::{Prompts, Template, TemplateError};

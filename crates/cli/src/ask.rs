@@ -27,7 +27,8 @@ pub(crate) fn ask(args: &AskArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         let notes = || folder_or_default(args.notes.as_deref()).ok();
         let places = Places {
             notes: if piped.is_none() { notes() } else { None },
-            model: model.map(|model| located(model).map_or_else(|_| model.to_owned(), |path| path.into_owned())),
+            model: model
+                .map(|model| located(model).map_or_else(|_| model.to_owned(), |path| path.into_owned())),
         };
         let cancelled = "ended by Ctrl-C; nothing of it is kept";
         if let Some(exit) = by_server(&store, &places, piped.as_deref(), interrupt, cancelled)? {
@@ -152,6 +153,8 @@ fn not_found(searched: &Searched, place: &str, is_json: bool) -> Result<Exit, Fa
     out.line(&format!("Not in {place}."))?;
     note_searched(searched);
     note_nearest(searched);
-    note("other words may find it; `refrain ask QUESTION < FILE` answers from a whole text, whatever it covers");
+    note(
+        "other words may find it; `refrain ask QUESTION < FILE` answers from a whole text, whatever it covers",
+    );
     Ok(Exit::Failed)
 }

@@ -380,7 +380,12 @@ fn show_text(out: &mut AnswerStream, event: &TextEvent, shows: Shows<'_>) -> Res
 
 /// Writes a change: kept text as it is, new text green, old text red and struck through; without colours, as `[+new+]` and
 /// `[-old-]`.
-pub(crate) fn show_change(out: &mut AnswerStream, change: &DiffEvent, old: &str, new: &str) -> Result<(), Failure> {
+pub(crate) fn show_change(
+    out: &mut AnswerStream,
+    change: &DiffEvent,
+    old: &str,
+    new: &str,
+) -> Result<(), Failure> {
     let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
     let red = Style::new().fg_color(Some(AnsiColor::Red.into())).effects(Effects::STRIKETHROUGH);
     match change {

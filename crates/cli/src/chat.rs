@@ -8,7 +8,6 @@ use refrain_grammar::Grammar;
 
 use crate::args::{AssistArgs, ChatArgs, StatsFormat};
 use crate::assisted::{Assisted, Shows, store_of};
-use crate::report::{note_nearest, note_searched, searched_json};
 use crate::context::Notes;
 use crate::conversations;
 use crate::editor::{Entered, Turns};
@@ -18,6 +17,7 @@ use crate::index::open_named;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::load::note_demonstration;
+use crate::report::{note_nearest, note_searched, searched_json};
 use crate::terminal::{AnswerStream, note, print_legend, visible};
 use crate::{sampling, stats};
 use refrain_program::place::home;

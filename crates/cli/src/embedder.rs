@@ -8,11 +8,11 @@ use refrain::embedding::{Encoder, EncoderOptions};
 use refrain_index::notes::{Embedder, ModelEmbedder, NotesIndex, NotesWriter};
 
 use crate::failure::Failure;
-use crate::suggested::suggested_embedder;
 use crate::key::key;
+use crate::suggested::suggested_embedder;
 use crate::terminal::{note, visible};
-use refrain_program::args::bytes_text;
 use crate::{load, models};
+use refrain_program::args::bytes_text;
 
 /// The label of the index with the path of the model whose vectors it stores, or [`NONE`].
 const EMBEDDER: &str = "embedder";

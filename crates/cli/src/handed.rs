@@ -56,7 +56,8 @@ pub(crate) fn by_server(
     let place = std::env::current_dir().ok().and_then(|place| place.into_os_string().into_string().ok());
     // What is no text cannot be handed over.
     let (Some(args), Some(place), Some(places)) = (args, place, places.write()) else { return Ok(None) };
-    let command = json!({ "args": args, "place": place, "places": places, "piped": piped, "key": key_hash()? });
+    let command =
+        json!({ "args": args, "place": place, "places": places, "piped": piped, "key": key_hash()? });
     let cancel = CancelToken::new();
     let _cancelling = interrupt.cancels(cancel.clone());
     let mut shown =

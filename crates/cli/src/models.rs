@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::{ModelsListArgs, ModelsRmArgs};
 use crate::failure::{Exit, Failure};
-use crate::hub::{self, HubError, ModelName, Pulled, Store, Unit, pick, units};
+use crate::hub::{HubError, ModelName, Pulled, Store, Unit, pick, units};
 use crate::terminal::{AnswerStream, note, visible};
 use refrain_program::args::bytes_text;
 use refrain_program::place::data_folder;

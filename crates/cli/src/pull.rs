@@ -14,7 +14,6 @@ use serde_json::json;
 
 use crate::args::{Attempts, PullArgs};
 use crate::failure::{Exit, Failure};
-use crate::suggested::suggested_embedder;
 use crate::hub::{
     self, Client, ClientOptions, Event, FileRecord, HubError, Listing, Lock, ModelName, Pulled, Store, Token,
     incomplete, pick, units,
@@ -22,6 +21,7 @@ use crate::hub::{
 use crate::interrupt::Interrupt;
 use crate::models;
 use crate::progress::Progress;
+use crate::suggested::suggested_embedder;
 use crate::terminal::{AnswerStream, note, visible};
 
 /// How often Ctrl-C is looked at.

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use refrain_assistant::{
-    AssistantOptions, Command, JobOptions, Prompts, Screen, UiActions, UiTask,
-};
+use refrain_assistant::{AssistantOptions, Command, JobOptions, Prompts, Screen, UiActions, UiTask};
 use serde_json::{Value, json};
 
 use crate::args::{UiArgs, is_none};

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use super::limits::VOCAB_SIZE_MAX;
 use super::error::{TokenizerProblem, check_limit};
+use super::limits::VOCAB_SIZE_MAX;
 use refrain_trees::TokenId;
 
 /// Maximum length of a token's text, in bytes.

@@ -15,9 +15,7 @@ use super::error::{HistoryError, io_error};
 use super::files::names;
 use super::key::{RecordId, check_namespace};
 use super::log::{Place, Record};
-use super::pulled::{
-    DELETED, FLEET, PULLED_MAX, deleted_up_to, fleet_folder, fleet_namespaces, pulled,
-};
+use super::pulled::{DELETED, FLEET, PULLED_MAX, deleted_up_to, fleet_folder, fleet_namespaces, pulled};
 use super::segment::{Segment, SegmentName, write_segment};
 use super::store::HistoryLog;
 use crate::disk_file::DiskFile;

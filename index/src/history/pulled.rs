@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::changes::{remove, remove_files};
 use super::context::Context;
 use super::disk::SealedDisk;
-use super::error::{HistoryError, io_error};
+use super::error::HistoryError;
 use super::files::names;
 use super::key::{RecordId, decode_namespace, encode_namespace};
 use super::log::Place;

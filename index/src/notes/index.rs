@@ -12,15 +12,15 @@ use super::catalogue::Catalogue;
 use super::derived::{self, Derived, DerivedKind, decode_tokens};
 use super::error::{NotesError, io_error};
 use super::files::{self, Folder};
-use super::inbox;
-use super::request::Request;
 use super::functional::Functional;
+use super::inbox;
 use super::language::Language;
 use super::names::names;
 use super::options::NotesOptions;
 use super::passage::NotePassage;
 use super::paths;
 use super::report::{NoteFile, NotesStatus};
+use super::request::Request;
 use super::snapshot::Snapshot;
 use super::sources::Sources;
 use super::store::{Store, check_own, tighten};
@@ -301,7 +301,7 @@ impl NotesIndex {
         Ok(self.sources()?.settings.labels.remove(name))
     }
 
-    fn sources(&self) -> Result<Sources, NotesError> {
+    pub(super) fn sources(&self) -> Result<Sources, NotesError> {
         match Sources::read(&self.shared.folder) {
             // The next writer sets it aside.
             Err(error) if error.is_damage() => Ok(Sources::default()),

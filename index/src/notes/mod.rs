@@ -110,8 +110,8 @@ pub use documents::{DocumentChanges, Metadata, NoteDocument};
 pub use embedder::{DIMENSIONS_MAX, Embedder};
 pub use error::NotesError;
 pub(crate) use formats::Decoded;
-pub(crate) use functional::Functional;
 pub use formats::{ScreenElement, ScreenXml, parse_date, read_screen_xml};
+pub(crate) use functional::Functional;
 pub use index::NotesIndex;
 pub use ingest::{FileText, FileTexts, read_texts};
 pub use kind::{SourceKind, UnknownKind};
@@ -119,13 +119,11 @@ pub use language::Language;
 pub use model_embedder::{ModelEmbedder, ModelEmbedderError};
 pub use options::NotesOptions;
 pub use passage::{Locator, NotePassage};
-pub use paths::{
-    DOCUMENTS, ID_BYTES_MAX, absolute, document_id, document_path, is_document, without_links,
-};
-pub use request::{FailedRequest, Request};
+pub use paths::{DOCUMENTS, ID_BYTES_MAX, absolute, document_id, document_path, is_document, without_links};
 pub use report::{NoteFile, NotesStatus, Notice, SkipReason, SkippedSource, UpdateReport};
-pub(crate) use search::{Wanted, coverage_of};
+pub use request::{FailedRequest, Request};
 pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
+pub(crate) use search::{Wanted, coverage_of};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use transaction::{CURSOR_BYTES_MAX, TRANSACTION_BYTES_MAX, Transaction};
 pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};

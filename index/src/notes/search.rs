@@ -16,9 +16,9 @@ use tantivy::{DocAddress, DocSet, Searcher, Term};
 
 use super::embedder::Embedder;
 use super::error::NotesError;
+use super::functional::Functional;
 use super::index::{NotesIndex, State};
 use super::kind::SourceKind;
-use super::functional::Functional;
 use super::language::Language;
 use super::passage::NotePassage;
 use super::paths;

@@ -139,7 +139,13 @@ fn changes_are_followed_by_their_number() {
     assert!(later.removed.is_empty() && later.put.len() == 3);
     // What is forgotten leaves no id: a copy begins anew.
     writer.remove(b"c").unwrap();
-    writer.forget(&[document_path(b"b").unwrap(), document_path(b"c").unwrap(), document_path(b"none").unwrap()]).unwrap();
+    writer
+        .forget(&[
+            document_path(b"b").unwrap(),
+            document_path(b"c").unwrap(),
+            document_path(b"none").unwrap(),
+        ])
+        .unwrap();
     let forgotten = index.documents_since(later.change).unwrap();
     assert!(!forgotten.is_complete && forgotten.removed.is_empty() && forgotten.put.len() == 1);
     assert!(index.documents_since(forgotten.change).unwrap().is_complete);

@@ -207,8 +207,10 @@ fn check_documents(folder: &Path, safe: &[u32], forgotten: &[u32]) {
         assert_eq!(texts, [format!("The generation is generation{newest}word, in {id}.")]);
     }
     for i in newest.saturating_sub(6)..=newest {
-        let is_there =
-            !index.passages_of(&document_path(format!("own/{i}").as_bytes()).expect("an id")).expect("reads").is_empty();
+        let is_there = !index
+            .passages_of(&document_path(format!("own/{i}").as_bytes()).expect("an id"))
+            .expect("reads")
+            .is_empty();
         if i + 2 <= newest || forgotten.contains(&i) {
             assert!(!is_there, "own/{i} of {newest}");
         } else if i % 3 != 0 {

@@ -8,8 +8,8 @@ mod forms;
 mod verb;
 
 pub use actions::{UiAction, UiActions};
-pub use command::{Command, Direction};
 pub(crate) use command::regex;
+pub use command::{Command, Direction};
 pub use elements::{Element, Role, Screen};
 pub use error::{ActionError, ScreenError, ScreenForm};
 pub use verb::UiVerb;

@@ -26,21 +26,20 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::SystemTime;
 
 use refrain::{Session, TokenId};
 use refrain_files::replace::{create_private_folder, private_options, tighten};
+use refrain_index::RecordId;
 use refrain_index::history::{HistoryKey, HistoryLog, HistoryOptions};
 use refrain_index::internals::Seal;
 use refrain_index::prefixes::{Label, PrefixError, PrefixOptions, PrefixStore};
-use refrain_index::RecordId;
 
 pub use copies::{EditCopies, EditCopy};
+pub(crate) use entry::{Entry, Forgetting, Made, StoredPart, StoredSummary, micros};
 pub use error::StoreError;
 pub(crate) use error::io_error;
-use ledger::{Bounds, Found};
-pub(crate) use entry::{Entry, Forgetting, Made, StoredPart, StoredSummary, micros};
 pub(crate) use ledger::Ledger;
+use ledger::{Bounds, Found};
 pub(crate) use names::{Hidden, names_with_index, note_hash};
 pub use status::{KindStatus, MadeFrom, StoreStatus, StoredKind, store_status};
 pub use typed::{ConversationId, TypedLines};

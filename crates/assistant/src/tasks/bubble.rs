@@ -11,11 +11,11 @@ use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::Report;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 use crate::provenance::{CheckedSentence, CitationVerdict, CopiedSpan};
 use crate::searched::Searched;
+use crate::step::Report;
 
 /// What a chat bubble shows: the text, where its parts come from, and what the model was not shown.
 ///

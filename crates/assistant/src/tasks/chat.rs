@@ -15,12 +15,12 @@ use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, Passage};
 use crate::resume::Waiting;
 use crate::searched::Searched;
+use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 use crate::store::{ConversationId, Kept, n_common};
 use crate::template::Template;
 

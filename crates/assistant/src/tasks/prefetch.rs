@@ -11,8 +11,8 @@ use super::summarize::SummarizeRequest;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::{JobEvent, Next, Prompt, Step, Written};
 use crate::options::{JobOptions, Priority};
+use crate::step::{JobEvent, Next, Prompt, Step, Written};
 use crate::store::Kept;
 
 /// A request that will probably come.

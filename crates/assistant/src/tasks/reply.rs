@@ -7,9 +7,9 @@ use super::provenance::Provenance;
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::Report;
 use crate::options::JobOptions;
 use crate::passage::Passage;
+use crate::step::Report;
 
 /// A message to be answered.
 #[derive(Debug, Clone)]

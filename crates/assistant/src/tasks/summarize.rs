@@ -20,10 +20,10 @@ use crate::edit::{DiffEvent, LiveDiff};
 use crate::error::TaskError;
 use crate::estimate::Work;
 use crate::job::Job;
-use crate::step::{JobEvent, Next, Prompt, Report, Step, TextEvent, Written, is_cut, Parts};
 use crate::layout::{Layout, note_paths};
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage, Source, joined};
+use crate::step::{JobEvent, Next, Parts, Prompt, Report, Step, TextEvent, Written, is_cut};
 use crate::store::{Kept, StoredPart, StoredSummary, micros};
 
 /// The length of a part's summary before one was written, as a share of the part.

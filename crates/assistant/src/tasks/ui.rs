@@ -9,11 +9,11 @@ use refrain_grammar::{Grammar, Vocabulary};
 use crate::assistant::Assistant;
 use crate::error::TaskError;
 use crate::job::Job;
-use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 use crate::layout::Layout;
 use crate::options::JobOptions;
 use crate::passage::{LeftOut, LeftOutReason, Passage};
 use crate::screen::{Command, Screen, UiActions, regex};
+use crate::step::{JobEvent, Next, Prompt, Report, Step, Written};
 
 /// Maximum number of steps of a task.
 const STEPS_MAX: usize = 256;

@@ -590,7 +590,9 @@ fn a_document_without_a_file_is_forgotten_with_what_was_made_from_it() {
     let source = answered.passages[0].source.as_ref().unwrap();
     assert_eq!(source.document_id().as_deref(), Some(&b"rows/1"[..]));
     assert!(!assistant.note(&document_path(b"rows/1").unwrap()).unwrap().is_empty());
-    assert!(assistant.note_files().unwrap().iter().any(|file| file.path == document_path(b"rows/1").unwrap()));
+    assert!(
+        assistant.note_files().unwrap().iter().any(|file| file.path == document_path(b"rows/1").unwrap())
+    );
     let forgotten = assistant.forget(Forget::Note(document_path(b"rows").unwrap())).unwrap();
     assert!(forgotten.n_answers == 1 && forgotten.n_prefix_blocks > 0, "{forgotten:?}");
     for form in forms(SECRET) {

@@ -127,7 +127,10 @@ fn a_question_is_answered_from_files() {
     }
     let json = home.ran(&[&in_files[..], &["--json"]].concat());
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
-    assert!(json["text"].is_null() && json["searched"]["coverage"].as_f64().is_some_and(|it| it < 0.3), "{json}");
+    assert!(
+        json["text"].is_null() && json["searched"]["coverage"].as_f64().is_some_and(|it| it < 0.3),
+        "{json}"
+    );
     assert_eq!(json["nearest"][0]["title"], "Car repair");
     home.ran(&["ask", "What is it about?", "--context", arg(&car), "--max-tokens", "2"]).done();
     home.ran_with(&other, &std::fs::read(&car).unwrap()).done();

@@ -181,7 +181,11 @@ fn default_folders_are_those_of_the_command() {
     assert!(served.code == Some(0) && !served.stderr.contains("is kept"), "{}", served.stderr);
     assert!(!served.stderr.contains("server"), "{}", served.stderr);
     let forgotten = home.ran(&["forget", "notes/car.md", "--store", "store"]);
-    assert!(forgotten.stderr.contains("1 answers") && !forgotten.stderr.contains("server"), "{}", forgotten.stderr);
+    assert!(
+        forgotten.stderr.contains("1 answers") && !forgotten.stderr.contains("server"),
+        "{}",
+        forgotten.stderr
+    );
     assert_eq!(home.files_with(index, SECRET), 0);
     stop(server, "-TERM");
 }

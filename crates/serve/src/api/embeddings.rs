@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use crate::app::App;
 use crate::blocking::{CancelOnDrop, blocking};
 use crate::body;
-use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
+use crate::response;
 use crate::wire::embeddings::{EmbeddingsRequest, read};
 use crate::work::Plain;
 

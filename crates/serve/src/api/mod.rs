@@ -18,9 +18,9 @@ use axum::http::{StatusCode, Uri};
 use axum::routing::{get, post};
 
 use crate::app::App;
-use crate::response::json_text;
 use crate::error::{ApiError, ErrorKind};
 use crate::openapi;
+use crate::response::json_text;
 
 /// All routes of the API. Further routers can be merged with this one.
 pub(crate) fn router() -> Router<App> {

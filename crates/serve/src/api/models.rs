@@ -6,9 +6,9 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::response;
 use crate::error::{ApiError, ApiResult};
 use crate::models::ModelKind;
+use crate::response;
 
 pub(crate) async fn list(State(app): State<App>) -> Response {
     let data: Vec<Value> = app.models().ids().map(|(id, kind)| model_json(&app, id, kind)).collect();

@@ -11,8 +11,8 @@ use super::shown::Entry;
 use super::state::Page;
 use crate::blocking::blocking;
 use crate::body;
-use crate::response;
 use crate::error::{ApiError, ApiResult};
+use crate::response;
 use crate::wire::fields::Fields;
 
 pub(super) async fn history(State(page): State<Page>) -> Response {

@@ -39,8 +39,8 @@ pub(crate) use state::Page;
 pub(crate) use stream::{Sink, run as run_stream};
 
 use crate::blocking::blocking;
-use crate::response;
 use crate::error::{ApiError, ApiResult};
+use crate::response;
 
 /// The routes of the page.
 pub(crate) fn router(page: Page) -> Router {

@@ -9,8 +9,8 @@ use super::shown::{Source, short_path};
 use super::state::Page;
 use super::units;
 use crate::blocking::blocking;
-use crate::response;
 use crate::error::{ApiError, ApiResult};
+use crate::response;
 
 /// Passages of the note before and after, at most.
 const AROUND_MAX: usize = 64;

@@ -1,6 +1,6 @@
 //! The elements of AndroidWorld: `UI element 4: UIElement(text='Sign in', class_name='android.widget.Button', is_enabled=True, …)`.
 
-use super::source::{Form, Item, Line, join, source_lines, push};
+use super::source::{Form, Item, Line, join, push, source_lines};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::AndroidWorld;

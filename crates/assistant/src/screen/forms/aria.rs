@@ -1,6 +1,6 @@
 //! ARIA snapshots of Playwright: `- button "Sign in" [disabled] [ref=e25]: text`, a list of YAML whose keys have this form.
 
-use super::source::{Around, Form, Item, Line, join, source_lines, push};
+use super::source::{Around, Form, Item, Line, join, push, source_lines};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::Aria;

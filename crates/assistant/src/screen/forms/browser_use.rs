@@ -1,7 +1,7 @@
 //! The elements of browser-use: `*[25]<button aria-label='Sign in' />`, with the texts of elements on lines of their own.
 
+use super::source::{Around, Form, Item, Line, join, push, source_lines};
 use super::tags::Tag;
-use super::source::{Around, Form, Item, Line, join, source_lines, push};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::BrowserUse;

@@ -1,6 +1,6 @@
 //! A line per element: `4 button "Sign in"`, `[4] button Sign in`, `[e4] button "Sign in"`.
 
-use super::source::{Form, Item, Line, source_lines, push};
+use super::source::{Form, Item, Line, push, source_lines};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 /// What stands before an id in a form that is not known.

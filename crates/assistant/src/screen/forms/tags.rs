@@ -1,6 +1,6 @@
 //! A line of HTML per element, whose values may stand without quotes: `<button id=4 text='More'>Sign in</button>`.
 
-use super::source::{Form, Item, Line, join, source_lines, push};
+use super::source::{Form, Item, Line, join, push, source_lines};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 /// Maximum number of attributes of a tag.

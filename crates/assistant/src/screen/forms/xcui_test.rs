@@ -1,6 +1,6 @@
 //! The description of an application by XCUITest: `Button, 0x600003a4c1c0, {{16.0, 20.0}, {60.0, 44.0}}, label: 'Sign in'`.
 
-use super::source::{Around, Form, Item, Line, join, source_lines, push};
+use super::source::{Around, Form, Item, Line, join, push, source_lines};
 use crate::screen::error::{ScreenError, ScreenForm};
 
 const FORM: ScreenForm = ScreenForm::XcuiTest;

@@ -38,7 +38,7 @@ const WINDOW_TOKENS_MIN: usize = 16;
 const JOINT_TOKENS: usize = 16;
 
 /// An edit in the making.
-struct Editing {
+pub(super) struct Editing {
     assistant: Assistant,
     instruction: String,
     note: Option<PathBuf>,
@@ -113,8 +113,9 @@ impl Editing {
             place.start = place.start.max(outline.start.min(place.end));
             let headings: Vec<usize> = outline.headings.iter().map(|heading| heading.lines.start).collect();
             let tokens_max = editing.window_tokens_max()?;
-            let found =
-                windows(&editing.old, place.clone(), &headings, tokens_max, &|text: &str| assistant.count(text))?;
+            let found = windows(&editing.old, place.clone(), &headings, tokens_max, &|text: &str| {
+                assistant.count(text)
+            })?;
             editing.windows = found.ok_or(TaskError::NoRoom { room: tokens_max })?.into();
             if editing.windows.iter().all(|window| window.n_tokens == 0) {
                 return Err(TaskError::Nothing { verb: "edit" });

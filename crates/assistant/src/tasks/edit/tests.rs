@@ -143,9 +143,7 @@ fn a_long_note_is_edited_in_windows() {
         assert_eq!(changed.edit.text, old.replace("train", "bus"));
         // The prompt of a window shows the end of the one before, and what became of it.
         assert_eq!(changed.prompts[0].len(), 1);
-        let [before, answer, window] = &changed.prompts[1][..] else {
-            panic!("{:?}", changed.prompts[1])
-        };
+        let [before, answer, window] = &changed.prompts[1][..] else { panic!("{:?}", changed.prompts[1]) };
         assert_eq!((before.role, answer.role, window.role), (Role::User, Role::Assistant, Role::User));
         assert!(before.content.contains("Ada Voss") && !answer.content.contains("Request"));
         assert!(copied.prompts.iter().flatten().all(|turn| !turn.content.contains("title: Days")));
@@ -181,8 +179,7 @@ fn selections_lines_and_sections_alone_are_edited() {
     let start = old.find("Ada").unwrap();
     assert_eq!(upper(EditPart::Bytes(start..start + 8)), "Ada Voss");
     assert_eq!(upper(EditPart::Lines { first: 5, last: 5 }), "## Day 0\n");
-    let section =
-        "## Day 7\n\nOn day 7 the train leaves at 7 and the tap drips.\n\nAda Voss comes at 7.\n\n";
+    let section = "## Day 7\n\nOn day 7 the train leaves at 7 and the tap drips.\n\nAda Voss comes at 7.\n\n";
     for title in ["Day 7", "## Day 7", "day  7"] {
         assert_eq!(upper(EditPart::Section(title.to_owned())), section);
     }
@@ -201,10 +198,7 @@ fn what_cannot_be_edited_is_refused() {
     };
     assert!(matches!(refused("", EditPart::Whole, "x"), TaskError::Nothing { .. }));
     assert!(matches!(refused("a \n b", EditPart::Bytes(1..3), "x"), TaskError::Nothing { .. }));
-    assert!(matches!(
-        refused("a", EditPart::Section("a".into()), "x"),
-        TaskError::Part(NoSection { .. })
-    ));
+    assert!(matches!(refused("a", EditPart::Section("a".into()), "x"), TaskError::Part(NoSection { .. })));
     let line = "x".repeat(50_000_000);
     let max = EditRequest::BYTES_MAX;
     let error = refused(&line, EditPart::Whole, "x");
@@ -212,10 +206,7 @@ fn what_cannot_be_edited_is_refused() {
     let long = "Explain it well. ".repeat(200);
     assert!(matches!(refused(&long, EditPart::Whole, &long), TaskError::RequestTooLong { .. }));
     let front = format!("---\ntitle: {}\n---\n", "word ".repeat(2000));
-    assert!(
-        matches!(refused(&front, EditPart::Whole, "x"), TaskError::Nothing { .. }),
-        "front matter alone"
-    );
+    assert!(matches!(refused(&front, EditPart::Whole, "x"), TaskError::Nothing { .. }), "front matter alone");
 }
 
 #[test]
