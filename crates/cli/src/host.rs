@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::{AskArgs, Cli, Command, ForgetArgs, command_line, is_none};
 use crate::assisted::Served;
-use crate::failure::{Exit, Failure};
+use crate::failure::Exit;
 use crate::handed::{Places, key_hash};
 use crate::interrupt::Interrupt;
 use crate::setup::Setup;
