@@ -98,7 +98,7 @@ impl GivenDocument {
 ///     NotesError: the id is empty, or longer than 512 bytes.
 #[pyfunction]
 pub(crate) fn document_path(id: Vec<u8>) -> Result<PathBuf, Failure> {
-    Ok(refrain_index::notes::document_path(&id)?)
+    refrain_index::notes::document_path(&id).map_err(Failure::Notes)
 }
 
 /// The id of the document that a path stands for; ``None`` for the path of a file.

@@ -34,7 +34,7 @@ pub enum JobEvent<T> {
     },
     /// A piece of the output. The pieces of kind [`TextKind::Answer`] together are the text of the result.
     Text(TextEvent),
-    /// A sentence of the answer is complete, for reading it aloud; after [`Job::announce_sentences`].
+    /// A sentence of the answer is complete, for reading it aloud; after [`Job::announce_sentences`](crate::Job::announce_sentences).
     Sentence(SentenceReady),
     /// What a task of several prompts has to do still: before the first one, and again after each.
     Estimate(Estimate),

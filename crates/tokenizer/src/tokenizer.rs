@@ -45,7 +45,7 @@ pub enum SpecialTokens {
 
 /// A model's tokenizer: immutable, shared by threads.
 ///
-/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`] × n + [`FILE_MEMORY_SLACK`] bytes of
+/// Building one from files of n bytes takes at most [`FILE_MEMORY_MULTIPLE`](super::FILE_MEMORY_MULTIPLE) × n + [`FILE_MEMORY_SLACK`](super::FILE_MEMORY_SLACK) bytes of
 /// memory, for any content. A vocabulary that needs more is refused before the memory is allocated.
 ///
 /// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for 150

@@ -16,12 +16,12 @@ use crate::job::Job;
 use crate::options::JobOptions;
 
 impl Assistant {
-    /// Edits a text, or a part of it. The changes come as [`JobEvent::Edit`] while the new text is written. The old text drafts the new one,
+    /// Edits a text, or a part of it. The changes come as [`JobEvent::Edit`](crate::JobEvent::Edit) while the new text is written. The old text drafts the new one,
     /// from the prompt.
     ///
     /// If the part fits the context, it is shown whole, and the output has room for a text that is a quarter longer, unless
     /// [`JobOptions::answer_tokens`] says otherwise. A longer one is edited in windows that end between sections or paragraphs
-    /// ([`JobEvent::Window`]); front matter then stays as it is. An instruction about the text as a whole ("sort it") does not work there.
+    /// ([`JobEvent::Window`](crate::JobEvent::Window)); front matter then stays as it is. An instruction about the text as a whole ("sort it") does not work there.
     /// If the output of a window ends at a limit of tokens, the job ends with it, and the rest of the text is as before.
     ///
     /// # Errors
