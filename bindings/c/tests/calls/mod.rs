@@ -45,7 +45,7 @@ unsafe extern "C" fn reenter(user: *mut c_void, _events: *const c_char, _len: us
         assert_eq!(refrain_buffer_free(&mut buffer), Code::Ok);
     }
     let code = refrain_job_cancel(job);
-    assert!(matches!(code, Code::Ok | Code::StaleHandle), "{code:?}");
+    assert!(matches!(code, Code::Ok | Code::StaleHandle | Code::Busy), "{code:?}");
     true
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
                 2 => refrain_engine_session(handle, json, len, handle, &mut made, failed),
                 3 | 4 => refrain_session_append_text(handle, words, words_len, failed),
                 5 => refrain_session_append(handle, words, words_len, words, words_len, failed),
-                6 | 7 | 8 => refrain_session_generate(handle, json, len, &mut made, failed),
+                6..=8 => refrain_session_generate(handle, json, len, &mut made, failed),
                 9 => refrain_session_prefill(handle, &mut made, failed),
                 10 => refrain_session_pop(handle, &mut buffer, failed),
                 11 => refrain_session_info(handle, &mut buffer, failed),
