@@ -2,7 +2,7 @@
 //! probabilities, without a pass that a vocabulary of 150,000 tokens would make dear.
 
 use super::Kernels;
-use super::math::{exp_lanes, max_of};
+use super::math::{exp_lanes, max_across, max_of};
 use super::simd::{LANES, Simd, Work};
 
 /// Vectors of a block that is skipped at once.
@@ -165,7 +165,19 @@ impl Work for BlockMax<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         self.out.clear();
-        self.out.extend(self.x.chunks(BLOCK_LEN).map(|block| max_of(s, block)));
+        self.out.reserve(self.x.len().div_ceil(BLOCK_LEN));
+        let (blocks, rest) = self.x.as_chunks::<BLOCK_LEN>();
+        let none = s.splat(f32::NEG_INFINITY);
+        for block in blocks {
+            let mut most = none;
+            for chunk in block.as_chunks::<LANES>().0 {
+                most = s.max(s.load(chunk), most);
+            }
+            self.out.push(max_across(s, most));
+        }
+        if !rest.is_empty() {
+            self.out.push(max_of(s, rest));
+        }
     }
 }
 
@@ -186,23 +198,28 @@ impl Work for GatherAbove<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (factor, bound) = (s.splat(self.factor), s.splat(self.bound));
-        for (i, block) in self.x.chunks(BLOCK_LEN).enumerate() {
-            let (chunks, tail) = block.as_chunks::<LANES>();
-            let mut most = bound;
-            for chunk in chunks {
-                most = s.max(s.mul(s.load(chunk), factor), most);
+        let GatherAbove { x, factor, bound, out } = self;
+        let (factors, bounds) = (s.splat(factor), s.splat(bound));
+        let (blocks, rest) = x.as_chunks::<BLOCK_LEN>();
+        for (i, block) in blocks.iter().enumerate() {
+            let mut most = bounds;
+            for chunk in block.as_chunks::<LANES>().0 {
+                most = s.max(s.mul(s.load(chunk), factors), most);
             }
-            most = s.max(s.mul(s.load_partial(tail, f32::NAN), factor), most);
-            if s.eq_mask(most, bound) == u16::MAX {
-                continue;
+            if s.eq_mask(most, bounds) != u16::MAX {
+                add_above(block, factor, bound, i * BLOCK_LEN, out);
             }
-            for (j, x) in block.iter().enumerate() {
-                let x = x * self.factor;
-                if x > self.bound {
-                    self.out.push((x, (i * BLOCK_LEN + j) as u32));
-                }
-            }
+        }
+        add_above(rest, factor, bound, x.len() - rest.len(), out);
+    }
+}
+
+/// Adds those of `x`, whose first has index `first`.
+fn add_above(x: &[f32], factor: f32, bound: f32, first: usize, out: &mut Vec<(f32, u32)>) {
+    for (i, x) in x.iter().enumerate() {
+        let x = x * factor;
+        if x > bound {
+            out.push((x, (first + i) as u32));
         }
     }
 }
@@ -227,16 +244,16 @@ impl Work for ExpScaled<'_> {
         let (max, temperature, none) =
             (s.splat(self.max), s.splat(self.temperature), s.splat(f32::NEG_INFINITY));
         let mut sum = s.splat(0.0);
-        let exp = |x| exp_lanes(s, s.max(s.div(s.sub(x, max), temperature), none));
         let (chunks, tail) = self.x.as_chunks_mut::<LANES>();
         for chunk in chunks {
-            let e = exp(s.load(chunk));
+            let e = exp_lanes(s, s.max(s.div(s.sub(s.load(chunk), max), temperature), none));
             s.store(e, chunk);
             sum = s.add(sum, e);
         }
         if !tail.is_empty() {
             // Lanes past the end add exp(−∞) = 0.
-            let e = exp(s.load_partial(tail, f32::NEG_INFINITY));
+            let x = s.load_partial(tail, f32::NEG_INFINITY);
+            let e = exp_lanes(s, s.max(s.div(s.sub(x, max), temperature), none));
             s.store_partial(e, tail);
             sum = s.add(sum, e);
         }
