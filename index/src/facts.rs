@@ -76,3 +76,38 @@ impl Fault for crate::NotesError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn facts_name_the_file_the_field_and_the_limit() {
+        let path = PathBuf::from("store");
+        let damaged = HistoryError::Damaged { path: path.clone(), offset: 12, what: "a checksum" };
+        let facts = damaged.facts();
+        assert_eq!((facts.kind, facts.file, facts.offset), (ErrorKind::Damaged, Some(path.as_path()), Some(12)));
+        let long = HistoryError::NamespaceName { bytes: 300, max: 200 };
+        let facts = long.facts();
+        assert_eq!((facts.kind, facts.field), (ErrorKind::InvalidArgument, Some("namespace")));
+        assert_eq!((facts.value, facts.limit), (Some(300.0), Some(200)));
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let failed = PrefixError::Io { action: "read", path, source: missing };
+        assert_eq!(failed.facts().kind, ErrorKind::NotFound);
+    }
+
+    #[cfg(feature = "notes")]
+    #[test]
+    fn notes_that_cannot_be_used_say_why() {
+        use crate::NotesError;
+
+        let path = PathBuf::from("index");
+        let none = NotesError::NoIndex { path: path.clone() };
+        assert_eq!((none.facts().kind, none.facts().file), (ErrorKind::NotFound, Some(path.as_path())));
+        let newer = NotesError::Version { path, given: 9, known: 8 };
+        let facts = newer.facts();
+        assert_eq!((facts.kind, facts.field, facts.limit), (ErrorKind::Unsupported, Some("version"), Some(8)));
+    }
+}

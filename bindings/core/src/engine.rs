@@ -10,7 +10,7 @@ use refrain::drafting::DraftModelOptions;
 use refrain_grammar::{Grammar, JsonOptions, Vocabulary};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{ErrorKind, FfiError};
+use crate::error::FfiError;
 use crate::events::{Event, EventListener, Stage};
 use crate::guard::{Guarded, Made, call, listening};
 use crate::history::History;
@@ -101,7 +101,7 @@ impl EngineInner {
     /// Takes memory for a session of these options.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`].
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub(crate) fn reserve(&self, options: &SessionOptions) -> Result<Reserved, FfiError> {
         let bytes = options.bytes(self.engine.config());
         Reserved::take(&self.memory_used, self.memory_limit, bytes)
@@ -149,8 +149,8 @@ fn estimate(
 /// The memory of a model with one session, from the header of its file.
 ///
 /// # Errors
-/// [`NotFound`](ErrorKind::NotFound), [`Damaged`](ErrorKind::Damaged), [`Unsupported`](ErrorKind::Unsupported): the model cannot be
-/// loaded. [`InvalidArgument`](ErrorKind::InvalidArgument): an option is outside its range.
+/// [`NotFound`](crate::ErrorKind::NotFound), [`Damaged`](crate::ErrorKind::Damaged), [`Unsupported`](crate::ErrorKind::Unsupported): the model cannot be
+/// loaded. [`InvalidArgument`](crate::ErrorKind::InvalidArgument): an option is outside its range.
 #[cfg_attr(feature = "uniffi", uniffi::export)]
 pub fn estimate_memory(options: EngineOptions, session: SessionOptions) -> Result<MemoryEstimate, FfiError> {
     call(|| {
@@ -192,7 +192,7 @@ impl Engine {
     /// passes have ended, each before its next layer. Allowed twice.
     ///
     /// # Errors
-    /// [`Forked`](ErrorKind::Forked), [`Reentrant`](ErrorKind::Reentrant).
+    /// [`Forked`](crate::ErrorKind::Forked), [`Reentrant`](crate::ErrorKind::Reentrant).
     pub fn close(&self) -> Result<(), FfiError> {
         self.0.close()
     }
@@ -210,10 +210,10 @@ impl Engine {
     /// [`Stage::Load`] on this thread; a load cannot be stopped, so what it returns has no effect.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Damaged`](ErrorKind::Damaged), [`Unsupported`](ErrorKind::Unsupported),
-    /// [`OverLimit`](ErrorKind::OverLimit), [`Io`](ErrorKind::Io): the file, with the field and the offset.
-    /// [`OutOfMemory`](ErrorKind::OutOfMemory): the model exceeds the memory limit or the system's memory.
-    /// [`Mismatch`](ErrorKind::Mismatch): the draft model is of another vocabulary.
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`Damaged`](crate::ErrorKind::Damaged), [`Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`OverLimit`](crate::ErrorKind::OverLimit), [`Io`](crate::ErrorKind::Io): the file, with the field and the offset.
+    /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory): the model exceeds the memory limit or the system's memory.
+    /// [`Mismatch`](crate::ErrorKind::Mismatch): the draft model is of another vocabulary.
     #[cfg_attr(feature = "uniffi", uniffi::constructor)]
     pub fn open(options: EngineOptions, listener: Option<Arc<dyn EventListener>>) -> Result<Arc<Self>, FfiError> {
         call(|| {
@@ -272,8 +272,8 @@ impl Engine {
     /// Starts a session. With a history, it drafts from the history's outputs and adds its own.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument): an option is outside its range. [`OutOfMemory`](ErrorKind::OutOfMemory): the
-    /// session exceeds the engine's memory limit, or the system's memory. [`WrongState`](ErrorKind::WrongState): `draft_model` without one.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument): an option is outside its range. [`OutOfMemory`](crate::ErrorKind::OutOfMemory): the
+    /// session exceeds the engine's memory limit, or the system's memory. [`WrongState`](crate::ErrorKind::WrongState): `draft_model` without one.
     pub fn session(
         &self,
         options: SessionOptions,
@@ -300,7 +300,7 @@ impl Engine {
     /// Opens the outputs of this model in a folder.
     ///
     /// # Errors
-    /// [`Io`](ErrorKind::Io), [`Damaged`](ErrorKind::Damaged), [`Mismatch`](ErrorKind::Mismatch): another key.
+    /// [`Io`](crate::ErrorKind::Io), [`Damaged`](crate::ErrorKind::Damaged), [`Mismatch`](crate::ErrorKind::Mismatch): another key.
     pub fn history(&self, options: HistoryOptions) -> Result<Arc<History>, FfiError> {
         self.0.call(|inner| History::open(inner, &options))
     }

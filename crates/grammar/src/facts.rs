@@ -30,3 +30,16 @@ impl Fault for VocabularyError {
         Facts::new(ErrorKind::Unsupported).field("tokenizer")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_name_the_part_of_a_schema() {
+        let refused = GrammarError::Schema { pointer: Some("/properties/a".to_owned()), reason: "unknown".to_owned() };
+        let facts = refused.facts();
+        assert_eq!((facts.kind, facts.field), (ErrorKind::InvalidArgument, Some("/properties/a")));
+        assert_eq!(VocabularyError::NoEndToken.facts().kind, ErrorKind::Unsupported);
+    }
+}
