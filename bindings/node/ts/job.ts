@@ -58,7 +58,13 @@ export class Job implements AsyncIterable<Event>, Disposable {
     if (signal) {
       // A signal may live longer than the job.
       const job = new WeakRef(this);
-      const abort = () => job.deref()?.#abort(signal.reason);
+      const abort = () => {
+        const running = job.deref();
+        if (running) {
+          running.#reason = signal.reason;
+          running.cancel();
+        }
+      };
       signal.addEventListener('abort', abort, { once: true });
       const leave = () => signal.removeEventListener('abort', abort);
       this.#ended.then(leave, leave);
@@ -69,11 +75,6 @@ export class Job implements AsyncIterable<Event>, Disposable {
       native.cancel();
     }
     return native;
-  }
-
-  #abort(reason: unknown): void {
-    this.#reason = reason;
-    this.cancel();
   }
 
   #cancelled(): RefrainError {
