@@ -88,7 +88,10 @@ mod tests {
         let path = PathBuf::from("store");
         let damaged = HistoryError::Damaged { path: path.clone(), offset: 12, what: "a checksum" };
         let facts = damaged.facts();
-        assert_eq!((facts.kind, facts.file, facts.offset), (ErrorKind::Damaged, Some(path.as_path()), Some(12)));
+        assert_eq!(
+            (facts.kind, facts.file, facts.offset),
+            (ErrorKind::Damaged, Some(path.as_path()), Some(12))
+        );
         let long = HistoryError::NamespaceName { bytes: 300, max: 200 };
         let facts = long.facts();
         assert_eq!((facts.kind, facts.field), (ErrorKind::InvalidArgument, Some("namespace")));
@@ -108,6 +111,9 @@ mod tests {
         assert_eq!((none.facts().kind, none.facts().file), (ErrorKind::NotFound, Some(path.as_path())));
         let newer = NotesError::Version { path, given: 9, known: 8 };
         let facts = newer.facts();
-        assert_eq!((facts.kind, facts.field, facts.limit), (ErrorKind::Unsupported, Some("version"), Some(8)));
+        assert_eq!(
+            (facts.kind, facts.field, facts.limit),
+            (ErrorKind::Unsupported, Some("version"), Some(8))
+        );
     }
 }

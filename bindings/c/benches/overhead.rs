@@ -3,7 +3,11 @@
 //! `cargo bench -p refrain-c --bench overhead`. Both decode the same outputs in turns, on one thread of the model; C takes the events in batches
 //! (`refrain_job_next_events`), or by a listener. The difference is the cost of the job's thread, the batches and their JSON.
 
-#![allow(unsafe_code, reason = "calls of the C face")]
+#![allow(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "calls of the C face, whose texts and places live"
+)]
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
@@ -24,8 +28,9 @@ fn main() {
     let json = format!(r#"{{"threads": 1, "measure_ms": 0, "path": {}}}"#, serde_json::json!(MODEL));
     let mut engine = 0;
     // SAFETY: texts and places live, here and below.
-    let opened =
-        unsafe { refrain_engine_open(json.as_ptr().cast(), json.len(), None, null_mut(), &mut engine, null_mut()) };
+    let opened = unsafe {
+        refrain_engine_open(json.as_ptr().cast(), json.len(), None, null_mut(), &mut engine, null_mut())
+    };
     assert_eq!(opened, Code::Ok);
     let (mut rust, mut polled, mut listened) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
@@ -56,7 +61,11 @@ fn of_native(engine: &refrain::Engine) -> f64 {
     options.max_tokens = TOKENS;
     let schema = long(engine);
     let started = Instant::now();
-    let n = session.generate(schema.constrain(options)).expect("a generation").filter(|event| event.is_ok()).count();
+    let n = session
+        .generate(schema.constrain(options))
+        .expect("a generation")
+        .filter(|event| event.is_ok())
+        .count();
     started.elapsed().as_secs_f64() * 1e6 / (n - 1) as f64
 }
 
@@ -78,7 +87,10 @@ fn of_c(engine: Handle, take: fn(Handle)) -> f64 {
     unsafe {
         let (json, len) = (options.as_ptr().cast(), options.len());
         assert_eq!(refrain_engine_session(engine, json, len, 0, &mut session, null_mut()), Code::Ok);
-        assert_eq!(refrain_session_append_text(session, PROMPT.as_ptr().cast(), PROMPT.len(), null_mut()), Code::Ok);
+        assert_eq!(
+            refrain_session_append_text(session, PROMPT.as_ptr().cast(), PROMPT.len(), null_mut()),
+            Code::Ok
+        );
         let (json, len) = (generate.as_ptr().cast(), generate.len());
         assert_eq!(refrain_session_generate(session, json, len, &mut job, null_mut()), Code::Ok);
         let started = Instant::now();

@@ -8,8 +8,8 @@ use refrain_ffi::{
     DeviceState, Engine, EngineOptions, ErrorKind, Event, EventListener, FfiError, GenerateOptions, History,
     HistoryOptions, Job, Role, Session, SessionOptions, TextKind,
 };
-use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::Deserialize;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use crate::code::Code;
 use crate::handles::{Handle, Typed, library};
@@ -17,7 +17,8 @@ use crate::texts::{Buffer, Out, record, text};
 
 /// Receives the events of a job: a JSON array of them, valid during the call, with `user` as it was given. Returns whether the job goes
 /// on.
-pub type Listener = Option<unsafe extern "C" fn(user: *mut c_void, events_json: *const c_char, len: usize) -> bool>;
+pub type Listener =
+    Option<unsafe extern "C" fn(user: *mut c_void, events_json: *const c_char, len: usize) -> bool>;
 
 /// Runs a function: a panic becomes a code, an error becomes JSON in `error`.
 ///
@@ -451,7 +452,11 @@ pub unsafe extern "C" fn refrain_session_append_text(
 /// # Safety
 /// `message` is valid for writes, `error` is null or valid for writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn refrain_session_pop(session: Handle, message: *mut Buffer, error: *mut Buffer) -> Code {
+pub unsafe extern "C" fn refrain_session_pop(
+    session: Handle,
+    message: *mut Buffer,
+    error: *mut Buffer,
+) -> Code {
     // SAFETY: the caller promises it.
     unsafe {
         run(error, || {
@@ -487,7 +492,11 @@ pub unsafe extern "C" fn refrain_session_messages(
 /// # Safety
 /// `info` is valid for writes, `error` is null or valid for writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn refrain_session_info(session: Handle, info: *mut Buffer, error: *mut Buffer) -> Code {
+pub unsafe extern "C" fn refrain_session_info(
+    session: Handle,
+    info: *mut Buffer,
+    error: *mut Buffer,
+) -> Code {
     // SAFETY: the caller promises it.
     unsafe {
         run(error, || {
@@ -532,7 +541,11 @@ pub unsafe extern "C" fn refrain_session_generate(
 /// # Safety
 /// `job` is valid for writes, `error` is null or valid for writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn refrain_session_prefill(session: Handle, job: *mut Handle, error: *mut Buffer) -> Code {
+pub unsafe extern "C" fn refrain_session_prefill(
+    session: Handle,
+    job: *mut Handle,
+    error: *mut Buffer,
+) -> Code {
     // SAFETY: the caller promises it.
     unsafe { run(error, || make(session, job, Session::prefill)) }
 }
@@ -607,7 +620,8 @@ pub unsafe extern "C" fn refrain_job_listen(
     // SAFETY: the caller promises it.
     unsafe {
         run(error, || {
-            let missing = || FfiError::new(ErrorKind::NullPointer, "the listener is NULL").with_field("listener");
+            let missing =
+                || FfiError::new(ErrorKind::NullPointer, "the listener is NULL").with_field("listener");
             let listener = self::listener(listener, user).ok_or_else(missing)?;
             library().typed::<Job>(job)?.listen(listener)
         })
@@ -804,9 +818,7 @@ pub unsafe extern "C" fn refrain_assistant_forget(
 pub unsafe extern "C" fn refrain_assistant_refresh_notes(assistant: Handle, error: *mut Buffer) -> Code {
     // SAFETY: the caller promises it.
     unsafe {
-        run(error, || {
-            with_notes!({ library().typed::<refrain_ffi::Assistant>(assistant)?.refresh_notes() })
-        })
+        run(error, || with_notes!({ library().typed::<refrain_ffi::Assistant>(assistant)?.refresh_notes() }))
     }
 }
 
@@ -886,7 +898,8 @@ pub unsafe extern "C" fn refrain_notes_open(
         run(error, || {
             with_notes!({
                 let out = Out::new(notes, 0)?;
-                let opened = refrain_ffi::Notes::open(record(options_json, options_json_len, "options_json")?)?;
+                let opened =
+                    refrain_ffi::Notes::open(record(options_json, options_json_len, "options_json")?)?;
                 out.set(library().insert(opened.object()));
                 Ok(())
             })
@@ -1022,7 +1035,11 @@ pub unsafe extern "C" fn refrain_notes_documents_since(
 /// # Safety
 /// `cursor` is valid for writes, `error` is null or valid for writes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn refrain_notes_cursor(notes: Handle, cursor: *mut Buffer, error: *mut Buffer) -> Code {
+pub unsafe extern "C" fn refrain_notes_cursor(
+    notes: Handle,
+    cursor: *mut Buffer,
+    error: *mut Buffer,
+) -> Code {
     // SAFETY: the caller promises it.
     unsafe {
         run(error, || {

@@ -183,7 +183,12 @@ impl Library {
     /// As [`get`](Self::get), and [`ErrorKind::WrongHandle`].
     pub(crate) fn typed<T: Typed>(&self, handle: Handle) -> Result<Arc<T>, FfiError> {
         let object = self.get(handle)?;
-        let wrong = || FfiError::new(ErrorKind::WrongHandle, format!("the handle is of {}, not {}", object.name(), T::NAME));
+        let wrong = || {
+            FfiError::new(
+                ErrorKind::WrongHandle,
+                format!("the handle is of {}, not {}", object.name(), T::NAME),
+            )
+        };
         T::of(&object).cloned().ok_or_else(wrong)
     }
 
@@ -229,10 +234,13 @@ impl Library {
     fn find<'a>(&self, table: &'a Table, handle: Handle) -> Result<&'a Object, FfiError> {
         self.place(table, handle).map_err(|kind| match kind {
             ErrorKind::NullHandle => FfiError::new(kind, "the handle is 0"),
-            ErrorKind::Forked => {
-                FfiError::new(kind, "the handle belongs to the parent process, whose threads a fork does not copy")
+            ErrorKind::Forked => FfiError::new(
+                kind,
+                "the handle belongs to the parent process, whose threads a fork does not copy",
+            ),
+            ErrorKind::ForeignHandle => {
+                FfiError::new(kind, "the handle was not made by this copy of the library")
             }
-            ErrorKind::ForeignHandle => FfiError::new(kind, "the handle was not made by this copy of the library"),
             _ => stale(),
         })
     }
@@ -297,9 +305,16 @@ mod tests {
         assert_eq!(kind(&Library::new(Some(parent.tag)), handle), Some(ErrorKind::Forked));
         assert_eq!(kind(&parent, 0), Some(ErrorKind::NullHandle));
         assert_eq!(kind(&parent, handle + 1), Some(ErrorKind::ForeignHandle), "a slot that is not there");
-        assert_eq!(kind(&parent, handle + (1 << 32)), Some(ErrorKind::ForeignHandle), "a count not reached yet");
+        assert_eq!(
+            kind(&parent, handle + (1 << 32)),
+            Some(ErrorKind::ForeignHandle),
+            "a count not reached yet"
+        );
         assert_eq!(kind(&parent, handle), None);
-        assert_eq!(parent.typed::<Session>(handle).err().map(|error| error.kind()), Some(ErrorKind::WrongHandle));
+        assert_eq!(
+            parent.typed::<Session>(handle).err().map(|error| error.kind()),
+            Some(ErrorKind::WrongHandle)
+        );
         assert_eq!(parent.cancel(handle), Err(ErrorKind::WrongHandle));
     }
 }

@@ -47,7 +47,10 @@ impl Buffer {
         }
         let known = library().buffers.lock().unwrap_or_else(PoisonError::into_inner).remove(&data.addr());
         let Some(len) = known else {
-            return Err(FfiError::new(ErrorKind::StaleHandle, "the buffer is not of the library, or was freed"));
+            return Err(FfiError::new(
+                ErrorKind::StaleHandle,
+                "the buffer is not of the library, or was freed",
+            ));
         };
         // SAFETY: `new` has made a box of this address and length, and the entry that says so was there until now.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(data.cast::<u8>(), len)) });
@@ -76,7 +79,8 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, len: usize, name: &str) -> Re
     let bytes = unsafe { slice::from_raw_parts(data.cast::<u8>(), len) };
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
-        let mut failed = FfiError::new(ErrorKind::NotUtf8, format!("{name} is not UTF-8 at byte {at}")).with_field(name);
+        let mut failed =
+            FfiError::new(ErrorKind::NotUtf8, format!("{name} is not UTF-8 at byte {at}")).with_field(name);
         failed.set_offset(at as u64);
         failed
     })
@@ -89,7 +93,11 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, len: usize, name: &str) -> Re
 ///
 /// # Safety
 /// As [`text`].
-pub(crate) unsafe fn record<T: DeserializeOwned>(data: *const c_char, len: usize, name: &str) -> Result<T, FfiError> {
+pub(crate) unsafe fn record<T: DeserializeOwned>(
+    data: *const c_char,
+    len: usize,
+    name: &str,
+) -> Result<T, FfiError> {
     // SAFETY: the caller promises it.
     let text = unsafe { text(data, len, name) }?;
     let text = if text.is_empty() { "{}" } else { text };

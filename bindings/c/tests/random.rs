@@ -36,7 +36,9 @@ fn random_calls_of_eight_threads_return_codes() {
     let engine = open_engine("../../fixtures/target.gguf");
     thread::scope(|scope| {
         for thread in 0..8 {
-            scope.spawn(move || (0..25).for_each(|seed| run(&bytes(1_000 * (thread + 1) + seed, 320), engine)));
+            scope.spawn(move || {
+                (0..25).for_each(|seed| run(&bytes(1_000 * (thread + 1) + seed, 320), engine))
+            });
         }
     });
     free(engine);
@@ -46,8 +48,10 @@ fn random_calls_of_eight_threads_return_codes() {
 #[test]
 #[ignore = "takes minutes"]
 fn generations_of_eight_threads_leak_nothing() {
-    let generations: usize =
-        std::env::var("REFRAIN_TEST_GENERATIONS").ok().and_then(|number| number.parse().ok()).unwrap_or(10_000);
+    let generations: usize = std::env::var("REFRAIN_TEST_GENERATIONS")
+        .ok()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(10_000);
     let engine = open_engine("../../fixtures/target.gguf");
     generate(engine, 200);
     let before = resident_kib();

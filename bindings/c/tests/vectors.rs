@@ -1,6 +1,10 @@
 //! The vectors that all languages share, through the C face.
 
-#![allow(unsafe_code, reason = "calls of the C face")]
+#![allow(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "calls of the C face, whose texts and places live"
+)]
 
 use std::ffi::c_char;
 use std::ptr::null_mut;
@@ -53,7 +57,8 @@ fn ended(job: Handle) -> (Vec<Value>, Result<Value, Value>) {
     let mut all = Vec::new();
     loop {
         // SAFETY: the places live.
-        let events = given(|events, error| unsafe { refrain_job_next_events(job, 1000, events, error) }).unwrap();
+        let events =
+            given(|events, error| unsafe { refrain_job_next_events(job, 1000, events, error) }).unwrap();
         all.extend(events.as_array().unwrap().iter().cloned());
         match all.last().map(|event| (event["type"].as_str().unwrap(), event)) {
             Some(("done", event)) => return (all.clone(), Ok(event["result"].clone())),
@@ -98,7 +103,8 @@ fn run(vector: &Value, name: &str) {
     let options = options.to_string();
     let (json, len) = parts(&options);
     // SAFETY: texts and places live, here and below.
-    let opened = made(|engine, error| unsafe { refrain_engine_open(json, len, None, null_mut(), engine, error) });
+    let opened =
+        made(|engine, error| unsafe { refrain_engine_open(json, len, None, null_mut(), engine, error) });
     let engine = match opened {
         Ok(engine) => engine,
         Err(error) => return check(&vector["expect"], &[], Err(error), name),

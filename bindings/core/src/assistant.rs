@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use refrain_assistant as assistant;
-use refrain_assistant::{ConversationId, EditPart, JobEvent, JobOptions, Prefetch, Screen, TaskError, UiActions};
+use refrain_assistant::{
+    ConversationId, EditPart, JobEvent, JobOptions, Prefetch, Screen, TaskError, UiActions,
+};
 use refrain_index::NoteFilter as LibraryFilter;
 use refrain_index::notes::ModelEmbedder;
 
@@ -18,8 +20,8 @@ use crate::options::{GenerateOptions, Priority, Units, key};
 use crate::results;
 use crate::session::Reserved;
 use crate::tasks::{
-    AskRequest, AssistantOptions, ChatRequest, EditRequest, Forget, Forgotten, NoteFilter, Passage, ReplyRequest,
-    SummarizeRequest, TaskRequest, UiRequest,
+    AskRequest, AssistantOptions, ChatRequest, EditRequest, Forget, Forgotten, NoteFilter, Passage,
+    ReplyRequest, SummarizeRequest, TaskRequest, UiRequest,
 };
 
 /// The tasks of a notes or assistant app: answers from notes, summaries, replies, edits, commands for screens, conversations. Shared by
@@ -115,7 +117,8 @@ impl Engine {
                 builder = builder.store(folder);
             }
             if let Some(path) = options.embedder {
-                builder = builder.embedder(Arc::new(ModelEmbedder::open(path, refrain::EngineOptions::default())?));
+                builder =
+                    builder.embedder(Arc::new(ModelEmbedder::open(path, refrain::EngineOptions::default())?));
             }
             let assistant = builder.build()?;
             let inner = AssistantInner { assistant, engine: Arc::clone(&engine), _memory: memory };
@@ -140,7 +143,10 @@ impl Assistant {
         self.0.call(|inner| {
             let units = inner.engine.units();
             if let (TaskRequest::Ui(_), Some(_)) = (&request, &options.json_schema) {
-                return Err(FfiError::argument("json_schema", "cannot be given for a command, which has a grammar"));
+                return Err(FfiError::argument(
+                    "json_schema",
+                    "cannot be given for a command, which has a grammar",
+                ));
             }
             let job = job_options(&inner.engine, &options)?;
             let of = &inner.assistant;
@@ -171,7 +177,9 @@ impl Assistant {
                 TaskRequest::PrefetchSummarize(request) => {
                     start.prefetch(of, Prefetch::Summarize(summarize(request)?), job)
                 }
-                TaskRequest::PrefetchReply(request) => start.prefetch(of, Prefetch::Reply(reply(request)?), job),
+                TaskRequest::PrefetchReply(request) => {
+                    start.prefetch(of, Prefetch::Reply(reply(request)?), job)
+                }
             }
         })
     }
@@ -427,7 +435,9 @@ fn summarize(given: SummarizeRequest) -> Result<assistant::SummarizeRequest, Ffi
         (false, true, None) => assistant::SummarizeRequest::texts(passages(given.texts)?),
         (true, false, None) => assistant::SummarizeRequest::notes(given.notes),
         (true, true, Some(query)) => assistant::SummarizeRequest::query(query),
-        _ => return Err(FfiError::argument("texts", "is not given alone: give one of texts, notes and query")),
+        _ => {
+            return Err(FfiError::argument("texts", "is not given alone: give one of texts, notes and query"));
+        }
     };
     if let Some(id) = given.id {
         request = request.with_id(id);

@@ -215,7 +215,10 @@ impl Engine {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory): the model exceeds the memory limit or the system's memory.
     /// [`Mismatch`](crate::ErrorKind::Mismatch): the draft model is of another vocabulary.
     #[cfg_attr(feature = "uniffi", uniffi::constructor)]
-    pub fn open(options: EngineOptions, listener: Option<Arc<dyn EventListener>>) -> Result<Arc<Self>, FfiError> {
+    pub fn open(
+        options: EngineOptions,
+        listener: Option<Arc<dyn EventListener>>,
+    ) -> Result<Arc<Self>, FfiError> {
         call(|| {
             let opened = checkpoints(&options)?;
             let needed = estimate(&opened, &options, &SessionOptions::default(), 0)?.total_bytes();
@@ -229,7 +232,9 @@ impl Engine {
                     && newest != Some(percent)
                 {
                     newest = Some(percent);
-                    listening(|| listener.on_events(vec![Event::Progress { stage: Stage::Load, done, total }]));
+                    listening(|| {
+                        listener.on_events(vec![Event::Progress { stage: Stage::Load, done, total }])
+                    });
                 }
             };
             let (target, draft) = opened;

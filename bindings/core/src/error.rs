@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Writes [`ErrorKind`] from one table: code, variant, name in JSON, meaning.
 macro_rules! kinds {
-    ($($code:literal $kind:ident $name:literal: $meaning:literal;)*) => {
+    ($($code:tt $kind:ident $name:literal: $meaning:literal;)*) => {
         /// What an error means for an app. Code and name never change, and no code is used again.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
@@ -180,7 +180,8 @@ impl FfiError {
     /// Text that is not JSON of the form that a call takes.
     pub fn json(text: &str, error: &serde_json::Error) -> Self {
         // (Line and column count from 1; column 0 is the line's start.)
-        let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+        let before: usize =
+            text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
         let offset = (before + error.column().saturating_sub(1)).min(text.len());
         let mut failed = Self::new(ErrorKind::NotJson, error.to_string());
         failed.set_offset(offset as u64);
@@ -265,7 +266,10 @@ impl FfiError {
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or(panic.downcast_ref::<String>().map(String::as_str));
-        Self::new(ErrorKind::Panicked, format!("a bug of Refrain: {}", text.unwrap_or("a panic without a message")))
+        Self::new(
+            ErrorKind::Panicked,
+            format!("a bug of Refrain: {}", text.unwrap_or("a panic without a message")),
+        )
     }
 
     pub(crate) fn cancelled() -> Self {

@@ -88,7 +88,9 @@ impl<T> Guarded<T> {
         self.check_process()?;
         check_reentry()?;
         lock(&self.value).clone().ok_or_else(|| match self.is_poisoned.load(Ordering::Relaxed) {
-            true => FfiError::new(ErrorKind::Poisoned, "an earlier call has panicked, and has closed this object"),
+            true => {
+                FfiError::new(ErrorKind::Poisoned, "an earlier call has panicked, and has closed this object")
+            }
             false => FfiError::new(ErrorKind::Closed, "this object is closed"),
         })
     }
@@ -189,7 +191,10 @@ mod tests {
     fn a_panic_closes_the_object_and_no_other() {
         let [broken, whole] = [1, 2].map(Guarded::new);
         let failed = broken.call(|_| -> Result<(), FfiError> { panic!("boom {}", 7) }).unwrap_err();
-        assert_eq!((failed.kind(), failed.to_string()), (ErrorKind::Panicked, "a bug of Refrain: boom 7".to_owned()));
+        assert_eq!(
+            (failed.kind(), failed.to_string()),
+            (ErrorKind::Panicked, "a bug of Refrain: boom 7".to_owned())
+        );
         assert_eq!(broken.call(|_| Ok(())).unwrap_err().kind(), ErrorKind::Poisoned);
         broken.close().unwrap();
         assert_eq!(broken.get().unwrap_err().kind(), ErrorKind::Poisoned);
@@ -206,7 +211,11 @@ mod tests {
             assert_eq!(object.get().unwrap_err().kind(), ErrorKind::Reentrant);
             assert_eq!(object.close().unwrap_err().kind(), ErrorKind::Reentrant);
             listening(|| ());
-            assert_eq!(call(|| Ok(())).unwrap_err().kind(), ErrorKind::Reentrant, "still within the outer one");
+            assert_eq!(
+                call(|| Ok(())).unwrap_err().kind(),
+                ErrorKind::Reentrant,
+                "still within the outer one"
+            );
         });
         let _ = std::panic::catch_unwind(|| listening(|| panic!()));
         object.get().unwrap();

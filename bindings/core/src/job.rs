@@ -115,7 +115,9 @@ impl Queue {
         let mut events = lock(&self.events);
         loop {
             match &events.outcome {
-                Some(outcome) => return outcome.clone().map_err(|error| FfiError::Failed { info: Box::new(error) }),
+                Some(outcome) => {
+                    return outcome.clone().map_err(|error| FfiError::Failed { info: Box::new(error) });
+                }
                 None => events = self.arrived.wait(events).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -149,7 +151,10 @@ impl<'a> Reader<'a> {
     fn enter(running: &'a Running) -> Result<Self, FfiError> {
         match running.is_read.swap(true, Ordering::Acquire) {
             false => Ok(Self(&running.is_read)),
-            true => Err(FfiError::new(ErrorKind::Busy, "another thread or a listener takes the events of this job")),
+            true => Err(FfiError::new(
+                ErrorKind::Busy,
+                "another thread or a listener takes the events of this job",
+            )),
         }
     }
 }
@@ -309,5 +314,7 @@ impl Drop for Job {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), FfiError> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
-    spawned.map(drop).map_err(|error| FfiError::new(ErrorKind::Io, format!("no thread can be started: {error}")))
+    spawned
+        .map(drop)
+        .map_err(|error| FfiError::new(ErrorKind::Io, format!("no thread can be started: {error}")))
 }

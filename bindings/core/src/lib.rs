@@ -40,6 +40,7 @@ mod session;
 mod shutdown;
 #[cfg(feature = "notes")]
 mod tasks;
+#[cfg(feature = "notes")]
 mod units;
 
 #[cfg(feature = "notes")]
@@ -50,8 +51,8 @@ pub use engine::{
 };
 pub use error::{ErrorInfo, ErrorKind, FfiError};
 pub use events::{
-    Change, ChangeKind, Citation, CopiedSpan, Event, EventListener, FinishReason, JobResult, JobStats, LeftOut,
-    Place, Sentence, Skipped, Source, Stage, TextKind, Turn, UiCommand, UpdateReport,
+    Change, ChangeKind, Citation, CopiedSpan, Event, EventListener, FinishReason, JobResult, JobStats,
+    LeftOut, Place, Sentence, Skipped, Source, Stage, TextKind, Turn, UiCommand, UpdateReport,
 };
 pub use guard::call;
 pub use history::History;

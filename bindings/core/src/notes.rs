@@ -135,7 +135,8 @@ impl Notes {
             of_library.key = key(options.key.as_deref())?;
             of_library.languages =
                 options.languages.map(|codes| codes.iter().map(language).collect()).transpose()?;
-            let embedder = options.embedder.map(|path| ModelEmbedder::open(path, Default::default())).transpose()?;
+            let embedder =
+                options.embedder.map(|path| ModelEmbedder::open(path, Default::default())).transpose()?;
             Ok(Arc::new(Self(Guarded::new(NotesInner {
                 folder: options.folder.into(),
                 options: of_library,

@@ -31,6 +31,7 @@ macro_rules! names {
     };
 }
 
+#[cfg(feature = "notes")]
 pub(crate) use names;
 
 names! {
@@ -402,7 +403,10 @@ impl GenerateOptions {
     ///
     /// # Errors
     /// The seed is too large.
-    pub(crate) fn sampling(&self, default: &refrain::Sampling) -> Result<Option<refrain::Sampling>, FfiError> {
+    pub(crate) fn sampling(
+        &self,
+        default: &refrain::Sampling,
+    ) -> Result<Option<refrain::Sampling>, FfiError> {
         if let Some(seed) = self.seed.filter(|&seed| seed >= SEED_END) {
             return Err(FfiError::over(crate::ErrorKind::InvalidArgument, "seed", seed, SEED_END - 1));
         }

@@ -10,8 +10,8 @@ use refrain_assistant::{Bubble, Command, Report};
 use refrain_index::notes::document_id;
 
 use crate::events::{
-    Change, ChangeKind, Citation, CopiedSpan, Event, JobResult, LeftOut, Place, Sentence, Skipped, Source, Turn,
-    UiCommand, UpdateReport,
+    Change, ChangeKind, Citation, CopiedSpan, Event, JobResult, LeftOut, Place, Sentence, Skipped, Source,
+    Turn, UiCommand, UpdateReport,
 };
 use crate::options::Units;
 
@@ -90,7 +90,14 @@ pub(crate) fn bubble(done: Bubble, units: Units) -> JobResult {
     });
     let copied = copied.collect();
     let sentences = done.sentences.iter().map(|checked| sentence(checked, &done.text, units)).collect();
-    JobResult { text: done.text, reasoning: done.reasoning, sources, copied, sentences, ..report(done.report) }
+    JobResult {
+        text: done.text,
+        reasoning: done.reasoning,
+        sources,
+        copied,
+        sentences,
+        ..report(done.report)
+    }
 }
 
 fn source(source: &assistant::BubbleSource) -> Source {
@@ -163,7 +170,9 @@ pub(crate) fn command(done: assistant::UiCommand) -> JobResult {
     let command = match done.command {
         Command::Tap { element } => UiCommand { element: Some(element), ..set("tap") },
         Command::LongPress { element } => UiCommand { element: Some(element), ..set("long_press") },
-        Command::Type { element, text } => UiCommand { element: Some(element), text: Some(text), ..set("type") },
+        Command::Type { element, text } => {
+            UiCommand { element: Some(element), text: Some(text), ..set("type") }
+        }
         Command::Swipe { element, direction } => {
             UiCommand { element, direction: Some(direction.name().to_owned()), ..set("swipe") }
         }

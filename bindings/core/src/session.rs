@@ -110,7 +110,10 @@ impl Home {
     }
 
     /// Calls `work` with the session.
-    fn with<T>(&self, work: impl FnOnce(&mut refrain::Session) -> Result<T, FfiError>) -> Result<T, FfiError> {
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut refrain::Session) -> Result<T, FfiError>,
+    ) -> Result<T, FfiError> {
         let mut place = self.session()?;
         match &mut *place {
             Place::Here(session) => work(session),
@@ -122,7 +125,9 @@ impl Home {
     fn leave(self: &Arc<Self>, cancel: &CancelToken) -> Result<Visit, FfiError> {
         let mut place = self.session()?;
         match std::mem::replace(&mut *place, Place::Away(cancel.clone())) {
-            Place::Here(session) => Ok(Visit { home: Arc::clone(self), guest: Some(Guest::Session(session)) }),
+            Place::Here(session) => {
+                Ok(Visit { home: Arc::clone(self), guest: Some(Guest::Session(session)) })
+            }
             _ => unreachable!("the session is here"),
         }
     }
@@ -168,7 +173,9 @@ impl Visit {
     /// # Errors
     /// As [`OwnedGeneration::new`].
     fn generate(&mut self, options: refrain::GenerateOptions) -> Result<(), FfiError> {
-        let Some(Guest::Session(session)) = self.guest.take() else { unreachable!("the session has no generation") };
+        let Some(Guest::Session(session)) = self.guest.take() else {
+            unreachable!("the session has no generation")
+        };
         match OwnedGeneration::new(*session, options) {
             Ok(generation) => {
                 self.guest = Some(Guest::Generation(Box::new(generation)));
@@ -187,7 +194,9 @@ impl Drop for Visit {
         let is_poisoned = std::thread::panicking();
         self.home.put(match self.guest.take() {
             Some(Guest::Session(session)) if !is_poisoned => Place::Here(session),
-            Some(Guest::Generation(generation)) if !is_poisoned => Place::Here(Box::new(generation.into_session())),
+            Some(Guest::Generation(generation)) if !is_poisoned => {
+                Place::Here(Box::new(generation.into_session()))
+            }
             // (Without a guest, `OwnedGeneration::new` has panicked.)
             _ => Place::Gone { is_poisoned: true },
         });
@@ -367,22 +376,23 @@ fn decode(
 ) -> Result<JobResult, FfiError> {
     generation.prefill(|done, total| queue.progress(Stage::Prefill, done, total))?;
     let mut result = JobResult::default();
-    let mut push = |result: &mut JobResult, kind: refrain::TextKind, text: String, drafted_by: Option<&str>| {
-        if text.is_empty() {
-            return Vec::new();
-        }
-        let kind = TextKind::from(kind);
-        let mut ready = Vec::new();
-        match kind {
-            TextKind::Answer => {
-                result.text.push_str(&text);
-                ready = sentences.push(&text, &result.text);
+    let mut push =
+        |result: &mut JobResult, kind: refrain::TextKind, text: String, drafted_by: Option<&str>| {
+            if text.is_empty() {
+                return Vec::new();
             }
-            TextKind::Reasoning => result.reasoning.push_str(&text),
-        }
-        queue.push(Event::Text { text, kind, drafted_by: drafted_by.map(str::to_owned) });
-        ready
-    };
+            let kind = TextKind::from(kind);
+            let mut ready = Vec::new();
+            match kind {
+                TextKind::Answer => {
+                    result.text.push_str(&text);
+                    ready = sentences.push(&text, &result.text);
+                }
+                TextKind::Reasoning => result.reasoning.push_str(&text),
+            }
+            queue.push(Event::Text { text, kind, drafted_by: drafted_by.map(str::to_owned) });
+            ready
+        };
     loop {
         match generation.next() {
             Some(Ok(Decoded::Token(token))) => {
@@ -403,8 +413,10 @@ fn decode(
                     push(&mut result, kind, text, None).into_iter().for_each(|ready| queue.push(ready));
                 }
                 sentences.finish(&result.text).into_iter().for_each(|ready| queue.push(ready));
-                result.is_cut =
-                    matches!(summary.finish, refrain::FinishReason::MaxTokens | refrain::FinishReason::ContextFull);
+                result.is_cut = matches!(
+                    summary.finish,
+                    refrain::FinishReason::MaxTokens | refrain::FinishReason::ContextFull
+                );
                 result.finish = Some(summary.finish.into());
                 result.seed = summary.seed;
                 result.stats.add(&summary.stats);

@@ -3,9 +3,9 @@
 //! In Kotlin, every object of UniFFI has a `close()` already, which frees the handle, so a method of that name cannot be generated.
 
 use crate::error::FfiError;
-use crate::{Engine, History, Job, Session};
 #[cfg(feature = "notes")]
 use crate::{Assistant, Conversation, Notes};
+use crate::{Engine, History, Job, Session};
 
 macro_rules! shutdown {
     ($($object:ident)*) => {

@@ -25,7 +25,6 @@ impl Units {
 
     /// The byte of a text at a number of units. Beyond the text, as many bytes beyond it; inside a character, its second byte, which is
     /// refused as such.
-    #[cfg(feature = "notes")]
     pub(crate) fn byte(self, text: &str, units: u64) -> usize {
         let beyond = |rest: u64| text.len().saturating_add(usize::try_from(rest).unwrap_or(usize::MAX));
         match self {
@@ -45,7 +44,7 @@ impl Units {
     }
 }
 
-#[cfg(all(test, feature = "notes"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

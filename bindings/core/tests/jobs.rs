@@ -21,7 +21,8 @@ fn engine() -> Arc<Engine> {
 }
 
 fn session(engine: &Engine) -> Arc<Session> {
-    let session = engine.session(SessionOptions { context_len: Some(1024), ..SessionOptions::default() }, None);
+    let session =
+        engine.session(SessionOptions { context_len: Some(1024), ..SessionOptions::default() }, None);
     let session = session.unwrap();
     session.append(Role::User, "Who repairs the tap?".to_owned()).unwrap();
     session
@@ -239,7 +240,9 @@ fn a_listener_sees_the_model_being_read() {
             event => panic!("{event:?}"),
         })
         .collect();
-    assert!(stages.is_sorted() && stages.len() <= 102 && stages.last().is_some_and(|(done, total)| done == total));
+    assert!(
+        stages.is_sorted() && stages.len() <= 102 && stages.last().is_some_and(|(done, total)| done == total)
+    );
 }
 
 #[test]
@@ -247,7 +250,8 @@ fn sessions_share_the_memory_limit_and_give_it_back() {
     let of_session = SessionOptions { context_len: Some(256), ..SessionOptions::default() };
     let memory = refrain_ffi::estimate_memory(options(), of_session.clone()).unwrap();
     assert_eq!(memory.total_bytes, memory.model_bytes + memory.session_bytes);
-    let refused = Engine::open(EngineOptions { memory_limit_bytes: Some(memory.model_bytes - 1), ..options() }, None);
+    let refused =
+        Engine::open(EngineOptions { memory_limit_bytes: Some(memory.model_bytes - 1), ..options() }, None);
     let Err(FfiError::Failed { info }) = refused else { panic!("it does not fit") };
     assert_eq!((info.kind, info.field.as_deref()), (ErrorKind::OutOfMemory, Some("memory_limit_bytes")));
     assert_eq!((info.value, info.limit), (Some(memory.model_bytes as f64), Some(memory.model_bytes - 1)));
@@ -338,7 +342,10 @@ fn options_are_checked_with_the_name_and_the_limit() {
     let session = session(&engine);
     let seed = GenerateOptions { seed: Some(1 << 53), temperature: Some(1.0), ..short() };
     let Err(FfiError::Failed { info }) = session.generate(seed) else { panic!("too large") };
-    assert_eq!((info.kind, info.field.as_deref(), info.limit), (ErrorKind::InvalidArgument, Some("seed"), Some((1 << 53) - 1)));
+    assert_eq!(
+        (info.kind, info.field.as_deref(), info.limit),
+        (ErrorKind::InvalidArgument, Some("seed"), Some((1 << 53) - 1))
+    );
     let schema = GenerateOptions { json_schema: Some("{".to_owned()), ..short() };
     let Err(FfiError::Failed { info }) = session.generate(schema) else { panic!("no schema") };
     assert_eq!((info.kind, info.field.as_deref()), (ErrorKind::InvalidArgument, Some("json_schema")));

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use refrain_ffi::{
-    AskRequest, Assistant, AssistantOptions, ChatRequest, Document, EditRequest, Engine, EngineOptions, ErrorKind,
-    Event, FfiError, Forget, GenerateOptions, JobResult, NoteFilter, Notes, NotesOptions, Passage, Place,
-    PutRequest, ReplyRequest, SearchRequest, SessionOptions, SummarizeRequest, TaskRequest, UiRequest, Units,
-    document_path,
+    AskRequest, Assistant, AssistantOptions, ChatRequest, Document, EditRequest, Engine, EngineOptions,
+    ErrorKind, Event, FfiError, Forget, GenerateOptions, JobResult, NoteFilter, Notes, NotesOptions, Passage,
+    Place, PutRequest, ReplyRequest, SearchRequest, SessionOptions, SummarizeRequest, TaskRequest, UiRequest,
+    Units, document_path,
 };
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/target.gguf");
@@ -30,8 +30,10 @@ impl Folders {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
         std::fs::create_dir(&notes).unwrap();
-        std::fs::write(notes.join("kitchen.md"), "# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.").unwrap();
-        std::fs::write(notes.join("car.md"), "# Car\n\nQulittus Works takes care of the repair of the car.").unwrap();
+        std::fs::write(notes.join("kitchen.md"), "# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.")
+            .unwrap();
+        std::fs::write(notes.join("car.md"), "# Car\n\nQulittus Works takes care of the repair of the car.")
+            .unwrap();
         Self(folder)
     }
 
@@ -64,7 +66,10 @@ fn run(assistant: &Assistant, request: TaskRequest) -> Result<JobResult, FfiErro
 fn notes_are_added_searched_and_forgotten() {
     let folders = Folders::new();
     let notes = folders.notes();
-    assert_eq!(kind(notes.search(SearchRequest { text: "tap".to_owned(), ..Default::default() })), Some(ErrorKind::NotFound));
+    assert_eq!(
+        kind(notes.search(SearchRequest { text: "tap".to_owned(), ..Default::default() })),
+        Some(ErrorKind::NotFound)
+    );
     let job = notes.add(vec![folders.path("notes")]).unwrap();
     let update = job.wait().unwrap().update.unwrap();
     assert_eq!((update.added, update.is_incomplete), (2, false));
@@ -78,11 +83,18 @@ fn notes_are_added_searched_and_forgotten() {
     let filter = NoteFilter { kinds: vec!["mail".to_owned()], ..NoteFilter::default() };
     assert_eq!(notes.search(SearchRequest { filter: Some(filter), ..search.clone() }).unwrap(), []);
     let unknown = NoteFilter { kinds: vec!["letter".to_owned()], ..NoteFilter::default() };
-    assert_eq!(kind(notes.search(SearchRequest { filter: Some(unknown), ..search })), Some(ErrorKind::InvalidArgument));
+    assert_eq!(
+        kind(notes.search(SearchRequest { filter: Some(unknown), ..search })),
+        Some(ErrorKind::InvalidArgument)
+    );
     assert_eq!(notes.files().unwrap().len(), 2);
     let forgotten = notes.forget(vec![folders.path("notes/kitchen.md")]).unwrap().wait().unwrap();
     assert_eq!(forgotten.update.unwrap().removed, 1);
-    assert_eq!(notes.update().unwrap().wait().unwrap().update.unwrap().added, 0, "what is forgotten stays so");
+    assert_eq!(
+        notes.update().unwrap().wait().unwrap().update.unwrap().added,
+        0,
+        "what is forgotten stays so"
+    );
     notes.close().unwrap();
     assert_eq!(kind(notes.files()), Some(ErrorKind::Closed));
 }
@@ -91,7 +103,8 @@ fn notes_are_added_searched_and_forgotten() {
 fn documents_are_put_with_a_cursor() {
     let folders = Folders::new();
     let notes = folders.notes();
-    let document = |id: &str, text: &str| Document { id: id.to_owned(), text: text.to_owned(), ..Document::default() };
+    let document =
+        |id: &str, text: &str| Document { id: id.to_owned(), text: text.to_owned(), ..Document::default() };
     let request = PutRequest {
         documents: vec![document("row/1", "The tap drips."), document("row/2", "The train to Oslo.")],
         remove: Vec::new(),
@@ -133,13 +146,15 @@ fn tasks_give_text_with_sources() {
     let kept = run(&assistant, TaskRequest::PrefetchAsk(ask("Who repairs the tap?"))).unwrap();
     assert!(kept.kept_tokens.is_some_and(|n| n > 0));
 
-    let texts = vec![Passage { title: String::new(), text: "The tap drips. Ada repairs it.".to_owned(), note: None }];
+    let texts =
+        vec![Passage { title: String::new(), text: "The tap drips. Ada repairs it.".to_owned(), note: None }];
     let summarize = SummarizeRequest { texts: texts.clone(), ..SummarizeRequest::default() };
     let summary = run(&assistant, TaskRequest::Summarize(summarize.clone())).unwrap();
     assert_eq!(summary.sources.len(), 1);
     let both = SummarizeRequest { query: Some("tap".to_owned()), ..summarize };
     assert_eq!(kind(run(&assistant, TaskRequest::Summarize(both))), Some(ErrorKind::InvalidArgument));
-    let reply = ReplyRequest { message: texts[0].clone(), request: "Accept.".to_owned(), ..ReplyRequest::default() };
+    let reply =
+        ReplyRequest { message: texts[0].clone(), request: "Accept.".to_owned(), ..ReplyRequest::default() };
     assert_eq!(run(&assistant, TaskRequest::Reply(reply)).unwrap().sources.len(), 1);
     let ui = UiRequest {
         screen: "1 button \"Sign in\"\n2 button \"Help\"".to_owned(),
@@ -192,7 +207,8 @@ fn an_edit_shows_its_changes_in_the_units_of_the_language() {
     });
     assert_eq!(utf8.text, utf16.text);
     assert_eq!(utf8.changes.len(), utf16.changes.len());
-    let (old, new): (Vec<u16>, Vec<u16>) = (text.encode_utf16().collect(), utf16.text.encode_utf16().collect());
+    let (old, new): (Vec<u16>, Vec<u16>) =
+        (text.encode_utf16().collect(), utf16.text.encode_utf16().collect());
     for (bytes, units) in utf8.changes.iter().zip(&utf16.changes) {
         let of_bytes = |text: &str, place: Place| text[place.start as usize..place.end as usize].to_owned();
         let of_units = |text: &[u16], place: Place| {
@@ -210,6 +226,8 @@ fn an_edit_shows_its_changes_in_the_units_of_the_language() {
         selection: Some(Place { start: 0, end: at + 1 }),
         ..EditRequest::default()
     };
-    let Err(FfiError::Failed { info }) = run(&assistant, TaskRequest::Edit(request)) else { panic!("refused") };
+    let Err(FfiError::Failed { info }) = run(&assistant, TaskRequest::Edit(request)) else {
+        panic!("refused")
+    };
     assert_eq!((info.kind, info.field.as_deref()), (ErrorKind::InvalidArgument, Some("selection")));
 }

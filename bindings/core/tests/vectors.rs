@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use refrain_ffi::{
-    AssistantOptions, Engine, EngineOptions, ErrorInfo, Event, FfiError, GenerateOptions, Job, JobResult, Message,
-    SessionOptions,
+    AssistantOptions, Engine, EngineOptions, ErrorInfo, Event, FfiError, GenerateOptions, Job, JobResult,
+    Message, SessionOptions,
 };
 use serde_json::{Value, json};
 
@@ -128,7 +128,11 @@ fn ended(job: &Job) -> Value {
                         assert_eq!(text, result.text);
                     } else {
                         let changes = serde_json::to_value(&result.changes).unwrap();
-                        assert_eq!(Value::from(live.clone()), changes, "live changes are those of the result");
+                        assert_eq!(
+                            Value::from(live.clone()),
+                            changes,
+                            "live changes are those of the result"
+                        );
                     }
                     return of_result(&result, live);
                 }

@@ -141,10 +141,16 @@ mod tests {
     fn facts_name_the_field_and_the_limit_through_all_layers() {
         let long = TaskError::RequestTooLong { n_tokens: 900, room: 512 };
         let facts = long.facts();
-        assert_eq!((facts.kind, facts.field, facts.limit), (ErrorKind::ContextFull, Some("request"), Some(512)));
+        assert_eq!(
+            (facts.kind, facts.field, facts.limit),
+            (ErrorKind::ContextFull, Some("request"), Some(512))
+        );
         let inside = TaskError::Part(EditPartError::InsideCharacter { offset: 3 });
         let facts = inside.facts();
-        assert_eq!((facts.kind, facts.field, facts.offset), (ErrorKind::InvalidArgument, Some("selection"), Some(3)));
+        assert_eq!(
+            (facts.kind, facts.field, facts.offset),
+            (ErrorKind::InvalidArgument, Some("selection"), Some(3))
+        );
         let store = StoreError::TooLarge { path: "ledger".into(), bytes: 9, max: 8 };
         let unfinished = BuildError::Forget(ForgetError::Unfinished { source: Box::new(store.into()) });
         let facts = unfinished.facts();

@@ -9,7 +9,9 @@ impl Fault for GrammarError {
         let of = Facts::new;
         match self {
             Self::TooLong { given, max, .. } => of(ErrorKind::OverLimit).over(*given, *max),
-            Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => of(ErrorKind::InvalidArgument),
+            Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => {
+                of(ErrorKind::InvalidArgument)
+            }
             Self::Schema { pointer, .. } => {
                 let facts = of(ErrorKind::InvalidArgument);
                 pointer.as_deref().map_or(facts, |pointer| facts.field(pointer))
@@ -37,7 +39,8 @@ mod tests {
 
     #[test]
     fn facts_name_the_part_of_a_schema() {
-        let refused = GrammarError::Schema { pointer: Some("/properties/a".to_owned()), reason: "unknown".to_owned() };
+        let refused =
+            GrammarError::Schema { pointer: Some("/properties/a".to_owned()), reason: "unknown".to_owned() };
         let facts = refused.facts();
         assert_eq!((facts.kind, facts.field), (ErrorKind::InvalidArgument, Some("/properties/a")));
         assert_eq!(VocabularyError::NoEndToken.facts().kind, ErrorKind::Unsupported);

@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use refrain_c::*;
 
 /// Options of a small engine, as JSON.
-pub const ENGINE: &str = concat!(
-    r#"{"threads": 1, "measure_ms": 0, "path": ""#,
-    env!("CARGO_MANIFEST_DIR"),
-    r#"/MODEL"}"#
-);
+const ENGINE: &str =
+    concat!(r#"{"threads": 1, "measure_ms": 0, "path": ""#, env!("CARGO_MANIFEST_DIR"), r#"/MODEL"}"#);
 
 /// The bytes that are left.
 struct Bytes<'a>(&'a [u8]);
@@ -53,12 +50,13 @@ unsafe extern "C" fn reenter(user: *mut c_void, _events: *const c_char, _len: us
 }
 
 /// Opens an engine; `model` is the path behind the folder of the package that is compiled.
-pub fn open_engine(model: &str) -> Handle {
+pub(crate) fn open_engine(model: &str) -> Handle {
     let options = ENGINE.replace("MODEL", model);
     let mut engine = 0;
     // SAFETY: text and place live.
-    let code =
-        unsafe { refrain_engine_open(options.as_ptr().cast(), options.len(), None, null_mut(), &mut engine, null_mut()) };
+    let code = unsafe {
+        refrain_engine_open(options.as_ptr().cast(), options.len(), None, null_mut(), &mut engine, null_mut())
+    };
     assert_eq!(code, Code::Ok, "{options}");
     engine
 }
@@ -78,7 +76,8 @@ const OPTIONS: [&str; 12] = [
     "[1",
 ];
 
-const TEXTS: [&str; 5] = ["", "The train leaves at", "user", "Who repairs the tap?\u{0}\u{1f389}", "assistant"];
+const TEXTS: [&str; 5] =
+    ["", "The train leaves at", "user", "Who repairs the tap?\u{0}\u{1f389}", "assistant"];
 
 const REQUESTS: [&str; 7] = [
     r#"{"task": "ask", "question": "Who?", "passages": [{"text": "Ada Voss repairs the tap."}]}"#,
@@ -91,7 +90,7 @@ const REQUESTS: [&str; 7] = [
 ];
 
 /// Makes the calls that the bytes name. `engine` stays open.
-pub fn run(bytes: &[u8], engine: Handle) {
+pub(crate) fn run(bytes: &[u8], engine: Handle) {
     let mut bytes = Bytes(bytes);
     let mut handles = vec![engine, 0, 1, u64::MAX, engine ^ (1 << 48), engine + 7];
     let mut buffers: Vec<Buffer> = Vec::new();
@@ -116,7 +115,7 @@ pub fn run(bytes: &[u8], engine: Handle) {
                 2 => refrain_engine_session(handle, json, len, handle, &mut made, failed),
                 3 | 4 => refrain_session_append_text(handle, words, words_len, failed),
                 5 => refrain_session_append(handle, words, words_len, words, words_len, failed),
-                6 | 7 | 8 => refrain_session_generate(handle, json, len, &mut made, failed),
+                6..=8 => refrain_session_generate(handle, json, len, &mut made, failed),
                 9 => refrain_session_prefill(handle, &mut made, failed),
                 10 => refrain_session_pop(handle, &mut buffer, failed),
                 11 => refrain_session_info(handle, &mut buffer, failed),
@@ -147,7 +146,11 @@ pub fn run(bytes: &[u8], engine: Handle) {
         assert_ne!(code, Code::Poisoned, "operation {operation}");
         // A failure says why, and makes nothing.
         let says_why = !error.data.is_null();
-        assert_eq!(says_why, code != Code::Ok && operation & 64 == 0 && operation % 26 != 18, "operation {operation}");
+        assert_eq!(
+            says_why,
+            code != Code::Ok && operation & 64 == 0 && operation % 26 != 18,
+            "operation {operation}"
+        );
         if code != Code::Ok {
             assert_eq!(made, 0);
         }
