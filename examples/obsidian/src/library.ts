@@ -133,8 +133,8 @@ export class Library {
     const remove: string[] = [];
     let [bytes, newest] = [0, this.#newest];
     const paths: string[] = [];
-    for (const path of this.#waiting) {
-      if (paths.length === NOTES_MAX || bytes >= BYTES_MAX) {
+    for (const path of [...this.#waiting].slice(0, NOTES_MAX)) {
+      if (bytes >= BYTES_MAX) {
         break;
       }
       // Before it is read: what changes from here on waits again.
