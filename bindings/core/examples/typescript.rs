@@ -198,7 +198,9 @@ fn simple(name: &Value, schema: &Value) -> String {
         Some("boolean") => "boolean".to_owned(),
         Some("null") => "null".to_owned(),
         Some("array") => match item {
-            Some(item) if item.get("format").and_then(Value::as_str) == Some("uint8") => "Uint8Array | number[]".to_owned(),
+            Some(item) if item.get("format").and_then(Value::as_str) == Some("uint8") => {
+                "Uint8Array | number[]".to_owned()
+            }
             Some(item) => {
                 let of = type_of(item);
                 if of.contains(' ') { format!("({of})[]") } else { format!("{of}[]") }

@@ -436,7 +436,10 @@ fn summarize(given: SummarizeRequest) -> Result<assistant::SummarizeRequest, Ffi
         (true, false, None) => assistant::SummarizeRequest::notes(given.notes),
         (true, true, Some(query)) => assistant::SummarizeRequest::query(query),
         _ => {
-            return Err(FfiError::argument("texts", "is not given alone: give one of texts, notes and query"));
+            return Err(FfiError::argument(
+                "texts",
+                "is not given alone: give one of texts, notes and query",
+            ));
         }
     };
     if let Some(id) = given.id {

@@ -107,7 +107,9 @@ impl Job {
         let is_listening = std::mem::replace(&mut state.is_listening, true);
         drop(state);
         self.reader.changed.notify_all();
-        if !is_listening && let Err(failed) = self.job.listen(Arc::clone(&self.reader) as Arc<dyn EventListener>) {
+        if !is_listening
+            && let Err(failed) = self.job.listen(Arc::clone(&self.reader) as Arc<dyn EventListener>)
+        {
             let mut state = self.reader.state();
             state.is_listening = false;
             if let Some(asked) = state.asked.take() {

@@ -21,7 +21,9 @@ pub(crate) fn write(record: &impl Serialize) -> String {
 /// # Errors
 /// [`InvalidArgument`](refrain_ffi::ErrorKind::InvalidArgument): it has another form.
 pub(crate) fn read<T: DeserializeOwned>(text: &str, name: &str) -> Result<T, FfiError> {
-    let refused = |error: serde_json::Error| FfiError::argument(name, format!("is refused: {}", camel_in(&error.to_string())));
+    let refused = |error: serde_json::Error| {
+        FfiError::argument(name, format!("is refused: {}", camel_in(&error.to_string())))
+    };
     let value: Value = serde_json::from_str(text).map_err(refused)?;
     T::deserialize(snake_keys(value, name)?).map_err(refused)
 }
@@ -66,7 +68,10 @@ fn camel(name: &str) -> String {
 
 /// A message with the names between backticks in camel case.
 fn camel_in(message: &str) -> String {
-    let parts = message.split('`').enumerate().map(|(index, part)| if index % 2 == 1 { camel(part) } else { part.to_owned() });
+    let parts = message
+        .split('`')
+        .enumerate()
+        .map(|(index, part)| if index % 2 == 1 { camel(part) } else { part.to_owned() });
     parts.collect::<Vec<_>>().join("`")
 }
 
@@ -109,19 +114,40 @@ mod tests {
 
     #[test]
     fn fields_are_in_camel_case_and_values_are_not() {
-        let event = Event::Text { text: "a_b \"c_d\"".to_owned(), kind: refrain_ffi::TextKind::Answer, drafted_by: Some("self_draft".to_owned()) };
-        assert_eq!(write(&event), r#"{"type":"text","text":"a_b \"c_d\"","kind":"answer","draftedBy":"self_draft"}"#);
+        let event = Event::Text {
+            text: "a_b \"c_d\"".to_owned(),
+            kind: refrain_ffi::TextKind::Answer,
+            drafted_by: Some("self_draft".to_owned()),
+        };
+        assert_eq!(
+            write(&event),
+            r#"{"type":"text","text":"a_b \"c_d\"","kind":"answer","draftedBy":"self_draft"}"#
+        );
         assert_eq!(write(&Place { start: 1, end: 2 }), r#"{"start":1,"end":2}"#);
     }
 
     #[test]
     fn options_come_back_and_other_names_are_refused() {
-        let given: GenerateOptions = read(r#"{"maxTokens": 3, "stop": ["a_b"], "topP": 0.5}"#, "options").unwrap();
-        let known = GenerateOptions { max_tokens: Some(3), stop: vec!["a_b".to_owned()], top_p: Some(0.5), ..GenerateOptions::default() };
+        let given: GenerateOptions =
+            read(r#"{"maxTokens": 3, "stop": ["a_b"], "topP": 0.5}"#, "options").unwrap();
+        let known = GenerateOptions {
+            max_tokens: Some(3),
+            stop: vec!["a_b".to_owned()],
+            top_p: Some(0.5),
+            ..GenerateOptions::default()
+        };
         assert_eq!(given, known);
-        for (text, word) in [(r#"{"max_tokens": 3}"#, "max_tokens"), (r#"{"maxToken": 3}"#, "`maxTokens`"), ("[", "EOF"), ("{\"maxTokens\": -1}", "-1")] {
+        for (text, word) in [
+            (r#"{"max_tokens": 3}"#, "max_tokens"),
+            (r#"{"maxToken": 3}"#, "`maxTokens`"),
+            ("[", "EOF"),
+            ("{\"maxTokens\": -1}", "-1"),
+        ] {
             let error = read::<GenerateOptions>(text, "options").unwrap_err();
-            assert_eq!((error.kind(), error.info().field.as_deref()), (ErrorKind::InvalidArgument, Some("options")));
+            assert_eq!(
+                (error.kind(), error.info().field.as_deref()),
+                (ErrorKind::InvalidArgument, Some("options"))
+            );
             assert!(error.to_string().contains(word), "{error}");
         }
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));

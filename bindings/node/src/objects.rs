@@ -35,7 +35,9 @@ pub fn document_path(id: String) -> napi::Result<String> {
 
 #[napi]
 pub fn estimate_memory(engine: String, session: String) -> AsyncTask<Work<String>> {
-    later(move || Ok(write(&refrain_ffi::estimate_memory(read(&engine, "engine")?, read(&session, "session")?)?)))
+    later(move || {
+        Ok(write(&refrain_ffi::estimate_memory(read(&engine, "engine")?, read(&session, "session")?)?))
+    })
 }
 
 #[napi]

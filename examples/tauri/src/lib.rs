@@ -66,7 +66,12 @@ impl Answers {
     ///
     /// # Errors
     /// The message of the library, for the user.
-    pub fn open(model: &Path, notes: &Path, index: &Path, mut tell: impl FnMut(Told)) -> Result<Self, String> {
+    pub fn open(
+        model: &Path,
+        notes: &Path,
+        index: &Path,
+        mut tell: impl FnMut(Told),
+    ) -> Result<Self, String> {
         let mut writer = NotesWriter::open(index, NotesOptions::default()).map_err(message)?;
         let mut on_file = |done: u64, total: u64| {
             tell(Told::Progress { of: "index", done, total });
@@ -109,7 +114,10 @@ impl Answers {
                     let sources = answer.sources.iter().map(|source| Source {
                         number: source.number,
                         title: source.title.clone(),
-                        path: source.path.as_deref().map_or_else(String::new, |path| path.display().to_string()),
+                        path: source
+                            .path
+                            .as_deref()
+                            .map_or_else(String::new, |path| path.display().to_string()),
                         locator: source.locator.map_or_else(String::new, |locator| locator.to_string()),
                     });
                     tell(Told::Done { sources: sources.collect() });

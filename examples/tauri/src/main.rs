@@ -20,7 +20,9 @@ impl Open {
 }
 
 /// Runs `work` on a thread that may wait: a command would hold a thread of the window's tasks.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
     tauri::async_runtime::spawn_blocking(work).await.map_err(|error| error.to_string())?
 }
 
@@ -35,7 +37,8 @@ async fn open(
     let index = app.path().app_data_dir().map_err(|error| error.to_string())?.join("index");
     std::fs::create_dir_all(&index).map_err(|error| error.to_string())?;
     // (A page that is gone hears nothing.)
-    let answers = blocking(move || Answers::open(&model, &notes, &index, |event| drop(told.send(event)))).await?;
+    let answers =
+        blocking(move || Answers::open(&model, &notes, &index, |event| drop(told.send(event)))).await?;
     *state.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(answers));
     Ok(())
 }
@@ -59,7 +62,9 @@ fn stop(state: State<'_, Open>) -> Result<(), String> {
 }
 
 fn main() {
-    let app = tauri::Builder::default().manage(Open::default()).invoke_handler(tauri::generate_handler![open, ask, stop]);
+    let app = tauri::Builder::default()
+        .manage(Open::default())
+        .invoke_handler(tauri::generate_handler![open, ask, stop]);
     if let Err(error) = app.run(tauri::generate_context!()) {
         eprintln!("error: {error}");
         std::process::exit(1);

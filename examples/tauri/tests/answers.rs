@@ -13,12 +13,19 @@ fn a_question_is_answered_in_events_and_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");
     std::fs::create_dir(&notes).unwrap();
-    std::fs::write(notes.join("kitchen.md"), "# Kitchen\n\nThe tap in the kitchen drips. Ada Voss repairs it on Friday.").unwrap();
+    std::fs::write(
+        notes.join("kitchen.md"),
+        "# Kitchen\n\nThe tap in the kitchen drips. Ada Voss repairs it on Friday.",
+    )
+    .unwrap();
     let mut told = Vec::new();
     let index = folder.path().join("index");
     let answers = Answers::open(&fixture("target.gguf"), &notes, &index, |event| told.push(event)).unwrap();
     for of in ["index", "load"] {
-        assert!(told.iter().any(|event| matches!(event, Told::Progress { of: name, .. } if *name == of)), "{told:?}");
+        assert!(
+            told.iter().any(|event| matches!(event, Told::Progress { of: name, .. } if *name == of)),
+            "{told:?}"
+        );
     }
     let mut told = Vec::new();
     answers.ask("Who repairs the tap in the kitchen?", |event| told.push(event)).unwrap();
@@ -49,7 +56,8 @@ fn a_question_is_answered_in_events_and_stopped() {
 #[test]
 fn what_cannot_be_opened_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = Answers::open(Path::new("/none.gguf"), &fixture("notes"), &folder.path().join("index"), drop);
+    let refused =
+        Answers::open(Path::new("/none.gguf"), &fixture("notes"), &folder.path().join("index"), drop);
     let message = refused.err().unwrap();
     assert!(message.contains("/none.gguf"), "{message}");
 }
