@@ -77,8 +77,10 @@ export interface NativeJob {
 function platform(): string {
   const { platform, arch } = process;
   if (platform === 'linux') {
-    // A program with musl names no version of glibc.
-    const header = (process.report.getReport() as unknown as { header: { glibcVersionRuntime?: string } }).header;
+    // A program with musl names no version of glibc. (Names of network hosts would take long.)
+    const report = process.report as typeof process.report & { excludeNetwork?: boolean };
+    report.excludeNetwork = true;
+    const { header } = report.getReport() as unknown as { header: { glibcVersionRuntime?: string } };
     return `linux-${arch}-${header.glibcVersionRuntime === undefined ? 'musl' : 'gnu'}`;
   }
   return platform === 'win32' ? `win32-${arch}-msvc` : `${platform}-${arch}`;
