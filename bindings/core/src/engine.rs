@@ -39,6 +39,7 @@ pub(crate) struct EngineInner {
 /// A loaded model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EngineInfo {
     /// The name of the architecture, such as `llama`.
     pub architecture: String,
@@ -61,6 +62,7 @@ pub struct EngineInfo {
 /// The memory of a model with one session, before it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryEstimate {
     /// The weights and the tokenizer, and the draft model with its state.
     pub model_bytes: u64,
@@ -75,6 +77,7 @@ pub struct MemoryEstimate {
 /// What was done before the process is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SuspendReport {
     /// Jobs that were cancelled.
     pub cancelled: u32,

@@ -13,6 +13,7 @@ macro_rules! kinds {
         /// What an error means for an app. Code and name never change, and no code is used again.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[non_exhaustive]
         #[repr(u32)]
         pub enum ErrorKind {
@@ -112,6 +113,7 @@ impl From<refrain::ErrorKind> for ErrorKind {
 /// The facts of an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorInfo {
     /// The stable number of the kind.
     pub code: u32,

@@ -9,6 +9,7 @@ use crate::options::Role;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Event {
     /// Work before the first text. Of several that were not taken, the newest one stays.
     Progress {
@@ -101,6 +102,7 @@ impl Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Stage {
     /// Reads a model; counts bytes.
     Load,
@@ -114,6 +116,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum TextKind {
     /// The answer.
     Answer,
@@ -134,6 +137,7 @@ impl From<refrain::TextKind> for TextKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum FinishReason {
     /// The model ended it.
     EndToken,
@@ -161,6 +165,7 @@ impl From<refrain::FinishReason> for FinishReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Place {
     /// The first unit.
     pub start: u64,
@@ -172,6 +177,7 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ChangeKind {
     /// It stays.
     Keep,
@@ -184,6 +190,7 @@ pub enum ChangeKind {
 /// A part of the difference between two texts. Changes come in the order of the new text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// What happens.
     pub kind: ChangeKind,
@@ -196,6 +203,7 @@ pub struct Change {
 /// The result of a job. Fields that a task does not have are empty.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JobResult {
     /// The answer, summary, reply or command, or the whole edited text.
     pub text: String,
@@ -240,6 +248,7 @@ pub struct JobResult {
 /// Counts and times.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct JobStats {
     /// Tokens of the prompts.
     pub prompt_tokens: u64,
@@ -272,6 +281,7 @@ impl JobStats {
 /// A passage that the model was shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Source {
     /// The number that the text cites, from 1.
     pub number: u32,
@@ -294,6 +304,7 @@ pub struct Source {
 /// A part of the text that stands in a source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CopiedSpan {
     /// Its place in the text.
     pub place: Place,
@@ -306,6 +317,7 @@ pub struct CopiedSpan {
 /// A sentence of the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sentence {
     /// Its place in the text, with citations.
     pub place: Place,
@@ -320,6 +332,7 @@ pub struct Sentence {
 /// A citation in the text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Citation {
     /// Its place in the text.
     pub place: Place,
@@ -332,6 +345,7 @@ pub struct Citation {
 /// Text that the model was not shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     /// The title of its passage.
     pub title: String,
@@ -344,6 +358,7 @@ pub struct LeftOut {
 /// A command for a screen.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UiCommand {
     /// `tap`, `long_press`, `type`, `swipe`, `scroll`, `back`, `key`, `open`, `wait`, `ask`, `done`, `none` or `own`.
     pub kind: String,
@@ -363,6 +378,7 @@ pub struct UiCommand {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turn {
     /// The author.
     pub role: Role,
@@ -389,6 +405,7 @@ fn yes() -> bool {
 /// What an update of notes, or forgetting, has done.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UpdateReport {
     /// Files that are new in the index.
     pub added: u64,
@@ -409,6 +426,7 @@ pub struct UpdateReport {
 /// A file or folder that was skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// The file or folder.
     pub path: String,

@@ -12,6 +12,7 @@ macro_rules! names {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum $name {
             $(
                 $(#[$about])*
@@ -164,6 +165,7 @@ names! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Priority {
     /// The app's own user, if the app also serves other programs.
     Foreground,
@@ -177,6 +179,7 @@ pub enum Priority {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Units {
     /// Bytes, for C and for Swift's `String.UTF8View`; the default.
     #[default]
@@ -189,6 +192,7 @@ pub enum Units {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EngineOptions {
     /// A GGUF file, a packed file, or a folder of Hugging Face.
     pub path: String,
@@ -224,6 +228,7 @@ pub struct EngineOptions {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionOptions {
     /// Maximum tokens of prompt and output together. Default: the model's trained length, at most 4,096.
     #[cfg_attr(feature = "uniffi", uniffi(default = None))]
@@ -252,6 +257,7 @@ pub struct SessionOptions {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GenerateOptions {
     /// Maximum output tokens. Default: 512; of a task, at most a quarter of the context.
     #[cfg_attr(feature = "uniffi", uniffi(default = None))]
@@ -296,6 +302,7 @@ pub struct GenerateOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HistoryOptions {
     /// The folder. It is made if it does not exist.
     pub folder: String,
@@ -313,6 +320,7 @@ pub struct HistoryOptions {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceState {
     /// Heat.
     #[cfg_attr(feature = "uniffi", uniffi(default = None))]
@@ -329,6 +337,7 @@ pub struct DeviceState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Message {
     /// The author.
     pub role: Role,

@@ -24,6 +24,7 @@ pub struct Session(Arc<Guarded<Home>>);
 /// Counts and sizes of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionInfo {
     /// Tokens of prompt and output.
     pub tokens: u64,

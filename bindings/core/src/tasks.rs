@@ -9,6 +9,7 @@ use crate::options::{SessionOptions, names};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AssistantOptions {
     /// The folder of an index of notes ([`Notes`](crate::Notes)).
     #[cfg_attr(feature = "uniffi", uniffi(default = None))]
@@ -40,6 +41,7 @@ pub struct AssistantOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NoteFilter {
     /// Of `note`, `mail`, `chat`, `screen`, `event`, `document`, `data` and `code`; empty: all.
     #[cfg_attr(feature = "uniffi", uniffi(default = []))]
@@ -62,6 +64,7 @@ pub struct NoteFilter {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Passage {
     /// A title; may be empty.
     #[cfg_attr(feature = "uniffi", uniffi(default = ""))]
@@ -77,6 +80,7 @@ pub struct Passage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way to a thread")]
 pub enum TaskRequest {
     /// Answers a question from notes, with citations: `text`, `sources`, `copied`, `sentences`, `left_out`.
@@ -101,6 +105,7 @@ pub enum TaskRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AskRequest {
     /// The question.
     pub question: String,
@@ -125,6 +130,7 @@ pub struct AskRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SummarizeRequest {
     /// Texts of any length.
     #[cfg_attr(feature = "uniffi", uniffi(default = []))]
@@ -162,6 +168,7 @@ names! {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReplyRequest {
     /// The message.
     pub message: Passage,
@@ -192,6 +199,7 @@ pub struct ReplyRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EditRequest {
     /// The text.
     pub text: String,
@@ -215,6 +223,7 @@ pub struct EditRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UiRequest {
     /// Accessibility XML, a dump of a known tool, or a line per element such as `4 button "Sign in"`. Its ids are kept.
     pub screen: String,
@@ -235,6 +244,7 @@ pub struct UiRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UiStep {
     /// The screen before it, if it is known.
     #[cfg_attr(feature = "uniffi", uniffi(default = None))]
@@ -247,6 +257,7 @@ pub struct UiStep {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChatRequest {
     /// The user's words.
     pub text: String,
@@ -265,6 +276,7 @@ pub struct ChatRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Enum))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Forget {
     /// What was made from a note or a folder of notes, and its text in the index. The note itself stays.
     Note {
@@ -288,6 +300,7 @@ pub enum Forget {
 /// What was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Forgotten {
     /// Answers.
     pub answers: u64,
@@ -303,6 +316,7 @@ pub struct Forgotten {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NotesOptions {
     /// The folder of the index. Writing makes it, readable by its owner only.
     pub folder: String,
@@ -328,6 +342,7 @@ pub struct NotesOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SearchRequest {
     /// Words in any form.
     pub text: String,
@@ -345,6 +360,7 @@ pub struct SearchRequest {
 /// A passage that was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Hit {
     /// The note.
     pub path: String,
@@ -380,6 +396,7 @@ pub struct Hit {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Document {
     /// The id that the app gives it.
     pub id: String,
@@ -403,6 +420,7 @@ pub struct Document {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PutRequest {
     /// Each takes the place of an earlier one with its id.
     #[cfg_attr(feature = "uniffi", uniffi(default = []))]
@@ -418,6 +436,7 @@ pub struct PutRequest {
 /// A document in the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DocumentInfo {
     /// The id.
     pub id: String,
@@ -432,6 +451,7 @@ pub struct DocumentInfo {
 /// What changed among the documents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DocumentChanges {
     /// The number of the last change: the next call continues behind it.
     pub change: u64,
@@ -446,6 +466,7 @@ pub struct DocumentChanges {
 /// A file of the index, or a document without a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "uniffi", derive(uniffi::Record))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NoteFile {
     /// The file.
     pub path: String,
