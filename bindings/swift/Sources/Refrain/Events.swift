@@ -7,8 +7,7 @@ public typealias Events = AsyncThrowingStream<Event, any Error>
 /// Starts a job and gives its events: `for try await event in jobEvents({ try session.generate(options: options) })`.
 ///
 /// Starting may take long (a search, the layout of a prompt), and runs on a thread of the system's queue, never in the pool of Swift's
-/// tasks. When the task that reads is cancelled, or reads no further, the job is cancelled, and ends before the model's next layer. It is
-/// shut down after its last event.
+/// tasks. When the task that reads is cancelled, or drops the events, the job is cancelled, and ends before the model's next layer.
 ///
 /// - Parameter start: Makes the job. What it throws is thrown by the events.
 public func jobEvents(_ start: @escaping @Sendable () throws -> Job) -> Events {
