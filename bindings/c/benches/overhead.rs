@@ -3,7 +3,11 @@
 //! `cargo bench -p refrain-c --bench overhead`. Both decode the same outputs in turns, on one thread of the model; C takes the events in batches
 //! (`refrain_job_next_events`), or by a listener. The difference is the cost of the job's thread, the batches and their JSON.
 
-#![allow(unsafe_code, reason = "calls of the C face")]
+#![allow(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "calls of the C face, whose texts and places live"
+)]
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;

@@ -1,6 +1,10 @@
 //! The vectors that all languages share, through the C face.
 
-#![allow(unsafe_code, reason = "calls of the C face")]
+#![allow(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "calls of the C face, whose texts and places live"
+)]
 
 use std::ffi::c_char;
 use std::ptr::null_mut;

@@ -115,7 +115,7 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
                 2 => refrain_engine_session(handle, json, len, handle, &mut made, failed),
                 3 | 4 => refrain_session_append_text(handle, words, words_len, failed),
                 5 => refrain_session_append(handle, words, words_len, words, words_len, failed),
-                6 | 7 | 8 => refrain_session_generate(handle, json, len, &mut made, failed),
+                6..=8 => refrain_session_generate(handle, json, len, &mut made, failed),
                 9 => refrain_session_prefill(handle, &mut made, failed),
                 10 => refrain_session_pop(handle, &mut buffer, failed),
                 11 => refrain_session_info(handle, &mut buffer, failed),
