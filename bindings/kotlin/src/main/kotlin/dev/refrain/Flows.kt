@@ -5,6 +5,7 @@ import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.async
 import kotlinx.coroutines.channels.awaitClose
 import kotlinx.coroutines.coroutineScope
+import kotlinx.coroutines.ensureActive
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.callbackFlow
 import kotlinx.coroutines.flow.emitAll
@@ -44,6 +45,7 @@ public fun jobFlow(start: () -> Job): Flow<Event> = flow {
  */
 public fun Job.events(): Flow<Event> = callbackFlow {
     val job = this@events
+    var isRefused = false
     launch(Dispatchers.IO) {
         try {
             var isOver = false
@@ -59,10 +61,14 @@ public fun Job.events(): Flow<Event> = callbackFlow {
             }
             close()
         } catch (error: RefrainException) {
+            // (Of a collector that was cancelled, the job's end is no failure.)
+            ensureActive()
+            // (Another reader's job goes on.)
+            isRefused = error.kind == ErrorKind.BUSY
             close(error)
         }
     }
-    awaitClose { job.cancel() }
+    awaitClose { if (!isRefused) job.stop() }
 }
 
 /**
@@ -72,12 +78,22 @@ public fun Job.events(): Flow<Event> = callbackFlow {
  */
 public suspend fun Job.await(): JobResult = coroutineScope {
     val job = this@await
-    val outcome = async(Dispatchers.IO) { job.wait() }
+    // (Its failure must not fail this scope, which the caller's cancellation ends.)
+    val outcome = async(Dispatchers.IO) { runCatching { job.wait() } }
     try {
         outcome.await()
     } catch (stopped: CancellationException) {
-        job.cancel()
+        job.stop()
         throw stopped
+    }
+}.getOrThrow()
+
+/** Cancels the job, unless somebody has closed it. */
+private fun Job.stop() {
+    try {
+        cancel()
+    } catch (error: RefrainException) {
+        if (error.kind != ErrorKind.CLOSED) throw error
     }
 }
 

@@ -106,21 +106,16 @@ class JobsTest {
             val job = session.generate(long)
             assertKind(ErrorKind.BUSY) { session.info() }
             assertKind(ErrorKind.BUSY) { session.generate(short) }
-            val reader = launch(Dispatchers.IO) {
-                assertEquals(ErrorKind.CANCELLED, assertFailsWith<RefrainException> { job.events().collect {} }.kind)
+            val reader = object : EventListener {
+                override fun onEvents(events: List<Event>) = true
             }
-            delay(20)
-            var isBusy = false
-            // (The first reader may be between two calls.)
-            while (!isBusy) {
-                try {
-                    job.nextEvents(0u)
-                } catch (error: RefrainException) {
-                    isBusy = error.kind == ErrorKind.BUSY
-                }
-            }
+            job.listen(reader)
+            assertKind(ErrorKind.BUSY) { job.nextEvents(0u) }
+            assertKind(ErrorKind.BUSY) { job.listen(reader) }
+            assertEquals(ErrorKind.BUSY, assertFailsWith<RefrainException> { job.events().collect {} }.kind)
+            assertKind(ErrorKind.BUSY) { session.info() }
             job.cancel()
-            reader.join()
+            assertKind(ErrorKind.CANCELLED) { job.wait() }
         }
     }
 
