@@ -36,16 +36,17 @@ int main(int argc, char** argv) {
   const std::string options = R"({"measure_ms": 0, "path": ")" + path + R"("})";
   try {
     refrain::Engine engine(options);
-    refrain::Session session = engine.session(R"({"context_len": 512})");
+    refrain::Session session = engine.session(R"({"context_len": 1024})");
     session.append("user", "The tap drips. Who repairs it?");
     refrain::Job answer = session.generate(R"({"max_tokens": 24})");
     answer.each_text([](std::string_view piece) { std::cout << piece << std::flush; });
     std::cout << '\n';
 
-    // The same by a listener, which stops the second answer at its first text.
-    session.append("user", "And the door?");
+    // The same by a listener, which stops a long answer at its first text.
+    const std::string_view count = R"({"max_tokens": 450, "json_schema": "{\"type\": \"array\", \"items\": {\"type\": \"integer\"}, \"minItems\": 400}"})";
+    session.append("user", "Count.");
     std::atomic<int> batches = 0;
-    refrain::Job listened = session.generate(R"({"max_tokens": 200})");
+    refrain::Job listened = session.generate(count);
     const bool is_cancelled = throws(REFRAIN_CODE_CANCELLED, [&] {
       listened.listen([&](std::string_view events) {
         ++batches;
@@ -55,7 +56,7 @@ int main(int argc, char** argv) {
     std::cout << batches << " batches, cancelled: " << std::boolalpha << is_cancelled << '\n';
 
     // JSON by a schema.
-    refrain::Session plain = engine.session(R"({"context_len": 512})");
+    refrain::Session plain = engine.session(R"({"context_len": 1024})");
     plain.append("user", "Name a city.");
     std::cout << plain.generate(R"({"max_tokens": 40, "json_schema":
         "{\"type\": \"object\", \"properties\": {\"ok\": {\"type\": \"boolean\"}}, \"required\": [\"ok\"], \"additionalProperties\": false}"})")
@@ -63,8 +64,8 @@ int main(int argc, char** argv) {
               << '\n';
 
     // Wrong uses are exceptions.
-    refrain::Job busy = plain.generate(R"({"max_tokens": 200})");
-    const bool is_busy = throws(REFRAIN_CODE_BUSY, [&] { plain.append("user", "Too early."); }) || busy.is_ended();
+    refrain::Job busy = plain.generate(count);
+    const bool is_busy = throws(REFRAIN_CODE_BUSY, [&] { plain.append("user", "Too early."); });
     busy.cancel();
     std::thread([&] { throws(REFRAIN_CODE_CANCELLED, [&] { busy.wait(); }); }).join();
     const bool is_closed = throws(REFRAIN_CODE_CLOSED, [&] {
@@ -77,7 +78,7 @@ int main(int argc, char** argv) {
       refrain::Engine refused(small);
     });
     std::cout << is_busy << is_closed << is_refused << is_short << '\n';
-    return is_cancelled && is_closed && is_refused && is_short ? 0 : 1;
+    return is_cancelled && is_busy && is_closed && is_refused && is_short ? 0 : 1;
   } catch (const refrain::Error& error) {
     std::cerr << "code " << error.code() << ": " << error.what() << '\n';
     return 1;

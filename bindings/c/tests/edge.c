@@ -23,11 +23,14 @@
 
 #define OK REFRAIN_CODE_OK
 
+/* An output of at least 400 tokens. */
+#define LONG "{\"max_tokens\": 900, \"json_schema\": \"{\\\"type\\\": \\\"array\\\", \\\"items\\\": {\\\"type\\\": \\\"integer\\\"}, \\\"minItems\\\": 400}\"}"
+
 static refrain_handle engine;
 static refrain_handle running;
 
 static refrain_handle new_session(void) {
-  static const char options[] = "{\"context_len\": 256}";
+  static const char options[] = "{\"context_len\": 1024}";
   refrain_handle session = 0;
   EXPECT(OK, refrain_engine_session(engine, options, strlen(options), 0, &session, NULL));
   EXPECT(OK, refrain_session_append_text(session, "The train leaves at", 19, NULL));
@@ -134,7 +137,7 @@ int main(int argc, char **argv) {
 
   /* A listener that re-enters. */
   session = new_session();
-  refrain_handle job = generate(session, "{\"max_tokens\": 200}");
+  refrain_handle job = generate(session, LONG);
   EXPECT(OK, refrain_job_listen(job, reenter, &job, NULL));
   EXPECT(REFRAIN_CODE_CANCELLED, refrain_job_wait(job, &buffer, NULL));
   refrain_code code = REFRAIN_CODE_BUSY;
@@ -147,14 +150,14 @@ int main(int argc, char **argv) {
   EXPECT(OK, refrain_free(job, NULL));
 
   /* A signal handler that cancels. */
-  running = generate(session, "{\"max_tokens\": 200}");
+  running = generate(session, LONG);
   signal(SIGALRM, on_alarm);
   raise(SIGALRM);
   EXPECT(REFRAIN_CODE_CANCELLED, refrain_job_wait(running, &buffer, NULL));
   EXPECT(OK, refrain_free(running, NULL));
 
   /* A fork during a generation: the child is refused, and opens an engine of its own. */
-  running = generate(session, "{\"max_tokens\": 200}");
+  running = generate(session, LONG);
   const pid_t child = fork();
   if (child == 0) {
     refrain_handle own = 0;
@@ -190,6 +193,6 @@ int main(int argc, char **argv) {
 
   /* The process exits while a job runs, and its engine is not freed. */
   session = new_session();
-  generate(session, "{\"max_tokens\": 200}");
+  generate(session, LONG);
   return 0;
 }

@@ -152,11 +152,12 @@ fn estimate(
 pub fn estimate_memory(options: EngineOptions, session: SessionOptions) -> Result<MemoryEstimate, FfiError> {
     call(|| {
         let opened = checkpoints(&options)?;
-        let memory = estimate(&opened, &options, &session, 1)?;
-        let total_bytes = memory.total_bytes();
-        let session_bytes = memory.kv_bytes + memory.batch_bytes + memory.drafts_bytes;
-        let model_bytes = total_bytes.saturating_sub(session_bytes);
-        Ok(MemoryEstimate { model_bytes, session_bytes, total_bytes, fits: memory.fits() })
+        // As the memory limit counts them.
+        let model_bytes = estimate(&opened, &options, &session, 0)?.total_bytes();
+        let session_bytes = session.bytes(opened.0.config());
+        let total_bytes = model_bytes.saturating_add(session_bytes);
+        let fits = estimate(&opened, &options, &session, 1)?.fits();
+        Ok(MemoryEstimate { model_bytes, session_bytes, total_bytes, fits })
     })
 }
 

@@ -138,15 +138,9 @@ fn a_session_outlives_its_engines_object_and_a_job_its_sessions() {
 fn a_dropped_job_is_cancelled() {
     let engine = engine();
     let session = session(&engine);
-    let started = Instant::now();
     drop(session.generate(long()).unwrap());
-    session.info().unwrap();
-    let cancelled = started.elapsed();
-    let started = Instant::now();
-    session.pop().unwrap();
-    session.append(Role::User, "Count.".to_owned()).unwrap();
-    session.generate(long()).unwrap().wait().unwrap();
-    assert!(cancelled < started.elapsed() / 2, "{cancelled:?} beside {:?}", started.elapsed());
+    // (The whole output has 600 tokens or more.)
+    assert!(session.info().unwrap().tokens < 500);
 }
 
 /// Notes what it gets, calls back, and answers as it is told.
@@ -257,7 +251,7 @@ fn sessions_share_the_memory_limit_and_give_it_back() {
     assert_eq!((info.value, info.limit), (Some(memory.model_bytes as f64), Some(memory.model_bytes - 1)));
 
     // Room for one session and a half.
-    let room = memory.total_bytes + memory.session_bytes;
+    let room = memory.total_bytes + memory.session_bytes / 2;
     let engine = Engine::open(EngineOptions { memory_limit_bytes: Some(room), ..options() }, None).unwrap();
     let one = engine.session(of_session.clone(), None).unwrap();
     assert_eq!(kind(engine.session(of_session.clone(), None)), Some(ErrorKind::OutOfMemory));
