@@ -30,7 +30,7 @@ pub fn library_version() -> String {
 
 #[napi]
 pub fn document_path(id: String) -> napi::Result<String> {
-    now(|| Ok(refrain_ffi::document_path(read(&id, "id")?)))
+    now(|| refrain_ffi::document_path(read(&id, "id")?))
 }
 
 #[napi]
