@@ -12,7 +12,6 @@
 //! target's cache.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use thiserror::Error;
 
@@ -21,6 +20,7 @@ use super::drafter::Drafter;
 use super::kv_tree::{KvTree, ROOT};
 use crate::draft::{CostProfile, DraftTree};
 use crate::error::of_pack;
+use crate::kernels::Instant;
 use crate::kernels::PackError;
 use crate::model::kv_cache::{KvCache, KvCacheError};
 use crate::model::transformer::{Compute, ForwardError, Part};

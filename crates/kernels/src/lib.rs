@@ -39,6 +39,7 @@ mod block;
 mod convolution;
 mod cores;
 mod float_env;
+mod fused;
 mod gather;
 mod int8;
 mod isa;
@@ -62,7 +63,10 @@ mod room;
 mod rows;
 mod scalar;
 mod simd;
+#[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+mod simd128;
 mod speeds;
+mod system;
 #[cfg(test)]
 mod tests;
 mod unpacked;
@@ -99,6 +103,7 @@ pub use rows::{
     likeliest, log_sum_exp, mul, rms_norm, rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu,
     silu_mul, silu_mul_by, softcap, softmax, swiglu_clamped_mul,
 };
+pub use system::{Instant, SystemTime, UNIX_EPOCH, random};
 
 #[cfg(any(test, feature = "testing"))]
 pub use float_env::testing;
