@@ -1,7 +1,7 @@
 //! Measured passes of a draft model of the target's own layers.
 
+use crate::kernels::Instant;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use super::kv_tree::{KvTree, ROOT};
 use super::own_layers::{OwnLayers, SelfDraftError};

@@ -1,11 +1,12 @@
 //! Measures row costs while an engine is loaded.
 
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::draft::CostProfile;
 use crate::engine::layer_sample::{LayerKinds, Reach};
 use crate::error::LoadError;
+use crate::kernels::Instant;
 use crate::kernels::KvType;
 use crate::model::config::FeedForward;
 use crate::model::graphs::{GraphsError, StaticGraphs};

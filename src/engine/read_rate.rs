@@ -1,9 +1,8 @@
 //! The rate at which this machine reads weights: the ground of an estimate of a model's speed before it is measured.
 
-use std::time::Instant;
-
 use crate::engine::cores::{THREADS_MAX, n_performance_cores};
 use crate::engine::error::EngineProblem;
+use crate::kernels::Instant;
 use crate::kernels::{self, Activations, BlockType, IsaKind, Kernels, MatMul, PackError, PackedMatrix, Pool};
 
 /// Bytes of the matrix, more than the last-level cache of a laptop or a phone.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::draft::{Computed, EvidenceClass, Rejections, SourceName};
 use crate::energy::EnergyStats;
+use crate::kernels::Instant;
 use crate::model::streamed::{StreamMemory, Streamed};
 use crate::pruning::Pruned;
 use refrain_stream::{Flow, ReadMode};
@@ -295,16 +296,16 @@ fn per_second(count: usize, us: f64) -> f64 {
 }
 
 /// Measures the stages of a step.
-pub(crate) struct Stopwatch(std::time::Instant);
+pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self(std::time::Instant::now())
+        Self(Instant::now())
     }
 
     /// Adds the time since the start or the last lap to `stage_us`, and returns it.
     pub(crate) fn lap(&mut self, stage_us: &mut f64) -> f64 {
-        let now = std::time::Instant::now();
+        let now = Instant::now();
         let us = Duration::as_secs_f64(&(now - self.0)) * 1e6;
         self.0 = now;
         *stage_us += us;

@@ -109,7 +109,7 @@ pub enum PackedAccess {
     #[default]
     Read,
     /// The file is mapped. Loading takes no time, pages are read from the disk when they are first used, and
-    /// processes share them.
+    /// processes share them. WebAssembly has no mappings: there it is read.
     ///
     /// No program may write to the file or shorten it while the model lives: that is undefined behaviour in
     /// Rust's model of memory. In practice the output is wrong, or the process ends with SIGBUS. Replace a

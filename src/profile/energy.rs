@@ -1,10 +1,11 @@
 //! The energy of a token by the number of threads.
 
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::ProfileError;
 use crate::energy::EnergyMeter;
+use crate::kernels::Instant;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, PassEnd};
 use crate::model::{Batch, KvCache, Model, Workspace};

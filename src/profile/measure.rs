@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{MachineProfile, PassCost, ProfileError, ProfileKey, US_MAX, VERSION};
 use crate::draft::VERIFY_ROWS_MAX;
+use crate::kernels::Instant;
 use crate::kernels::KvType;
 use crate::model::transformer::{Compute, ForwardError, PassEnd};
 use crate::model::{

@@ -1,12 +1,12 @@
 //! Pruning of one session: computes the chances of a tree's nodes from the hidden states of a middle layer.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::keep::{self, KeepRules};
 use super::predictor::{Predictor, PredictorScratch};
 use super::{PruningConfig, keep::select};
 use crate::draft::{DraftTree, NodeIdx, NodeSet};
+use crate::kernels::Instant;
 use crate::model::Interlude;
 use crate::model::transformer::Compute;
 use refrain_trees::TokenId;

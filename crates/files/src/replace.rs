@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -394,7 +394,7 @@ fn is_at(_file: &File, path: &Path) -> bool {
 
 /// A number that nobody guesses: every `RandomState` has other keys, which come from the system.
 fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
+    RandomState::new().build_hasher().finish()
 }
 
 fn partial_path(path: &Path, number: u64) -> PathBuf {

@@ -8,6 +8,8 @@ use super::avx512;
 use super::neon;
 use super::scalar;
 use super::simd::Work;
+#[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+use super::simd128::Simd128;
 
 /// An instruction set with kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -27,6 +29,8 @@ pub enum IsaKind {
     NeonDot,
     /// NEON with matrix products of bytes (ARMv8.6).
     NeonI8mm,
+    /// WebAssembly with SIMD128.
+    Simd128,
 }
 
 impl IsaKind {
@@ -39,6 +43,7 @@ impl IsaKind {
         IsaKind::Neon,
         IsaKind::NeonDot,
         IsaKind::NeonI8mm,
+        IsaKind::Simd128,
     ];
 
     /// The name used in options and reports.
@@ -51,6 +56,7 @@ impl IsaKind {
             IsaKind::Neon => "neon",
             IsaKind::NeonDot => "neon-dot",
             IsaKind::NeonI8mm => "neon-i8mm",
+            IsaKind::Simd128 => "simd128",
         }
     }
 }
@@ -72,6 +78,9 @@ pub enum KernelsNotice {
         /// The first missing extension: `AVX2`, `FMA` or `F16C`.
         missing: &'static str,
     },
+    /// A module of WebAssembly that was built without `-C target-feature=+simd128`.
+    #[error("this module was built without SIMD128; the scalar kernels run, several times as slowly")]
+    NoSimd128,
     /// There are no kernels for this architecture.
     #[error("there are no kernels for {arch}; the scalar kernels run, several times as slowly")]
     Architecture {
@@ -86,10 +95,11 @@ impl KernelsNotice {
         Kernels::notice()
     }
 
-    /// A name for logs and interfaces: `no_avx2` or `no_kernels`.
+    /// A name for logs and interfaces: `no_avx2`, `no_simd128` or `no_kernels`.
     pub fn code(self) -> &'static str {
         match self {
             Self::NoAvx2 { .. } => "no_avx2",
+            Self::NoSimd128 => "no_simd128",
             Self::Architecture { .. } => "no_kernels",
         }
     }
@@ -99,6 +109,7 @@ impl KernelsNotice {
         let missing = extensions.iter().find(|extension| !extension.1).map(|extension| extension.0);
         match (isa, missing) {
             (IsaKind::Scalar, Some(missing)) => Some(Self::NoAvx2 { missing }),
+            (IsaKind::Scalar, None) if arch == "wasm32" => Some(Self::NoSimd128),
             (IsaKind::Scalar, None) => Some(Self::Architecture { arch }),
             _ => None,
         }
@@ -126,6 +137,8 @@ enum Choice {
     NeonDot(neon::Neon<{ neon::DOT }>),
     #[cfg(target_arch = "aarch64")]
     NeonI8mm(neon::Neon<{ neon::I8MM }>),
+    #[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+    Simd128(Simd128),
 }
 
 impl Kernels {
@@ -164,6 +177,8 @@ impl Kernels {
             IsaKind::NeonDot => neon::Neon::new().map(|isa| Kernels(Choice::NeonDot(isa))),
             #[cfg(target_arch = "aarch64")]
             IsaKind::NeonI8mm => neon::Neon::new().map(|isa| Kernels(Choice::NeonI8mm(isa))),
+            #[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+            IsaKind::Simd128 => Some(Kernels(Choice::Simd128(Simd128))),
             _ => None,
         }
     }
@@ -184,6 +199,8 @@ impl Kernels {
             Choice::NeonDot(_) => IsaKind::NeonDot,
             #[cfg(target_arch = "aarch64")]
             Choice::NeonI8mm(_) => IsaKind::NeonI8mm,
+            #[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+            Choice::Simd128(_) => IsaKind::Simd128,
         }
     }
 
@@ -208,6 +225,8 @@ impl Kernels {
             Choice::NeonDot(isa) => isa.plain().run(work),
             #[cfg(target_arch = "aarch64")]
             Choice::NeonI8mm(isa) => isa.plain().run(work),
+            #[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+            Choice::Simd128(isa) => isa.run(work),
         }
     }
 
@@ -242,6 +261,7 @@ mod notice_tests {
         assert_eq!(of(IsaKind::Avx2, [true; 3]), None);
         let other = KernelsNotice::of(IsaKind::Scalar, "riscv64", &[]).unwrap();
         assert!(other.to_string().contains("riscv64"));
+        assert_eq!(KernelsNotice::of(IsaKind::Scalar, "wasm32", &[]), Some(KernelsNotice::NoSimd128));
         assert_eq!(Kernels::notice().is_some(), Kernels::detect().isa() == IsaKind::Scalar);
     }
 }

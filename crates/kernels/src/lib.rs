@@ -40,6 +40,7 @@ mod choice;
 mod convolution;
 mod cores;
 mod float_env;
+mod fused;
 mod gather;
 mod int8;
 mod isa;
@@ -63,7 +64,10 @@ mod room;
 mod rows;
 mod scalar;
 mod simd;
+#[cfg(all(target_family = "wasm", target_feature = "simd128"))]
+mod simd128;
 mod speeds;
+mod system;
 #[cfg(test)]
 mod tests;
 mod unpacked;
@@ -101,6 +105,7 @@ pub use rows::{
     rms_norm_gated, rms_norm_in_place, rope, scale, sigmoid_mul, silu, silu_mul, silu_mul_by, softcap,
     softmax, swiglu_clamped_mul,
 };
+pub use system::{Instant, SystemTime, UNIX_EPOCH, random};
 
 #[cfg(any(test, feature = "testing"))]
 pub use float_env::testing;

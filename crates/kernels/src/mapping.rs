@@ -26,6 +26,9 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// Whether the system maps files; WebAssembly does not.
+    pub const EXISTS: bool = !cfg!(target_family = "wasm");
+
     /// Maps the whole of `file`.
     ///
     /// The function is sound only under the contract of packed files, which the user of `PackedAccess::Map`

@@ -28,10 +28,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::float_env::FloatEnv;
 use super::speeds::Speeds;
+use super::system::Instant;
 use crate::room::has_room;
 
 /// Time that a thread spins before it parks: longer than the gap between two sections and than the drafting of a step,

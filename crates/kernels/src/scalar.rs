@@ -5,6 +5,7 @@
 
 use half::{bf16, f16};
 
+use super::fused;
 use super::layout::ScaleLanes;
 use super::simd::{LANES, Simd, Work};
 
@@ -139,7 +140,7 @@ impl Simd for Scalar {
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         let mut out = c;
         for i in 0..LANES {
-            out[i] = a[i].mul_add(b[i], c[i]);
+            out[i] = fused::fma(a[i], b[i], c[i]);
         }
         out
     }

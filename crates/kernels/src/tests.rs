@@ -22,7 +22,12 @@ mod pool;
 mod recurrent;
 mod rows;
 
-use super::Kernels;
+use super::{Kernels, Pool};
+
+/// A pool of so many threads; of the calling one where there are no others.
+pub(super) fn pool_of(n_threads: usize) -> Pool {
+    Pool::new(if cfg!(target_family = "wasm") { 1 } else { n_threads })
+}
 
 /// A small random generator with the same numbers on every machine (xorshift64*).
 pub(super) struct Random(u64);

@@ -1,6 +1,6 @@
 //! The date and time in chat templates.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use refrain_kernels::{SystemTime, UNIX_EPOCH};
 
 /// A date and a time of day without a time zone, for `strftime_now` and `date_string`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

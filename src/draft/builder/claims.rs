@@ -1,11 +1,10 @@
 //! Collects the sources' claims under a node and merges them into children, each with one probability.
 
-use std::time::Instant;
-
 use super::TreeBuilder;
 use super::claim::{Child, Claim};
 use crate::draft::evidence::{Agreement, Evidence, EvidenceClass};
 use crate::draft::source::DraftSource;
+use crate::kernels::Instant;
 
 /// Bound on the factor by which agreement with text raises a claim of the target's rows. The largest factor of the
 /// priors is 4.3.

@@ -1,12 +1,11 @@
 //! Expands a node: collects its children from the sources.
 
-use std::time::Instant;
-
 use super::claim::Child;
 use super::frontier::{Found, Ranked};
 use super::{CURSORS_MAX, Scratch, TreeBuilder};
 use crate::draft::cost::CostProfile;
 use crate::draft::source::{ComputingSource, DraftSource};
+use crate::kernels::Instant;
 use refrain_trees::NodeIdx;
 
 /// Maximum nodes that a source computes in one pass.

@@ -38,7 +38,6 @@ mod judged;
 mod tests;
 
 use std::collections::BinaryHeap;
-use std::time::Instant;
 
 use self::claim::{Child, Claim};
 use self::frontier::{Found, Ranked};
@@ -49,6 +48,7 @@ use super::evidence::EvidenceClass;
 use super::limits::{BuilderConfig, SOURCES_MAX, StepLimits, Weighing};
 use super::reliability::{Caps, ReliabilityTable, SourceSlot};
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource, StepOutcome};
+use crate::kernels::Instant;
 use refrain_trees::TokenId;
 use refrain_trees::{DraftTree, NodeIdx};
 

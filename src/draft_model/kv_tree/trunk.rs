@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use crate::draft::{Computed, VERIFY_ROWS_MAX};
 use crate::draft_model::DraftModel;
 use crate::draft_model::hidden_rows::CHUNK;
 use crate::draft_model::hidden_rows::HiddenRows;
+use crate::kernels::Instant;
 use crate::kernels::{self, Kernels};
 use crate::model::transformer::{ForwardError, Part, PassEnd};
 use crate::model::{Batch, KvCache, Workspace};

@@ -1,9 +1,9 @@
 //! The thread that reads graphs while passes compute.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::slots::{LoadJob, Slot, Slots, WorkKind};
+use crate::kernels::Instant;
 
 /// Loads queued graphs, one at a time, until the target is dropped.
 pub(super) fn run(slots: &Slots) {

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::file::BlockLayers;
 use super::slots::{Slot, Slots, WorkKind};
+use crate::kernels::Instant;
 use crate::model::compute::PassEnd;
 use crate::model::resident::Layer;
 use crate::model::transformer::error::ForwardError;

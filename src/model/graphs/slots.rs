@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use serde::Serialize;
 
 use super::LayersError;
 use super::file::{BlockLayers, GraphFile};
 use super::memory::GraphMemory;
+use crate::kernels::Instant;
 use crate::kernels::PageBuf;
 use crate::schedule::{GraphKind, Plan, SwitchTimes};
 

@@ -263,9 +263,9 @@ impl PackedFile {
         self.source.reopen_direct()
     }
 
-    /// Maps the file; `None` if it is in memory.
+    /// Maps the file; `None` if it is in memory, or the system maps no files.
     pub(crate) fn map(&self) -> Result<Option<Arc<Mapping>>, PackedFileError> {
-        let Some(file) = self.source.as_file() else { return Ok(None) };
+        let Some(file) = self.source.as_file().filter(|_| Mapping::EXISTS) else { return Ok(None) };
         let mapping = Mapping::new(file);
         let mapping =
             mapping.map_err(|source| PackedFileError::Map { file: self.file().to_owned(), source })?;

@@ -13,8 +13,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::kernels::Instant;
 use crate::kernels::{ActivationForm, AllocError, BlockType, PackedMatrix, PackedRows, PageBlock, PageBuf};
 use crate::model::arch::tensors::{LayerWeight, WeightId, is_expert_matrix};
 use crate::model::config::FeedForward;

@@ -27,10 +27,11 @@ mod rows;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::kernels::Instant;
 use crate::kernels::{PackError, PackedMatrix, PageBuf};
 use crate::model::config::ModelConfig;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};

@@ -1,10 +1,10 @@
 //! Times of single layers, for measurements while loading.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::parts::Part;
 use super::{At, Compute, ForwardError, Model, PassEnd, Workspace};
+use crate::kernels::Instant;
 use crate::kernels::{FloatEnv, resize_exact};
 use crate::model::batch::Batch;
 use crate::model::config::Mixer;

@@ -1,12 +1,11 @@
 //! The options of sampling and their ranges.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use serde::{Deserialize, Serialize};
 
 use super::dry::DryOptions;
 use super::error::SamplingError;
 use crate::error::GenerateError;
+use crate::kernels;
 use crate::model::GenerationDefaults;
 use refrain_trees::TokenId;
 
@@ -138,10 +137,10 @@ impl Sampling {
     }
 }
 
-/// A seed from the operating system's random numbers, via the keys of the standard library's hash maps. 32 bits are
-/// enough to distinguish answers, are short to type, and survive JSON readers that store numbers as doubles.
+/// A seed from the system's random numbers. 32 bits are enough to distinguish answers, are short to type, and survive JSON
+/// readers that store numbers as doubles.
 fn draw_seed() -> u64 {
-    RandomState::new().build_hasher().finish() >> 32
+    kernels::random() >> 32
 }
 
 #[cfg(test)]

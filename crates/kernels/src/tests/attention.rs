@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::matmul::quantize_activations;
-use super::{Random, assert_bits, tree};
+use super::{Random, assert_bits, pool_of, tree};
 use crate::math::tanh_lanes;
 use crate::scalar::Scalar;
 use crate::*;
@@ -240,7 +240,7 @@ fn windowed(head_dim: usize, window: usize, sinks: &[f32]) -> [AttentionRule<'_>
 
 #[test]
 fn equals_the_plain_loops() {
-    let pools = [1, 2, 3].map(Pool::new);
+    let pools = [1, 2, 3].map(pool_of);
     let extra = [40, 35, 47];
     // Causal rows, rows of a tree, and rows that see no slots, few slots, and all slots.
     let rows: Vec<Visible<'_>> =
@@ -268,7 +268,7 @@ fn equals_the_plain_loops() {
 /// of a tile see different lengths.
 #[test]
 fn equals_the_plain_loops_over_long_prefixes() {
-    let pools = [Pool::new(2)];
+    let pools = [pool_of(2)];
     let extra = [395, 301, 399];
     for n_rows in 1..=9 {
         let rows: Vec<Visible<'_>> =
@@ -288,7 +288,7 @@ fn equals_the_plain_loops_over_long_prefixes() {
 /// than a chunk has.
 #[test]
 fn equals_the_plain_loops_across_blocks() {
-    let pools = [1, 2, 5].map(Pool::new);
+    let pools = [1, 2, 5].map(pool_of);
     let extra: Vec<u32> = (520..820).rev().collect();
     let ends = [
         (510, 5),
@@ -328,7 +328,7 @@ fn equals_the_plain_loops_across_blocks() {
 /// differ, in items of chunks and of blocks.
 #[test]
 fn windows_softcaps_and_sinks_equal_the_plain_loops() {
-    let pools = [1, 2, 3, 4].map(Pool::new);
+    let pools = [1, 2, 3, 4].map(pool_of);
     let extra: Vec<u32> = (560..620).rev().collect();
     let ends = [
         (500, 3),
@@ -368,7 +368,7 @@ fn windows_softcaps_and_sinks_equal_the_plain_loops() {
 /// places where it wraps around, with extra slots on both sides of one.
 #[test]
 fn a_ring_equals_a_layer_of_all_slots() {
-    let pools = [1, 3].map(Pool::new);
+    let pools = [1, 3].map(pool_of);
     for n_slots in [300usize, 530, 1000, 1030, 1290, 1550] {
         let extra: Vec<u32> = (n_slots as u32 - 24..n_slots as u32).rev().collect();
         let rows: Vec<Visible<'_>> = [(24, 1), (24, 24), (30, 3), (25, 0), (31, 7), (40, 0), (39, 2)]
@@ -416,13 +416,13 @@ fn a_ring_refuses_longer_windows() {
     let rule = AttentionRule { window: Some(513), ..AttentionRule::plain(32) };
     let rows = [Visible { prefix_len: 3, extra: &[] }];
     let scratch = &mut AttentionScratch::new();
-    attention(Kernels::detect(), &Pool::new(1), shape, rule, &[0.0; 32], &ring, &rows, scratch, &mut out);
+    attention(Kernels::detect(), &pool_of(1), shape, rule, &[0.0; 32], &ring, &rows, scratch, &mut out);
 }
 
 /// Each part of the rule alone.
 #[test]
 fn each_part_of_a_rule_equals_the_plain_loops() {
-    let pools = [1, 4].map(Pool::new);
+    let pools = [1, 4].map(pool_of);
     let extra = [310, 305, 319];
     let rows = [(0, 0), (0, 1), (300, 3), (255, 2), (17, 0)]
         .map(|(prefix_len, n)| Visible { prefix_len, extra: &extra[..n] });
@@ -452,7 +452,7 @@ fn rules_are_close_to_the_formulas() {
     let sinks = [0.5, -2.0, 3.0, 0.0];
     for window in [1, 7, 33, 256, 300, 1000] {
         for rule in windowed(32, window, &sinks) {
-            let got = run_rule(Kernels::detect(), &Pool::new(2), shape, rule, &q, &cache.layer, &rows);
+            let got = run_rule(Kernels::detect(), &pool_of(2), shape, rule, &q, &cache.layer, &rows);
             for (i, (query, got)) in q.chunks(32).zip(got.chunks(32)).enumerate() {
                 let (row, head) = (&rows[i / 4], i % 4);
                 let slots = slots_of(row);
@@ -502,7 +502,7 @@ proptest! {
             sinks: sinks.as_deref(),
             ..AttentionRule::plain(head_dim)
         };
-        check_rules(shape(kv_heads * group, kv_heads, head_dim), &[rule], ty, 60, &visible, &[Pool::new(1)]);
+        check_rules(shape(kv_heads * group, kv_heads, head_dim), &[rule], ty, 60, &visible, &[pool_of(1)]);
     }
 }
 
@@ -520,20 +520,20 @@ fn masked_slots_enter_no_result() {
             Visible { prefix_len: 20, extra: &[30, 36] },
         ];
         let q = Random::new(3).floats(visible.len() * 4 * 32);
-        let before = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        let before = run(k, &pool_of(1), shape, &q, &cache.layer, &visible);
         for slot in (20..40).filter(|slot| ![30, 33, 36].contains(slot)) {
             cache.layer.write(k, slot, &[f32::NAN; 64], &[f32::NAN; 64]);
         }
-        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        let after = run(k, &pool_of(1), shape, &q, &cache.layer, &visible);
         assert_bits(&after, &before, "NaN in slots that nobody sees");
         // A slot that one row sees affects that row only.
         cache.layer.write(k, 36, &[f32::NAN; 64], &[f32::NAN; 64]);
-        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        let after = run(k, &pool_of(1), shape, &q, &cache.layer, &visible);
         assert_bits(&after[..384], &before[..384], "rows 0 to 2");
         assert!(after[384..].iter().all(|x| x.is_nan()));
         // A committed slot does not affect a row of the same tile whose prefix ends before it.
         cache.layer.write(k, 18, &[f32::NAN; 64], &[f32::NAN; 64]);
-        let after = run(k, &Pool::new(1), shape, &q, &cache.layer, &visible);
+        let after = run(k, &pool_of(1), shape, &q, &cache.layer, &visible);
         assert!(after[128..].iter().all(|x| x.is_nan()));
         assert_bits(&after[..128], &before[..128], "row 0, whose neighbours see slot 18");
     }
@@ -549,20 +549,20 @@ fn committed_or_extra_is_the_same() {
             let q = Random::new(3).floats(6 * 64);
             let path = [90, 77, 95, 81, 88];
             let draft =
-                run(k, &Pool::new(2), shape, &q, &cache.layer, &[Visible { prefix_len: 50, extra: &path }]);
+                run(k, &pool_of(2), shape, &q, &cache.layer, &[Visible { prefix_len: 50, extra: &path }]);
             // In a batch with rows that see fewer and more slots.
             let company = [Visible { prefix_len: 3, extra: &[] }, Visible { prefix_len: 50, extra: &path }];
-            let both = run(k, &Pool::new(2), shape, &[&q[..], &q].concat(), &cache.layer, &company);
+            let both = run(k, &pool_of(2), shape, &[&q[..], &q].concat(), &cache.layer, &company);
             assert_bits(&both[6 * 64..], &draft, "alone or not");
             for (i, &slot) in path.iter().enumerate() {
                 cache.layer.copy_slot(slot as usize, 50 + i);
             }
             let committed =
-                run(k, &Pool::new(1), shape, &q, &cache.layer, &[Visible { prefix_len: 55, extra: &[] }]);
+                run(k, &pool_of(1), shape, &q, &cache.layer, &[Visible { prefix_len: 55, extra: &[] }]);
             assert_bits(&committed, &draft, "as extra slots, then committed");
             let mut fork = KvLayer::new(ty, 2, 60, 64).unwrap();
             fork.copy_prefix(&cache.layer, 55);
-            let forked = run(k, &Pool::new(1), shape, &q, &fork, &[Visible { prefix_len: 55, extra: &[] }]);
+            let forked = run(k, &pool_of(1), shape, &q, &fork, &[Visible { prefix_len: 55, extra: &[] }]);
             assert_bits(&forked, &committed, "in a fork of another size");
             // Slot by slot, from other places: those of a ring too.
             for mut copy in [KvLayer::new(ty, 2, 90, 64).unwrap(), KvLayer::ring(ty, 2, 90, 64).unwrap()] {
@@ -573,7 +573,7 @@ fn committed_or_extra_is_the_same() {
                 let visible = [Visible { prefix_len: 50, extra: &[70, 61, 59, 88, 53] }];
                 // (A ring is read through a window, here a longer one than the text.)
                 let rule = AttentionRule { window: Some(60), ..AttentionRule::plain(64) };
-                let copied = run_rule(k, &Pool::new(1), shape, rule, &q, &copy, &visible);
+                let copied = run_rule(k, &pool_of(1), shape, rule, &q, &copy, &visible);
                 assert_bits(&copied, &committed, "copied to other slots");
             }
         }
@@ -605,9 +605,9 @@ fn windows_do_not_depend_on_the_batch_or_on_commits() {
             let mut before = Vec::new();
             for window in windows {
                 for rule in windowed(32, window, &sinks) {
-                    let alone = run_rule(k, &Pool::new(1), shape, rule, own, &cache.layer, &batch[20..21]);
+                    let alone = run_rule(k, &pool_of(1), shape, rule, own, &cache.layer, &batch[20..21]);
                     for n_threads in 1..=4 {
-                        let pool = Pool::new(n_threads);
+                        let pool = pool_of(n_threads);
                         let case = format!("{ty:?}, {rule:?}, {}, {n_threads} threads", k.isa());
                         let again = run_rule(k, &pool, shape, rule, own, &cache.layer, &batch[20..21]);
                         assert_bits(&again, &alone, &case);
@@ -624,7 +624,7 @@ fn windows_do_not_depend_on_the_batch_or_on_commits() {
             for (rule, before) in rules.zip(before) {
                 for n_threads in [1, 4] {
                     let visible = [Visible { prefix_len: 315, extra: &[] }];
-                    let pool = Pool::new(n_threads);
+                    let pool = pool_of(n_threads);
                     let after = run_rule(k, &pool, shape, rule, own, &cache.layer, &visible);
                     assert_bits(&after, &before, &format!("{ty:?}, {rule:?}, {}: committed", k.isa()));
                 }
@@ -647,7 +647,7 @@ fn positions_before_the_window_enter_no_result() {
             let q = Random::new(3).floats(3 * 64);
             for rule in windowed(32, window, &sinks) {
                 for n_threads in [1, 4] {
-                    let pool = Pool::new(n_threads);
+                    let pool = pool_of(n_threads);
                     let before = run_rule(k, &pool, shape, rule, &q, &cache.layer, &batch);
                     let slots = slots_of(&row);
                     for &slot in &slots[..slots.len() - window] {
@@ -681,13 +681,13 @@ fn rules_without_effect_are_the_plain_rule() {
     for &ty in KvType::ALL {
         let cache = Cache::new(5, ty, shape, 320);
         for k in Kernels::available() {
-            let plain = run(k, &Pool::new(2), shape, &q, &cache.layer, &rows);
+            let plain = run(k, &pool_of(2), shape, &q, &cache.layer, &rows);
             let rule = AttentionRule {
                 window: Some(303),
                 sinks: Some(&[f32::NEG_INFINITY; 4]),
                 ..AttentionRule::plain(32)
             };
-            let same = run_rule(k, &Pool::new(2), shape, rule, &q, &cache.layer, &rows);
+            let same = run_rule(k, &pool_of(2), shape, rule, &q, &cache.layer, &rows);
             assert_bits(&same, &plain, k.isa().name());
         }
     }
@@ -711,7 +711,7 @@ fn f16_rounds_the_same_on_every_isa() {
     for k in Kernels::available() {
         let mut layer = KvLayer::new(KvType::F16, 1, 1, 10).unwrap();
         layer.write(k, 0, &[0.0; 10], &x);
-        let out = run(k, &Pool::new(1), one, &[0.0; 10], &layer, &[Visible { prefix_len: 1, extra: &[] }]);
+        let out = run(k, &pool_of(1), one, &[0.0; 10], &layer, &[Visible { prefix_len: 1, extra: &[] }]);
         let expected = x.map(|x| half::f16::from_f32(x).to_f32() + 0.0);
         assert_bits(&out, &expected, k.isa().name());
     }
@@ -729,7 +729,7 @@ fn scratch_and_layer_sizes() {
 fn a_slot_past_the_end_panics() {
     let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
     let visible = [Visible { prefix_len: 0, extra: &[48] }];
-    run(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), &[0.0; 16], &layer, &visible);
+    run(Kernels::detect(), &pool_of(1), shape(1, 1, 16), &[0.0; 16], &layer, &visible);
 }
 
 #[test]
@@ -737,7 +737,7 @@ fn a_slot_past_the_end_panics() {
 fn an_empty_window_panics() {
     let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
     let rule = AttentionRule { window: Some(0), ..AttentionRule::plain(16) };
-    run_rule(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), rule, &[], &layer, &[]);
+    run_rule(Kernels::detect(), &pool_of(1), shape(1, 1, 16), rule, &[], &layer, &[]);
 }
 
 #[test]
@@ -745,5 +745,5 @@ fn an_empty_window_panics() {
 fn sinks_of_other_heads_panic() {
     let layer = KvLayer::new(KvType::F16, 1, 48, 16).unwrap();
     let rule = AttentionRule { sinks: Some(&[0.0; 2]), ..AttentionRule::plain(16) };
-    run_rule(Kernels::detect(), &Pool::new(1), shape(1, 1, 16), rule, &[], &layer, &[]);
+    run_rule(Kernels::detect(), &pool_of(1), shape(1, 1, 16), rule, &[], &layer, &[]);
 }

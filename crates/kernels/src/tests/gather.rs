@@ -1,7 +1,7 @@
 //! Gathered rows: a product with some rows of a matrix has the bits of the product with all rows.
 
 use super::matmul::{multiply, random_weights};
-use super::{Random, assert_bits};
+use super::{Random, assert_bits, pool_of};
 use crate::*;
 
 const N_ROWS: usize = 70;
@@ -10,7 +10,7 @@ const GATHERED: [usize; 19] = [69, 0, 15, 16, 3, 3, 64, 17, 40, 41, 42, 1, 2, 68
 
 #[test]
 fn gathered_rows_have_the_bits_of_the_whole_product() {
-    let pool = Pool::new(2);
+    let pool = pool_of(2);
     for ty in BlockType::ALL {
         for n_cols in if ty.is_float() { [3, 70] } else { [256, 512] } {
             let mut random = Random::new(n_cols as u64 + 1);

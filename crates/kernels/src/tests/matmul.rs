@@ -3,7 +3,7 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::{Random, assert_bits};
+use super::{Random, assert_bits, pool_of};
 use crate::block::{BlockFormat, with_format};
 use crate::layout::IntLayout;
 use crate::unpacked::Unpacked;
@@ -184,7 +184,7 @@ fn columns(ty: BlockType) -> Vec<usize> {
 
 #[test]
 fn equals_the_plain_loops() {
-    let pool = [Pool::new(1)];
+    let pool = [pool_of(1)];
     for ty in BlockType::ALL {
         for n_cols in columns(ty) {
             for (n_rows, n_act_rows) in
@@ -198,7 +198,7 @@ fn equals_the_plain_loops() {
 
 #[test]
 fn every_activation_row_count_and_thread_count() {
-    let pools = [1, 2, 3, 4].map(Pool::new);
+    let pools = [1, 2, 3, 4].map(pool_of);
     for ty in BlockType::ALL {
         for n_act_rows in 1..=17 {
             // Large enough not to be run inline.
@@ -215,14 +215,14 @@ proptest! {
         blocks in 1usize..6, n_rows in 1usize..41, n_act_rows in 1usize..18, seed: u64,
     ) {
         let n_cols = if ty.is_float() { blocks * 14 - seed as usize % 14 } else { blocks * ty.block_len() };
-        Case::new(seed, ty, n_rows, n_cols, n_act_rows).check(&[Pool::new(1)]);
+        Case::new(seed, ty, n_rows, n_cols, n_act_rows).check(&[pool_of(1)]);
     }
 }
 
 /// Groups of rows, each with a matrix of a stack, have the bits of a product with their own matrix.
 #[test]
 fn groups_have_the_bits_of_their_products() {
-    let pools = [1, 3].map(Pool::new);
+    let pools = [1, 3].map(pool_of);
     for ty in BlockType::ALL {
         for n_outputs in [16, 80] {
             let (n_matrices, n_x) = (5, 23);
@@ -274,7 +274,7 @@ fn groups_have_the_bits_of_their_products() {
 /// Rule 1 of exactness (`ARCHITECTURE.md`): a row has the same bits alone and in any batch.
 #[test]
 fn a_row_does_not_depend_on_the_others() {
-    let pool = Pool::new(2);
+    let pool = pool_of(2);
     for ty in BlockType::ALL {
         let case = Case::new(11, ty, 37, 512, 64);
         let w = case.pack();
@@ -296,7 +296,7 @@ fn a_row_does_not_depend_on_the_others() {
 fn extreme_codes_and_activations_do_not_saturate() {
     // The largest magnitudes of every code with activations of ±127, which would saturate 16-bit
     // intermediates.
-    let pool = [Pool::new(1)];
+    let pool = [pool_of(1)];
     for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
         for (fill, n_act_rows) in [0x00, 0x7F, 0x80, 0xFF].into_iter().flat_map(|fill| [(fill, 3), (fill, 6)])
         {
@@ -322,7 +322,7 @@ fn extreme_codes_and_activations_do_not_saturate() {
 
 #[test]
 fn awkward_activations() {
-    let pool = [Pool::new(1)];
+    let pool = [pool_of(1)];
     for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-40, f32::MIN_POSITIVE, -0.0] {
         for ty in [BlockType::Q8_0, BlockType::Q4K, BlockType::Q6K, BlockType::F32] {
             let mut case = Case::new(5, ty, 18, 256, 3);
@@ -368,7 +368,7 @@ fn close_to_the_real_product() {
         let case = Case::new(9, ty, 32, 1024, 2);
         let mut w = vec![0.0; 32 * 1024];
         dequantize(ty, &case.bytes, &mut w);
-        let out = case.run(Kernels::detect(), &Pool::new(1));
+        let out = case.run(Kernels::detect(), &pool_of(1));
         for r in 0..2 {
             for o in 0..32 {
                 let (w, x) = (&w[o * 1024..][..1024], &case.x[r * 1024..][..1024]);
@@ -385,7 +385,7 @@ fn close_to_the_real_product() {
 #[test]
 fn several_jobs_of_several_types_in_one_call() {
     let k = Kernels::detect();
-    let pool = Pool::new(3);
+    let pool = pool_of(3);
     let cases = [
         Case::new(1, BlockType::Q4K, 50, 256, 3),
         Case::new(1, BlockType::F32, 7, 256, 3),
@@ -408,7 +408,7 @@ fn several_jobs_of_several_types_in_one_call() {
 fn computed_rows_are_prepared_as_given_ones() {
     let weights = [BlockType::Q4_0, BlockType::F16].map(|ty| Case::new(4, ty, 20, 96, 1).pack());
     for (k, n_threads) in Kernels::available().into_iter().flat_map(|k| [(k, 1), (k, 3)]) {
-        let pool = Pool::new(n_threads);
+        let pool = pool_of(n_threads);
         // Buffers grow, shrink and change their form.
         let (mut given, mut computed) = (Activations::new(), Activations::new());
         for (n_rows, form) in [
@@ -452,7 +452,7 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn no_rows_and_no_columns() {
     let k = Kernels::detect();
-    let pool = Pool::new(2);
+    let pool = pool_of(2);
     let w = PackedMatrix::pack(BlockType::F32, 3, 2, &[0; 24], &|row| row).unwrap();
     assert!(multiply(k, &pool, &w, &[], 0).is_empty());
     let w = PackedMatrix::pack(BlockType::Q8_0, 3, 0, &[], &|row| row).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::matmul::{multiply, random_weights};
-use super::{Random, assert_bits};
+use super::{Random, assert_bits, pool_of};
 use crate::mapping::Mapping;
 use crate::*;
 
@@ -87,7 +87,7 @@ fn any_bytes_give_the_same_bits_on_every_isa() {
             });
             let (matrix, x) = (matrix.unwrap(), random.floats(N_ACT_ROWS * N_COLS));
             let by_isa =
-                Kernels::available().into_iter().map(|k| multiply(k, &Pool::new(1), &matrix, &x, N_ACT_ROWS));
+                Kernels::available().into_iter().map(|k| multiply(k, &pool_of(1), &matrix, &x, N_ACT_ROWS));
             let by_isa: Vec<_> = by_isa.collect();
             for (k, out) in Kernels::available().iter().zip(&by_isa) {
                 assert_bits(out, &by_isa[0], &format!("{ty} on {}", k.isa()));

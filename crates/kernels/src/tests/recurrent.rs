@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Random, assert_bits};
+use super::{Random, assert_bits, pool_of};
 use crate::*;
 
 /// One head's state, `[key_dim][value_dim]`, and its step as the formula has it.
@@ -164,7 +164,7 @@ fn shape(rule: StateRule, heads: [usize; 2], key_dim: usize, value_dim: usize) -
 
 #[test]
 fn states_equal_the_plain_loops() {
-    let pools = [1, 3].map(Pool::new);
+    let pools = [1, 3].map(pool_of);
     for rule in RULES {
         // Tiles of four panels, of two, of one, and the last lanes of a panel.
         for value_dim in [1, 5, 15, 16, 17, 31, 32, 40, 63, 64, 65, 96, 111, 128, 130] {
@@ -187,7 +187,7 @@ proptest! {
     ) {
         let sharing = if strided { KeySharing::Strided } else { KeySharing::Adjacent };
         let shape = StateShape { sharing, ..shape(RULES[rule], [n_key_heads * group, n_key_heads], key_dim, value_dim) };
-        check(shape, n_folded, n_folded + n_rows, &[Pool::new(1)]);
+        check(shape, n_folded, n_folded + n_rows, &[pool_of(1)]);
     }
 }
 
@@ -236,7 +236,7 @@ fn rows_do_not_see_their_siblings() {
             let (mut result, mut records) =
                 (StateBuf::zeroed(shape).unwrap(), RowRing::zeroed(0, 0).unwrap());
             let mut out = vec![0.0; 3 * 42];
-            let (pool, scratch) = (Pool::new(2), &mut StateScratch::new());
+            let (pool, scratch) = (pool_of(2), &mut StateScratch::new());
             let records = &mut records;
             advance_states(k, &pool, &zero, &mut result, records, 0, inputs.rows(), walk, scratch, &mut out);
             out
@@ -254,7 +254,7 @@ fn rows_do_not_see_their_siblings() {
 
 #[test]
 fn convolutions_equal_the_plain_loops() {
-    let pools = [1, 3].map(Pool::new);
+    let pools = [1, 3].map(pool_of);
     // The parents of a tree, the last row with another root's inputs before it.
     let parents = [NO_PARENT, 0, 0, 1, 3, 2, 4];
     let numbers = [0, 1, 3, 4, 5, 8, 9];
@@ -349,7 +349,7 @@ fn a_level_that_does_not_exist_panics() {
     let k = Kernels::detect();
     advance_states(
         k,
-        &Pool::new(1),
+        &pool_of(1),
         &zero,
         &mut result,
         records,
