@@ -12,7 +12,7 @@ use super::state::Page;
 use crate::blocking::blocking;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
-use crate::wire::fields::Fields;
+use crate::json::fields::Fields;
 
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
@@ -47,7 +47,8 @@ impl What {
 }
 
 pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let (place, what) = body::read(&State(page.app().clone()), request, |value, _| What::read(value)).await?;
+    let (place, what) =
+        body::read(&State(page.app().clone()), request, |given| What::read(given.value)).await?;
     let what = match what {
         What::Note(id) => {
             let path = page.shown().source(&id).map(|source| source.path.clone());

@@ -7,17 +7,19 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::sse::{self, Events, Sink};
+use super::head::done;
+use super::wire::common::{self, tier_name};
+use super::wire::responses::read;
+use crate::api::shared::logprobs_json;
+use crate::api::stream::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::time::unix_time;
-use crate::wire::common::{self, logprobs_json, tier_name};
-use crate::wire::responses::read;
 use crate::work::{self, Annotation, Finish, Piece, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, request) = body::read(&state, request, |value, app| read(value, app.limits())).await?;
+    let (place, request) = body::read(&state, request, read).await?;
     let State(app) = state;
     let tier = tier_name(request.request.priority);
     let mut running = work::start(&app, place, request.request).await?;
@@ -44,7 +46,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         n_events: 0,
     };
     if request.streams {
-        return Ok(sse::response(running, builder, app.limits().ping_time));
+        return Ok(stream::response(running, builder, app.limits().ping_time));
     }
     // The events of a whole response lead nowhere; its items are those of the stream.
     let mut nowhere = Sink::default();
@@ -279,6 +281,8 @@ impl Builder {
 
     fn take(&mut self, piece: Piece, out: &mut Sink) {
         match piece {
+            // Only continued texts have it.
+            Piece::Prompt { .. } => {}
             Piece::Prefill { done, total, .. } => out.comment(&format!("prefill {done}/{total}")),
             Piece::Reasoning { text, .. } => {
                 if !matches!(&self.open, Some(Open { kind: Kind::Reasoning, .. })) {
@@ -335,13 +339,13 @@ impl Events for Builder {
                 let status = self.status();
                 let response = self.response(status, Some(&usage), None);
                 self.response_event(&format!("response.{}", status.name()), &response, out);
-                out.done();
+                done(out);
             }
             Piece::Failed(error) => {
                 self.close("incomplete", &[], out);
                 let response = self.response(Status::Failed, None, Some(&error));
                 self.response_event("response.failed", &response, out);
-                out.done();
+                done(out);
             }
             piece => self.take(piece, out),
         }

@@ -3,12 +3,13 @@
 use refrain::{Message, Role};
 use serde_json::{Map, Value, json};
 
-use super::chat::{call_json, documents, json_schema, read_arguments, text_of};
+use super::chat::{documents, json_schema, text_of};
 use super::common;
-use super::fields::Fields;
 use super::tools::{self, Form};
+use crate::api::shared::{KEY_BYTES_MAX, call_json, read_arguments};
+use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
-use crate::limits::Limits;
+use crate::json::fields::Fields;
 use crate::work::{Format, Input, Request};
 
 /// A request, and the fields that its response repeats.
@@ -37,10 +38,10 @@ fn echoed() -> Value {
     })
 }
 
-pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest> {
-    let mut fields = Fields::of_request(value)?;
-    fields.ignore(&common::IGNORED);
-    common::metadata(&mut fields)?;
+pub(crate) fn read(given: Given<'_>) -> ApiResult<ResponsesRequest> {
+    let Given { value, limits, .. } = given;
+    let mut fields = given.fields()?;
+    metadata(&mut fields)?;
     let model = common::model(&mut fields)?;
     let mut messages: Vec<Message> = Vec::new();
     if let Some(text) = fields.string("instructions")? {
@@ -62,7 +63,7 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
     }
     let mut reader = Items { messages, reasoning: None };
     for (index, item) in items.iter().enumerate() {
-        reader.item(item, &format!("input[{index}]"))?;
+        reader.item(fields.of(item, &format!("input[{index}]"))?, &format!("input[{index}]"))?;
     }
     let messages = reader.messages;
     if !messages.iter().any(|message| message.role != Role::System) {
@@ -84,8 +85,7 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
         None => (None, None),
         Some(mut reasoning) => {
             let effort = common::effort(&mut reasoning, "effort", "reasoning.effort")?;
-            // Reasoning is shown as it is.
-            reasoning.ignore(&["summary", "generate_summary"]);
+            // Reasoning is shown as it is, without a summary.
             reasoning.finish()?;
             effort
         }
@@ -96,17 +96,16 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
     let tools = tools::tools(&mut fields, Form::Flat, limits)?;
     fields.count("max_tool_calls", 1)?;
     let streams = fields.bool("stream")?.unwrap_or(false);
-    if let Some(mut options) = fields.object("stream_options")? {
-        options.ignore(&["include_obfuscation"]);
+    if let Some(options) = fields.object("stream_options")? {
         options.finish()?;
     }
     let request = Request {
         sampling: common::sampling(&mut fields)?,
-        max_tokens: fields.count("max_output_tokens", 1)?,
+        max_tokens: fields.limit("max_output_tokens")?,
         logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0) as usize),
         format,
         tools,
-        cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
+        cache_key: fields.key("prompt_cache_key", KEY_BYTES_MAX)?.map(str::to_owned),
         documents: documents(&mut fields)?,
         thinking,
         effort,
@@ -120,6 +119,13 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
     fields.refuse_unless("background", |value| value == false, "no responses are stored")?;
     fields.refuse_unless("truncation", |value| value == "disabled", "only `disabled` is supported")?;
     fields.refuse("context_management", "is not supported")?;
+    fields.refuse("stop", "is not supported here")?;
+    for name in ["max_tokens", "max_completion_tokens"] {
+        fields.refuse(name, "use `max_output_tokens`")?;
+    }
+    fields.refuse("messages", "use `input`")?;
+    fields.refuse("response_format", "use `text.format`")?;
+    common::refuse_unsupported(&mut fields)?;
     fields.finish()?;
     let Value::Object(mut echo) = echoed() else { unreachable!("it is an object") };
     for (name, default) in &mut echo {
@@ -132,6 +138,21 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<ResponsesRequest
         tools.iter_mut().filter_map(Value::as_object_mut).for_each(complete_tool);
     }
     Ok(ResponsesRequest { request, streams, echo })
+}
+
+/// `metadata`: pairs of strings within the limits of the OpenAI API, which a response repeats.
+fn metadata(fields: &mut Fields<'_>) -> ApiResult<()> {
+    let path = fields.path("metadata");
+    let is_pair = |(key, value): (&String, &Value)| {
+        key.len() <= 64 && value.as_str().is_some_and(|value| value.chars().count() <= 512)
+    };
+    match fields.value("metadata") {
+        None => Ok(()),
+        Some(Value::Object(pairs)) if pairs.len() <= 16 && pairs.iter().all(is_pair) => Ok(()),
+        Some(_) => {
+            Err(ApiError::field(path, "at most 16 pairs of strings are expected, of 64 and 512 characters"))
+        }
+    }
 }
 
 /// A tool in a response has every field.
@@ -171,18 +192,17 @@ struct Items {
 }
 
 impl Items {
-    fn item(&mut self, value: &Value, path: &str) -> ApiResult<()> {
+    fn item(&mut self, mut fields: Fields<'_>, path: &str) -> ApiResult<()> {
         const KINDS: [&str; 5] =
             ["message", "function_call", "function_call_output", "reasoning", "item_reference"];
-        let mut fields = Fields::of(value, path)?;
-        fields.ignore(&["id", "status"]);
         match fields.choice("type", &KINDS).map_err(|error| error.with_code("unsupported_parameter"))? {
             None | Some(0) => self.message(fields),
             Some(1) => self.call(fields),
             Some(2) => {
                 let id = fields.required_string("call_id")?;
                 let output_path = fields.path("output");
-                let output = text_of(fields.required("output")?, &output_path, false)?;
+                let output = fields.required("output")?;
+                let output = text_of(&fields, output, &output_path, false)?;
                 fields.finish()?;
                 let mut message = Message::new(Role::Tool, output);
                 message.tool_call_id = Some(id.to_owned());
@@ -204,8 +224,8 @@ impl Items {
             _ => Role::Developer,
         };
         let path = fields.path("content");
-        let text = text_of(fields.required("content")?, &path, role == Role::Assistant)?;
-        fields.ignore(&["phase"]);
+        let content = fields.required("content")?;
+        let text = text_of(&fields, content, &path, role == Role::Assistant)?;
         fields.finish()?;
         let mut message = Message::new(role, text);
         if role == Role::Assistant {
@@ -218,7 +238,6 @@ impl Items {
     fn call(&mut self, mut fields: Fields<'_>) -> ApiResult<()> {
         let (id, name) = (fields.required_string("call_id")?, fields.required_string("name")?);
         let arguments = read_arguments(fields.required_string("arguments")?);
-        fields.ignore(&["namespace"]);
         fields.finish()?;
         let is_own =
             self.messages.last().is_some_and(|last| last.role == Role::Assistant) && self.reasoning.is_none();
@@ -234,15 +253,12 @@ impl Items {
     }
 
     fn reasoning(&mut self, mut fields: Fields<'_>) -> ApiResult<()> {
-        let path = fields.path("content");
         let mut text = String::new();
-        for (index, part) in fields.array("content")?.unwrap_or_default().iter().enumerate() {
-            let mut part = Fields::of(part, &format!("{path}[{index}]"))?;
+        for mut part in fields.objects("content")? {
             part.choice("type", &["reasoning_text"])?;
             text.push_str(part.required_string("text")?);
             part.finish()?;
         }
-        fields.ignore(&["summary"]);
         fields.refuse("encrypted_content", "it is another server's")?;
         fields.finish()?;
         if !text.is_empty() {

@@ -5,16 +5,14 @@ use serde_json::Value;
 
 use super::chat::{Delivery, delivery, documents};
 use super::common;
-use super::fields::Fields;
+use crate::api::shared::KEY_BYTES_MAX;
+use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
-use crate::limits::Limits;
 use crate::work::{Input, Plain, Request};
 
 /// Reads a request. The flag: whether the outputs begin with their prompts.
-pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery, bool)> {
-    let mut fields = Fields::of_request(value)?;
-    fields.ignore(&common::IGNORED);
-    common::metadata(&mut fields)?;
+pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
+    let (mut fields, limits) = (given.fields()?, given.limits);
     let model = common::model(&mut fields)?;
     let prompts = prompts(fields.required("prompt")?, "prompt")?;
     let n = fields.integer("n", 1..=limits.choices as i64)?.unwrap_or(1) as usize;
@@ -26,11 +24,9 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
     }
     let logprobs = fields.integer("logprobs", 0..=20)?.map(|n| n as usize);
     let echoes = fields.bool("echo")?.unwrap_or(false);
-    if echoes && logprobs.is_some() {
-        return Err(ApiError::unsupported("echo", "is not supported together with `logprobs`"));
-    }
-    if echoes && prompts.iter().any(|prompt| matches!(prompt, Plain::Tokens(_))) {
-        return Err(ApiError::unsupported("echo", "is not supported for prompts of tokens"));
+    let scores_prompts = echoes && logprobs.is_some();
+    if echoes && !scores_prompts && prompts.iter().any(|prompt| matches!(prompt, Plain::Tokens(_))) {
+        return Err(ApiError::unsupported("echo", "needs `logprobs` for prompts of tokens"));
     }
     if let Some(best_of) = fields.integer("best_of", 1..=20)?
         && best_of as usize != n
@@ -39,20 +35,29 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
     }
     fields.refuse("suffix", "insertions are not supported")?;
     let delivery = delivery(&mut fields)?;
+    let max_tokens = match fields.value("max_tokens") {
+        // The default of this endpoint.
+        None => Some(16),
+        Some(_) => fields.limit("max_tokens")?,
+    };
     let request = Request {
         n,
         sampling: common::sampling(&mut fields)?,
-        // The default of this endpoint.
-        max_tokens: Some(fields.count("max_tokens", 1)?.unwrap_or(16)),
+        max_tokens,
         stop: common::stop(&mut fields)?,
         logprobs,
-        cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
+        scores_prompts,
+        cache_key: fields.key("prompt_cache_key", KEY_BYTES_MAX)?.map(str::to_owned),
         priority: common::priority(&mut fields)?,
         ..Request::of_input(model, Input::Plain(prompts), "prompt")
     };
     if !documents(&mut fields)?.is_empty() {
         return Err(ApiError::unsupported("documents", "use `/v1/chat/completions`"));
     }
+    for name in ["messages", "tools", "response_format"] {
+        fields.refuse(name, "use `/v1/chat/completions`")?;
+    }
+    common::refuse_unsupported(&mut fields)?;
     fields.finish()?;
     Ok((request, delivery, echoes))
 }

@@ -1,6 +1,11 @@
-//! Reads JSON into values, at most so many.
+//! Reads JSON into values, at most so many, and the fields of their objects by name.
 //!
-//! A body of 8 MiB may have four million numbers, and each takes about a hundred bytes as a value.
+//! A body of 8 MiB may have four million numbers, and each takes about a hundred bytes as a value. Requests are read field by field
+//! ([`fields`]), because a derived reader cannot tell which field of a request it does not know, and its messages quote values.
+
+pub(crate) mod fields;
+mod ignored;
+pub(crate) mod numbers;
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +13,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::numbers;
+pub(crate) use ignored::Ignored;
+
 use crate::error::{ApiError, ApiResult};
 
 /// Reads a body.
@@ -40,7 +46,8 @@ pub(crate) fn read(bytes: &[u8], max: usize) -> ApiResult<Value> {
 }
 
 /// The fields of a request that may have schemas. A number in a schema decides what may be written, so it is never rounded.
-const SCHEMAS: [&str; 4] = ["tools", "functions", "response_format", "text"];
+const SCHEMAS: [&str; 7] =
+    ["tools", "functions", "response_format", "text", "format", "output_format", "output_config"];
 
 #[derive(Clone, Copy)]
 struct Counted<'a>(&'a Cell<usize>);

@@ -4,18 +4,18 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::head::Head;
-use super::sse::{self, Events, Sink};
+use super::head::{self, Head};
+use super::wire::chat::{Delivery, read};
+use super::wire::common::{self, finish_name, origin_name, tier_name};
+use crate::api::shared::logprobs_json;
+use crate::api::stream::{self, Events, Sink};
 use crate::app::App;
 use crate::body;
-use crate::error::{ApiError, ApiResult};
-use crate::wire::chat::{Delivery, read};
-use crate::wire::common::{self, logprobs_json, origin_name, tier_name};
-use crate::work::{self, Annotation, Finish, Origin, Piece, Running, TokenLogprob, Usage};
+use crate::error::ApiResult;
+use crate::work::{self, Annotation, Call, Finish, Origin, Piece, TokenLogprob, Whole};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, (request, delivery)) =
-        body::read(&state, request, |value, app| read(value, app.limits())).await?;
+    let (place, (request, delivery)) = body::read(&state, request, read).await?;
     let State(app) = state;
     let with_logprobs = request.logprobs.is_some();
     let n = request.n;
@@ -25,93 +25,38 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     if delivery.streams {
         let is_started = vec![false; n];
         let events = Chunks { head, delivery, with_logprobs, is_started };
-        return Ok(sse::response(running, events, app.limits().ping_time));
+        return Ok(stream::response(running, events, app.limits().ping_time));
     }
-    let answer = whole(running, n).await?;
-    Ok(body::json(&answer.json(&head, with_logprobs)))
+    let answer = running.whole(n).await?;
+    Ok(body::json(&whole_json(&answer, &head, with_logprobs)))
 }
 
-/// One output.
-#[derive(Debug, Default)]
-pub(crate) struct Choice {
-    pub(crate) text: String,
-    pub(crate) reasoning: String,
-    pub(crate) calls: Vec<Call>,
-    pub(crate) logprobs: Vec<TokenLogprob>,
-    /// For each piece of text with probabilities: where it begins in the text, in bytes.
-    pub(crate) text_starts: Vec<usize>,
-    pub(crate) annotations: Vec<Annotation>,
-    pub(crate) finish: Option<Finish>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) arguments: String,
-}
-
-/// All outputs.
-pub(crate) struct Whole {
-    pub(crate) choices: Vec<Choice>,
-    pub(crate) usage: Usage,
-}
-
-/// Collects the pieces of a request.
-pub(crate) async fn whole(mut running: Running, n: usize) -> ApiResult<Whole> {
-    let mut choices: Vec<Choice> = (0..n).map(|_| Choice::default()).collect();
-    while let Some(piece) = running.pieces.recv().await {
-        match piece {
-            Piece::Prefill { .. } => {}
-            Piece::Reasoning { choice, text, .. } => choices[choice].reasoning.push_str(&text),
-            Piece::Text { choice, text, logprobs, .. } => {
-                let choice = &mut choices[choice];
-                choice.text_starts.extend(logprobs.iter().map(|_| choice.text.len()));
-                choice.logprobs.extend(logprobs);
-                choice.text.push_str(&text);
-            }
-            Piece::Call { choice, id, name, .. } => {
-                choices[choice].calls.push(Call { id, name, arguments: String::new() });
-            }
-            Piece::Arguments { choice, call, text } => choices[choice].calls[call].arguments.push_str(&text),
-            Piece::End { choice, finish, annotations } => {
-                choices[choice].finish = Some(finish);
-                choices[choice].annotations = annotations;
-            }
-            Piece::Done(usage) => return Ok(Whole { choices, usage }),
-            Piece::Failed(error) => return Err(error),
+/// The answer that is sent at once.
+fn whole_json(answer: &Whole, head: &Head, with_logprobs: bool) -> Value {
+    let choices = answer.choices.iter().enumerate().map(|(index, choice)| {
+        let mut message = json!({ "role": "assistant", "content": choice.text, "refusal": null });
+        if choice.text.is_empty() && !choice.calls.is_empty() {
+            message["content"] = Value::Null;
         }
-    }
-    Err(ApiError::stopped())
-}
-
-impl Whole {
-    fn json(&self, head: &Head, with_logprobs: bool) -> Value {
-        let choices = self.choices.iter().enumerate().map(|(index, choice)| {
-            let mut message = json!({ "role": "assistant", "content": choice.text, "refusal": null });
-            if choice.text.is_empty() && !choice.calls.is_empty() {
-                message["content"] = Value::Null;
-            }
-            if !choice.reasoning.is_empty() {
-                message["reasoning_content"] = choice.reasoning.as_str().into();
-            }
-            if !choice.calls.is_empty() {
-                message["tool_calls"] = choice.calls.iter().map(call_json).collect();
-            }
-            if !choice.annotations.is_empty() {
-                message["annotations"] = choice.annotations.iter().map(annotation_json).collect();
-            }
-            let logprobs =
-                with_logprobs.then(|| json!({ "content": logprobs_json(&choice.logprobs), "refusal": null }));
-            json!({
-                "index": index,
-                "message": message,
-                "logprobs": logprobs,
-                "finish_reason": choice.finish.map(Finish::name),
-            })
-        });
-        head.whole("chat.completion", choices.collect(), &self.usage)
-    }
+        if !choice.reasoning.is_empty() {
+            message["reasoning_content"] = choice.reasoning.as_str().into();
+        }
+        if !choice.calls.is_empty() {
+            message["tool_calls"] = choice.calls.iter().map(call_json).collect();
+        }
+        if !choice.annotations.is_empty() {
+            message["annotations"] = choice.annotations.iter().map(annotation_json).collect();
+        }
+        let logprobs =
+            with_logprobs.then(|| json!({ "content": logprobs_json(&choice.logprobs), "refusal": null }));
+        json!({
+            "index": index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": choice.finish.map(finish_name),
+        })
+    });
+    head.whole("chat.completion", choices.collect(), &answer.usage)
 }
 
 fn call_json(call: &Call) -> Value {
@@ -137,7 +82,7 @@ impl Chunks {
     }
 
     fn send(&self, choice: usize, delta: Value, logprobs: Value, finish: Option<Finish>, out: &mut Sink) {
-        let finish = finish.map(Finish::name);
+        let finish = finish.map(finish_name);
         let choice =
             json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
         out.data(&self.chunk(json!([choice])));
@@ -177,6 +122,8 @@ impl Events for Chunks {
 
     fn piece(&mut self, piece: Piece, out: &mut Sink) {
         match piece {
+            // Only continued texts have it.
+            Piece::Prompt { .. } => {}
             Piece::Prefill { done, total, cached } => {
                 out.comment(&format!("prefill {done}/{total}"));
                 if self.delivery.shows_progress {
@@ -200,7 +147,7 @@ impl Events for Chunks {
                 let call = json!({ "index": call, "function": { "arguments": text } });
                 self.delta(choice, json!({ "tool_calls": [call] }), &[], out);
             }
-            Piece::End { choice, finish, annotations } => {
+            Piece::End { choice, finish, annotations, .. } => {
                 self.begin(choice, out);
                 let mut delta = json!({});
                 if !annotations.is_empty() {
@@ -209,9 +156,9 @@ impl Events for Chunks {
                 self.send(choice, delta, Value::Null, Some(finish), out);
             }
             Piece::Done(usage) => {
-                out.end(self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))
+                head::end(out, self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))
             }
-            Piece::Failed(error) => out.failed(&error),
+            Piece::Failed(error) => head::failed(out, &error),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of server-sent events.
+//! Streamed bodies: server-sent events, or lines of JSON.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,14 +14,20 @@ use futures_core::Stream;
 use serde_json::Value;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::ApiError;
-use crate::wire::common::usage_json;
-use crate::work::{Piece, Running, Usage};
+use crate::work::{Piece, Running};
 
 /// Turns pieces into events of an endpoint.
 pub(crate) trait Events: Send + Unpin + 'static {
+    /// The content type of the body.
+    const CONTENT_TYPE: &'static str = "text/event-stream";
+
     /// The events before the first piece.
     fn start(&mut self, out: &mut Sink);
+
+    /// What a stream without events sends from time to time.
+    fn ping(&mut self, out: &mut Sink) {
+        out.comment("ping");
+    }
 
     /// The events of a piece.
     fn piece(&mut self, piece: Piece, out: &mut Sink);
@@ -42,24 +48,13 @@ impl Sink {
         self.0.push_back(format!("event: {name}\ndata: {}\n\n", one_line(text)).into());
     }
 
-    /// The end of a stream of chunks: one with the usage, if it was asked for, then `[DONE]`.
-    pub(crate) fn end(&mut self, mut chunk: Value, usage: Option<&Usage>) {
-        if let Some(usage) = usage {
-            chunk["usage"] = usage_json(usage);
-            self.data(&chunk);
-        }
-        self.done();
+    /// A line of JSON.
+    pub(crate) fn line(&mut self, value: &Value) {
+        self.text(format!("{value}\n"));
     }
 
-    /// The end of a stream that has failed. Official clients raise an error with this message. `[DONE]` would say that the answer is
-    /// whole.
-    pub(crate) fn failed(&mut self, error: &ApiError) {
-        self.data(&error.body());
-    }
-
-    /// The last event of every stream that ends well.
-    pub(crate) fn done(&mut self) {
-        self.0.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+    pub(crate) fn text(&mut self, text: String) {
+        self.0.push_back(text.into());
     }
 
     pub(crate) fn clear(&mut self) {
@@ -93,14 +88,14 @@ struct EventBody<E> {
 }
 
 /// A response that streams the events of a request. Dropping it cancels the request.
-pub(crate) fn response(running: Running, mut events: impl Events, ping_time: Duration) -> Response {
+pub(crate) fn response<E: Events>(running: Running, mut events: E, ping_time: Duration) -> Response {
     let mut sink = Sink::default();
     events.start(&mut sink);
     let ping = Box::pin(tokio::time::sleep(ping_time));
     let body = EventBody { running, events, sink, has_ended: false, ping, ping_time };
     let mut response = Body::from_stream(body).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(E::CONTENT_TYPE));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-store"));
     // nginx would collect the events otherwise.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -129,7 +124,11 @@ impl<E: Events> Stream for EventBody<E> {
                 // The sender ends with a last piece, unless the runtime stops.
                 Poll::Ready(None) => this.has_ended = true,
                 Poll::Pending => match this.ping.as_mut().poll(context) {
-                    Poll::Ready(()) => this.sink.comment("ping"),
+                    Poll::Ready(()) => {
+                        let next = Instant::now() + this.ping_time;
+                        this.ping.as_mut().reset(next);
+                        this.events.ping(&mut this.sink);
+                    }
                     Poll::Pending => return Poll::Pending,
                 },
             }

@@ -1,11 +1,14 @@
-//! What the answers of the older two endpoints, and their chunks, begin with.
+//! What the answers of the older two endpoints, and their chunks, begin with, and how their streams end.
 
 use serde_json::{Value, json};
 
+use super::error_json;
+use super::wire::chat::Delivery;
+use super::wire::common::usage_json;
+use crate::api::stream::Sink;
 use crate::app::App;
+use crate::error::ApiError;
 use crate::time::unix_time;
-use crate::wire::chat::Delivery;
-use crate::wire::common::usage_json;
 use crate::work::{Running, Usage};
 
 /// The version decides the output together with model, sampling and seed.
@@ -53,4 +56,23 @@ impl Head {
         }
         value
     }
+}
+
+/// The end of a stream of chunks: one with the usage, if it was asked for, then the last event.
+pub(super) fn end(out: &mut Sink, mut chunk: Value, usage: Option<&Usage>) {
+    if let Some(usage) = usage {
+        chunk["usage"] = usage_json(usage);
+        out.data(&chunk);
+    }
+    done(out);
+}
+
+/// The last event of every stream that ends well.
+pub(super) fn done(out: &mut Sink) {
+    out.text("data: [DONE]\n\n".to_owned());
+}
+
+/// The end of a stream that has failed. Official clients raise an error with this message. `[DONE]` would say that the answer is whole.
+pub(super) fn failed(out: &mut Sink, error: &ApiError) {
+    out.data(&error_json(error));
 }

@@ -7,20 +7,17 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::wire;
+use super::wire::tokens::{read_text, read_tokens};
 use crate::app::App;
-use crate::blocking::blocking;
-use crate::body;
+use crate::body::{self, Given};
 use crate::error::{ApiError, ApiResult};
-use crate::metrics::add;
-use crate::models::{Model, ModelKind};
 use crate::queue::Place;
-use crate::wire;
-use crate::wire::tokens::{read_text, read_tokens};
 use crate::work;
 
 pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, request) = body::read(&state, request, |value, app| read_text(value, app.limits())).await?;
-    answer(&state, place, request.request.model.clone(), move |model| {
+    let (place, request) = body::read(&state, request, read_text).await?;
+    let answer = work::of_tokenizer(&state, place, request.request.model.clone(), move |model| {
         let tokens = work::tokens(model, &request.request)?;
         let tokens = match request.adds_bos {
             true => &*tokens,
@@ -46,57 +43,32 @@ pub(crate) async fn encode(state: State<App>, request: Request) -> ApiResult<Res
             "max_model_len": model.context_len(),
             "token_strs": texts,
         }))
-    })
-    .await
-}
-
-/// Answers from the tokenizer of a model, on a thread where it may block. The place in the queue is held until then, also if the client has
-/// gone.
-async fn answer(
-    app: &App,
-    place: Place,
-    model: Option<String>,
-    work: impl FnOnce(&Model) -> ApiResult<Value> + Send + 'static,
-) -> ApiResult<Response> {
-    let answer = async {
-        let model = app.model(model, ModelKind::Text).await?;
-        let preparing = app.preparing().await;
-        let work = move || {
-            let answer = work(&model);
-            drop((preparing, place));
-            answer
-        };
-        blocking(work).await
-    };
-    let answer = answer.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
-    Ok(body::json(&answer))
+    });
+    Ok(body::json(&answer.await?))
 }
 
 /// The number of tokens of a chat's prompt.
 pub(crate) async fn of_chat(state: State<App>, request: Request) -> ApiResult<Response> {
-    let read = |value: &Value, app: &App| Ok(wire::chat::read(value, app.limits())?.0);
+    let read = |given: Given<'_>| Ok(wire::chat::read(given)?.0);
     let (place, request) = body::read(&state, request, read).await?;
     count(&state, place, request).await
 }
 
 /// The number of tokens of a response's input.
 pub(crate) async fn of_response(state: State<App>, request: Request) -> ApiResult<Response> {
-    let read = |value: &Value, app: &App| Ok(wire::responses::read(value, app.limits())?.request);
+    let read = |given: Given<'_>| Ok(wire::responses::read(given)?.request);
     let (place, request) = body::read(&state, request, read).await?;
     count(&state, place, request).await
 }
 
 async fn count(app: &App, place: Place, request: work::Request) -> ApiResult<Response> {
-    answer(app, place, request.model.clone(), move |model| {
-        let n_tokens = work::tokens(model, &request)?.len();
-        Ok(json!({ "object": "response.input_tokens", "input_tokens": n_tokens }))
-    })
-    .await
+    let n_tokens = work::count(app, place, request).await?;
+    Ok(body::json(&json!({ "object": "response.input_tokens", "input_tokens": n_tokens })))
 }
 
 pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Response> {
-    let (place, (id, tokens)) = body::read(&state, request, |value, _| read_tokens(value)).await?;
-    answer(&state, place, id, move |model| {
+    let (place, (id, tokens)) = body::read(&state, request, read_tokens).await?;
+    let answer = work::of_tokenizer(&state, place, id, move |model| {
         let vocab_size = model.engine.config().vocab_size;
         if let Some(token) = tokens.iter().find(|token| token.index() >= vocab_size) {
             let message = format!("token {} is outside the vocabulary of {vocab_size} tokens", token.0);
@@ -104,6 +76,6 @@ pub(crate) async fn decode(state: State<App>, request: Request) -> ApiResult<Res
         }
         let text = model.engine.tokenizer().decode(&tokens);
         Ok(json!({ "content": text, "prompt": text }))
-    })
-    .await
+    });
+    Ok(body::json(&answer.await?))
 }

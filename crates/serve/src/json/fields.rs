@@ -1,12 +1,13 @@
 //! Reads the fields of a JSON object, with their names in every error.
 //!
-//! `null` counts as absent, as in the OpenAI API. A field that is read, ignored or refused is known; [`Fields::finish`] refuses the others,
-//! because an unknown field may be meant to change the output.
+//! `null` counts as absent. A field that is read or refused is known. [`Fields::finish`] notes the others in a body of an API that other
+//! projects define, whose clients send more than this server knows; in a body of this project's own, it refuses them.
 
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use super::ignored::Ignored;
 use crate::error::{ApiError, ApiResult};
 
 /// The fields of an object.
@@ -15,23 +16,42 @@ pub(crate) struct Fields<'a> {
     prefix: String,
     map: &'a Map<String, Value>,
     known: Vec<&'static str>,
+    /// Where unknown fields are noted; without it, they are refused.
+    ignored: Option<&'a Ignored>,
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a request.
+    /// The fields of a request, of which unknown ones are refused.
     pub(crate) fn of_request(value: &'a Value) -> ApiResult<Self> {
+        Self::of_outermost(value, None)
+    }
+
+    /// The fields of a request, of which unknown ones are noted.
+    pub(crate) fn of_foreign(value: &'a Value, ignored: &'a Ignored) -> ApiResult<Self> {
+        Self::of_outermost(value, Some(ignored))
+    }
+
+    fn of_outermost(value: &'a Value, ignored: Option<&'a Ignored>) -> ApiResult<Self> {
         match value {
-            Value::Object(map) => Ok(Self { prefix: String::new(), map, known: Vec::new() }),
+            Value::Object(map) => Ok(Self { prefix: String::new(), map, known: Vec::new(), ignored }),
             _ => Err(ApiError::bad_request("the request is not a JSON object")),
         }
     }
 
-    /// The fields of the object at `path`.
-    pub(crate) fn of(value: &'a Value, path: &str) -> ApiResult<Self> {
+    /// The fields of the object at `path` in the same request.
+    pub(crate) fn of(&self, value: &'a Value, path: &str) -> ApiResult<Self> {
+        let ignored = self.ignored;
         match value {
-            Value::Object(map) => Ok(Self { prefix: format!("{path}."), map, known: Vec::new() }),
+            Value::Object(map) => Ok(Self { prefix: format!("{path}."), map, known: Vec::new(), ignored }),
             _ => Err(ApiError::field(path, "an object is expected")),
         }
+    }
+
+    /// The objects of an array, each with its path.
+    pub(crate) fn objects(&mut self, name: &'static str) -> ApiResult<Vec<Self>> {
+        let path = self.path(name);
+        let items = self.array(name)?.unwrap_or_default().iter().enumerate();
+        items.map(|(index, item)| self.of(item, &format!("{path}[{index}]"))).collect()
     }
 
     /// The path of a field, such as `messages[0].content`.
@@ -153,11 +173,12 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn object(&mut self, name: &'static str) -> ApiResult<Option<Fields<'a>>> {
         let path = self.path(name);
-        self.value(name).map(|value| Fields::of(value, &path)).transpose()
+        self.value(name).map(|value| self.of(value, &path)).transpose()
     }
 
     pub(crate) fn required_object(&mut self, name: &'static str) -> ApiResult<Fields<'a>> {
-        Fields::of(self.required(name)?, &self.path(name))
+        let value = self.required(name)?;
+        self.of(value, &self.path(name))
     }
 
     /// The index of a string in `choices`.
@@ -167,9 +188,19 @@ impl<'a> Fields<'a> {
         index.map(Some).ok_or_else(|| self.wrong(name, one_of(choices)))
     }
 
-    /// Fields without a meaning for the output here.
-    pub(crate) fn ignore(&mut self, names: &[&'static str]) {
-        self.known.extend(names);
+    /// A number of things, at least 1; -1 means no limit, as its absence does.
+    pub(crate) fn limit(&mut self, name: &'static str) -> ApiResult<Option<usize>> {
+        match self.value(name).and_then(Value::as_i64) {
+            Some(-1) => Ok(None),
+            _ => self.count(name, 1),
+        }
+    }
+
+    /// The field at `path` has no effect.
+    pub(crate) fn note(&self, path: &str) {
+        if let Some(ignored) = self.ignored {
+            ignored.add(path);
+        }
     }
 
     /// A field that is not supported, but has values that mean its absence.
@@ -189,16 +220,31 @@ impl<'a> Fields<'a> {
         self.refuse_unless(name, |_| false, reason)
     }
 
-    /// Refuses the fields that nothing has read.
+    /// Notes or refuses the fields that nothing has read.
     pub(crate) fn finish(self) -> ApiResult<()> {
-        let unknown =
-            self.map.iter().find(|(name, value)| !value.is_null() && !self.known.contains(&name.as_str()));
-        let Some((name, _)) = unknown else { return Ok(()) };
+        let is_unknown =
+            |(name, value): &(&String, &Value)| !value.is_null() && !self.known.contains(&name.as_str());
+        let mut unknown = self.map.iter().filter(is_unknown);
+        if let Some(ignored) = self.ignored {
+            unknown.filter(|(_, value)| !is_empty(value)).for_each(|(name, _)| ignored.add(&self.path(name)));
+            return Ok(());
+        }
+        let Some((name, _)) = unknown.next() else { return Ok(()) };
         // The name is the client's, so it is shown if it looks like one.
         let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
         let name = if name.len() <= 64 && name.bytes().all(is_name) { name.as_str() } else { "…" };
         let error = ApiError::field(self.path(name), "the field is not known, and might change the output");
         Err(error.with_code("unknown_parameter"))
+    }
+}
+
+/// Whether a value says nothing: an empty text, array or object.
+pub(crate) fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
     }
 }
 
@@ -229,11 +275,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn errors_name_the_field_and_never_quote_its_value() {
-        let value = json!({"a": "secret", "b": 3, "c": null, "secret value": 1});
-        let mut fields = Fields::of(&value, "x").unwrap();
+        let request = json!({ "x": { "a": "secret", "b": 3, "c": null, "secret value": 1 } });
+        let mut fields = Fields::of_request(&request).unwrap().required_object("x").unwrap();
         for error in [
             fields.bool("a").unwrap_err(),
             fields.number("a", 0.0..=1.0).unwrap_err(),
@@ -242,10 +289,22 @@ mod tests {
             fields.required("c").map(drop).unwrap_err(),
             fields.finish().unwrap_err(),
         ] {
-            assert_eq!(error.status, 400);
+            assert_eq!(error.kind, ErrorKind::Invalid);
             assert!(error.param.as_deref().unwrap().starts_with("x."), "{error:?}");
             assert!(!error.message.contains("secret"), "{error:?}");
         }
         assert_eq!(one_of(&["p", "q", "r"]), "`p`, `q` or `r`");
+    }
+
+    #[test]
+    fn unknown_fields_of_foreign_requests_are_noted() {
+        let request = json!({ "a": 1, "b": [{ "c": 2 }, { "c": 3, "d": null }], "e": null });
+        let ignored = Ignored::default();
+        let mut fields = Fields::of_foreign(&request, &ignored).unwrap();
+        for item in fields.objects("b").unwrap() {
+            item.finish().unwrap();
+        }
+        fields.finish().unwrap();
+        assert_eq!(ignored.names(), ["b[].c", "a"]);
     }
 }

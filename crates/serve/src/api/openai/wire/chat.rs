@@ -1,15 +1,16 @@
 //! `POST /v1/chat/completions`.
 
 use refrain::{Message, Role};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::common;
-use super::fields::Fields;
-use super::numbers;
 use super::tools::{self, Form};
+use crate::api::shared::{KEY_BYTES_MAX, call_json, read_arguments};
+use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
+use crate::json::fields::Fields;
 use crate::limits::Limits;
-use crate::work::{Document, Format, Input, Request};
+use crate::work::{Document, Effort, Format, Input, Request};
 
 /// How an answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,33 +25,24 @@ pub(crate) struct Delivery {
 }
 
 /// Reads a request.
-pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delivery)> {
-    let mut fields = Fields::of_request(value)?;
-    fields.ignore(&common::IGNORED);
-    common::metadata(&mut fields)?;
+pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery)> {
+    let (mut fields, limits) = (given.fields()?, given.limits);
     let model = common::model(&mut fields)?;
     let messages = messages(&mut fields, limits)?;
     let n = fields.integer("n", 1..=limits.choices as i64)?.unwrap_or(1) as usize;
-    let max_tokens = match fields.count("max_completion_tokens", 1)? {
-        Some(max) => {
-            fields.count("max_tokens", 1)?;
-            Some(max)
-        }
-        None => fields.count("max_tokens", 1)?,
-    };
+    let max_tokens = fields.limit("max_completion_tokens")?.or(fields.limit("max_tokens")?);
     let wants_logprobs = fields.bool("logprobs")?.unwrap_or(false);
     let top_logprobs = fields.integer("top_logprobs", 0..=20)?;
     if top_logprobs.is_some() && !wants_logprobs {
         return Err(ApiError::field("top_logprobs", "needs `logprobs: true`"));
     }
     let delivery = delivery(&mut fields)?;
-    let format_path = fields.path("response_format");
-    let format = match fields.value("response_format") {
+    let format = match fields.object("response_format")? {
         None => Format::Text,
-        Some(value) => response_format(value, &format_path)?,
+        Some(format) => response_format(format)?,
     };
     let tools = tools::tools(&mut fields, Form::Nested, limits)?;
-    let (thinking_from_effort, effort) = common::effort(&mut fields, "reasoning_effort", "reasoning_effort")?;
+    let (thinking_from_effort, effort) = effort(&mut fields)?;
     let continues = continues(&mut fields, &messages)?;
     let (thinking, variables) = template_variables(&mut fields)?;
     let request = Request {
@@ -62,14 +54,16 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
         max_tokens,
         stop: common::stop(&mut fields)?,
         logprobs: wants_logprobs.then(|| top_logprobs.unwrap_or(0) as usize),
+        scores_prompts: false,
         format,
         tools,
         prediction: prediction(&mut fields)?,
-        cache_key: fields.key("prompt_cache_key", common::KEY_BYTES_MAX)?.map(str::to_owned),
+        cache_key: fields.key("prompt_cache_key", KEY_BYTES_MAX)?.map(str::to_owned),
         documents: documents(&mut fields)?,
-        thinking: thinking.or(thinking_from_effort),
+        thinking: thinking.or(fields.bool("enable_thinking")?).or(thinking_from_effort),
         effort,
         continues,
+        truncates: false,
         variables,
         priority: common::priority(&mut fields)?,
     };
@@ -81,8 +75,20 @@ pub(crate) fn read(value: &Value, limits: &Limits) -> ApiResult<(Request, Delive
     fields.refuse("functions", "use `tools`")?;
     fields.refuse("function_call", "use `tool_choice`")?;
     fields.refuse_unless("verbosity", |value| value == "medium", "is not supported")?;
+    fields.refuse("prompt", "use `messages`, or `/v1/completions`")?;
+    common::refuse_unsupported(&mut fields)?;
     fields.finish()?;
     Ok((request, delivery))
+}
+
+/// `reasoning_effort`, or the object that other servers take in its place.
+fn effort(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Option<Effort>)> {
+    let (thinking, effort) = common::effort(fields, "reasoning_effort", "reasoning_effort")?;
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok((thinking, effort)) };
+    let (other, other_effort) = common::effort(&mut reasoning, "effort", "reasoning.effort")?;
+    let enabled = reasoning.bool("enabled")?;
+    reasoning.finish()?;
+    Ok((thinking.or(other).or(enabled), effort.or(other_effort)))
 }
 
 /// `stream`, `stream_options`, `return_progress`, `return_origins`.
@@ -94,8 +100,6 @@ pub(crate) fn delivery(fields: &mut Fields<'_>) -> ApiResult<Delivery> {
             return Err(ApiError::field("stream_options", "needs `stream: true`"));
         }
         includes_usage = options.bool("include_usage")?.unwrap_or(false);
-        // Padding against guesses from the lengths of packets, on the way to another machine.
-        options.ignore(&["include_obfuscation"]);
         options.finish()?;
     }
     let shows_progress = fields.bool("return_progress")?.unwrap_or(false);
@@ -153,8 +157,7 @@ fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Varia
 
 pub(crate) fn messages(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Vec<Message>> {
     fields.required("messages")?;
-    let items = fields.array("messages")?.unwrap_or_default();
-    match items.len() {
+    match fields.array("messages")?.unwrap_or_default().len() {
         0 => return Err(ApiError::field("messages", "is empty")),
         given if given > limits.messages => {
             let message = format!("{given} messages are more than {}", limits.messages);
@@ -162,10 +165,10 @@ pub(crate) fn messages(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Ve
         }
         _ => {}
     }
-    items.iter().enumerate().map(|(index, item)| message(item, &format!("messages[{index}]"))).collect()
+    fields.objects("messages")?.into_iter().map(message).collect()
 }
 
-fn message(value: &Value, path: &str) -> ApiResult<Message> {
+fn message(mut fields: Fields<'_>) -> ApiResult<Message> {
     const ROLES: [(&str, Role); 5] = [
         ("system", Role::System),
         ("developer", Role::Developer),
@@ -173,26 +176,24 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
         ("assistant", Role::Assistant),
         ("tool", Role::Tool),
     ];
-    let mut fields = Fields::of(value, path)?;
     let role = fields.choice("role", &ROLES.map(|(name, _)| name))?;
     let role = ROLES[role.ok_or_else(|| ApiError::field(fields.path("role"), "is required"))?].1;
     let content_path = fields.path("content");
     let content = fields.value("content");
-    let content = content.map(|value| text_of(value, &content_path, role == Role::Assistant)).transpose()?;
+    let is_assistant = role == Role::Assistant;
+    let content = content.map(|value| text_of(&fields, value, &content_path, is_assistant)).transpose()?;
     let mut message = Message::new(role, "");
-    message.name = fields.key("name", common::KEY_BYTES_MAX)?.map(str::to_owned);
+    message.name = fields.key("name", KEY_BYTES_MAX)?.map(str::to_owned);
     let mut is_empty_allowed = false;
     match role {
         Role::Assistant => {
-            // Clients send back every field of an answer.
-            fields.ignore(&["annotations", "refusal"]);
             fields.refuse("audio", "audio is not supported")?;
             fields.refuse("function_call", "use `tool_calls`")?;
-            message.reasoning_content = fields.string("reasoning_content")?.map(str::to_owned);
-            let path = fields.path("tool_calls");
-            let calls = fields.array("tool_calls")?.unwrap_or_default().iter().enumerate();
-            let calls = calls.map(|(index, call)| tool_call(call, &format!("{path}[{index}]")));
-            message.tool_calls = calls.collect::<ApiResult<_>>()?;
+            // Other servers name it `reasoning`.
+            let reasoning = fields.string("reasoning_content")?.or(fields.string("reasoning")?);
+            message.reasoning_content = reasoning.filter(|text| !text.is_empty()).map(str::to_owned);
+            message.tool_calls =
+                fields.objects("tool_calls")?.into_iter().map(tool_call).collect::<ApiResult<_>>()?;
             is_empty_allowed = !message.tool_calls.is_empty() || message.reasoning_content.is_some();
         }
         Role::Tool => {
@@ -212,7 +213,12 @@ fn message(value: &Value, path: &str) -> ApiResult<Message> {
 }
 
 /// The text of a content: a string, or parts of text.
-pub(crate) fn text_of(value: &Value, path: &str, is_assistant: bool) -> ApiResult<String> {
+pub(crate) fn text_of<'a>(
+    within: &Fields<'a>,
+    value: &'a Value,
+    path: &str,
+    is_assistant: bool,
+) -> ApiResult<String> {
     let parts = match value {
         Value::String(text) => return Ok(text.clone()),
         Value::Array(parts) => parts,
@@ -221,12 +227,11 @@ pub(crate) fn text_of(value: &Value, path: &str, is_assistant: bool) -> ApiResul
     let mut text = String::new();
     for (index, part) in parts.iter().enumerate() {
         let path = format!("{path}[{index}]");
-        let mut fields = Fields::of(part, &path)?;
+        let mut fields = within.of(part, &path)?;
         let kind = fields.required_string("type")?;
         match kind {
             "text" | "input_text" | "output_text" => {
                 text.push_str(fields.required_string("text")?);
-                fields.ignore(&["annotations", "logprobs", "cache_control"]);
             }
             "refusal" if is_assistant => text.push_str(fields.required_string("refusal")?),
             "image_url" | "input_image" => {
@@ -243,37 +248,21 @@ pub(crate) fn text_of(value: &Value, path: &str, is_assistant: bool) -> ApiResul
 }
 
 /// A call in the form that templates expect: its arguments as an object.
-fn tool_call(value: &Value, path: &str) -> ApiResult<Value> {
-    let mut fields = Fields::of(value, path)?;
-    let id = fields.key("id", common::KEY_BYTES_MAX)?.unwrap_or_default();
+fn tool_call(mut fields: Fields<'_>) -> ApiResult<Value> {
+    let id = fields.key("id", KEY_BYTES_MAX)?.unwrap_or_default();
     fields.choice("type", &["function"])?;
-    fields.ignore(&["index"]);
     let mut function = fields.required_object("function")?;
     let name = function.required_string("name")?;
-    let arguments = read_arguments(function.string("arguments")?.unwrap_or_default());
+    let arguments = match function.value("arguments") {
+        Some(object @ Value::Object(_)) => object.clone(),
+        _ => read_arguments(function.string("arguments")?.unwrap_or_default()),
+    };
     function.finish()?;
     fields.finish()?;
     Ok(call_json(id, name, arguments))
 }
 
-pub(crate) fn call_json(id: &str, name: &str, arguments: Value) -> Value {
-    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
-}
-
-/// The arguments of an earlier call. Models write JSON that is cut, so other text stays a string.
-pub(crate) fn read_arguments(text: &str) -> Value {
-    if text.trim().is_empty() {
-        return json!({});
-    }
-    serde_json::from_str::<Value>(text)
-        .ok()
-        // A number that a value would round stays as it was written.
-        .filter(|value| value.is_object() && numbers::rounded(text.as_bytes(), None).is_none())
-        .unwrap_or_else(|| Value::String(text.to_owned()))
-}
-
-fn response_format(value: &Value, path: &str) -> ApiResult<Format> {
-    let mut fields = Fields::of(value, path)?;
+fn response_format(mut fields: Fields<'_>) -> ApiResult<Format> {
     let kind = fields.choice("type", &["text", "json_object", "json_schema"])?;
     let format = match kind {
         None => return Err(ApiError::field(fields.path("type"), "is required")),
@@ -323,38 +312,20 @@ fn prediction(fields: &mut Fields<'_>) -> ApiResult<Option<String>> {
     if inner.choice("type", &["content"])?.is_none() {
         return Err(ApiError::field("prediction.type", "is required"));
     }
-    let text = text_of(inner.required("content")?, "prediction.content", false)?;
+    let content = inner.required("content")?;
+    let text = text_of(&inner, content, "prediction.content", false)?;
     inner.finish()?;
     Ok(Some(text))
 }
 
 /// `documents`: passages to answer from. Copied text is then annotated.
 pub(crate) fn documents(fields: &mut Fields<'_>) -> ApiResult<Vec<Document>> {
-    let items = fields.array("documents")?.unwrap_or_default().iter().enumerate();
-    let read = |(index, item): (usize, &Value)| {
-        let mut fields = Fields::of(item, &format!("documents[{index}]"))?;
+    let read = |mut fields: Fields<'_>| {
         let text = fields.required_string("text")?.to_owned();
         let title = fields.string("title")?.unwrap_or_default().to_owned();
         let url = fields.key("url", 2048)?.map(str::to_owned);
         fields.finish()?;
         Ok(Document { title, text, url })
     };
-    items.map(read).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_keep_their_numbers() {
-        for text in [r#"{"a": 9007199254740993}"#, r#"{"a": [0.1, 1e308]}"#] {
-            assert_eq!(read_arguments(text), serde_json::from_str::<Value>(text).unwrap(), "{text}");
-        }
-        for text in
-            [r#"{"a": 18446744073709551616}"#, r#"{"a": {"b": [0.10000000000000000001]}}"#, r#"{"a": "#]
-        {
-            assert_eq!(read_arguments(text), Value::String(text.to_owned()), "{text}");
-        }
-    }
+    fields.objects("documents")?.into_iter().map(read).collect()
 }

@@ -6,9 +6,8 @@ use serde_json::Value;
 use super::chat::messages;
 use super::common;
 use super::completions::prompts;
-use super::fields::Fields;
+use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
-use crate::limits::Limits;
 use crate::work::{Input, Plain, Request};
 
 /// A request for the tokens of a text or a conversation.
@@ -22,9 +21,8 @@ pub(crate) struct TextRequest {
     pub(crate) has_texts: bool,
 }
 
-pub(crate) fn read_text(value: &Value, limits: &Limits) -> ApiResult<TextRequest> {
-    let mut fields = Fields::of_request(value)?;
-    fields.ignore(&common::IGNORED);
+pub(crate) fn read_text(given: Given<'_>) -> ApiResult<TextRequest> {
+    let (mut fields, limits) = (given.fields()?, given.limits);
     let model = common::model(&mut fields)?;
     let (prompt, content) = (fields.string("prompt")?, fields.string("content")?);
     let conversation = match fields.value("messages") {
@@ -60,9 +58,8 @@ pub(crate) fn read_text(value: &Value, limits: &Limits) -> ApiResult<TextRequest
     Ok(TextRequest { request: Request::of_input(model, input, param), adds_bos, has_pieces, has_texts })
 }
 
-pub(crate) fn read_tokens(value: &Value) -> ApiResult<(Option<String>, Vec<TokenId>)> {
-    let mut fields = Fields::of_request(value)?;
-    fields.ignore(&common::IGNORED);
+pub(crate) fn read_tokens(given: Given<'_>) -> ApiResult<(Option<String>, Vec<TokenId>)> {
+    let mut fields = given.fields()?;
     let model = common::model(&mut fields)?;
     let given = fields.required("tokens")?;
     let tokens = match given {
