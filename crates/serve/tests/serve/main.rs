@@ -5,6 +5,7 @@ mod anthropic;
 mod bigram;
 mod calling;
 mod chat;
+mod corpus;
 mod endpoints;
 mod fuzz_seeds;
 mod mcp;
