@@ -112,7 +112,7 @@ pub(crate) enum Command {
     Edit(Box<EditArgs>),
     /// Choose the next command on a screen.
     Ui(Box<UiArgs>),
-    /// Serve models and notes to other programs on this device, through the OpenAI API and the Model Context Protocol.
+    /// Serve models and notes to other programs on this device, through the APIs of OpenAI, Ollama and Anthropic, and the Model Context Protocol.
     Serve(Box<ServeArgs>),
     /// Answer another program's questions about your notes, through the Model Context Protocol on standard input and output.
     Mcp(Box<McpArgs>),

@@ -1,4 +1,4 @@
-//! `refrain serve`: the OpenAI API and the Model Context Protocol on this device.
+//! `refrain serve`: the APIs of OpenAI, Ollama and Anthropic, and the Model Context Protocol, on this device.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -116,13 +116,15 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
         ));
     }
     match server.unix_socket() {
-        Some(_) => note("the OpenAI API is at /v1 of this socket, MCP at its /mcp; Ctrl-C stops the server"),
+        Some(_) => note(
+            "the OpenAI API is at /v1 of this socket, Ollama's at its /api, MCP at its /mcp; Ctrl-C stops the server",
+        ),
         None if new_token.is_some() => note(
-            "a page is at this address; the OpenAI API at /v1 and MCP at /mcp want the token as a key (`Authorization: Bearer …`); Ctrl-C \
+            "a page is at this address; the OpenAI API at /v1, Ollama's at /api and MCP at /mcp want the token as a key (`Authorization: Bearer …`); Ctrl-C \
              stops the server",
         ),
         None => note(
-            "a page is at this address, the OpenAI API at its /v1, MCP at its /mcp; Ctrl-C stops the server",
+            "a page is at this address, the OpenAI API at its /v1, Ollama's at its /api, MCP at its /mcp; Ctrl-C stops the server",
         ),
     }
     load::note_demonstration(&args.model);

@@ -1,6 +1,6 @@
 //! What all routes share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -37,6 +37,8 @@ struct Inner {
     /// Whether streams without an end of their own should end.
     ends_streams: watch::Sender<bool>,
     n_ids: AtomicU64,
+    /// Lines of the log about ignored fields.
+    noted: Mutex<BTreeSet<String>>,
     /// Random bits in every id, so that ids of two runs differ.
     salt: u64,
 }
@@ -53,6 +55,9 @@ const PREPARING_MAX: usize = 2;
 
 /// Requests that compile a grammar or wait for one, each on a thread of its own. A model compiles one at a time.
 const COMPILING_MAX: usize = 16;
+
+/// Lines of the log about ignored fields.
+const NOTED_MAX: usize = 256;
 
 /// Threads for work that blocks.
 pub(crate) fn blocking_threads(limits: &Limits) -> usize {
@@ -76,6 +81,7 @@ impl App {
             bodies: Arc::new(Semaphore::new(bodies_bytes)),
             ends_streams: watch::Sender::new(false),
             n_ids: AtomicU64::new(0),
+            noted: Mutex::default(),
             // Without random numbers, ids of two processes differ.
             salt: getrandom::u64().unwrap_or(std::process::id().into()),
         }))
@@ -107,6 +113,16 @@ impl App {
         let n = self.0.n_ids.fetch_add(1, Ordering::Relaxed);
         let hash = blake3::hash(&[self.0.salt.to_le_bytes(), n.to_le_bytes()].concat());
         format!("{prefix}{}", &hash.to_hex()[..24])
+    }
+
+    /// Says in the log that requests to an address have fields without an effect: each field once.
+    pub(crate) fn note_ignored(&self, path: &str, names: &[String]) {
+        let mut noted = self.0.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            if noted.len() < NOTED_MAX && noted.insert(format!("{path} {name}")) {
+                eprintln!("the field `{name}` of requests to {path} has no effect here (said once)");
+            }
+        }
     }
 
     /// Registers work that a stop of the server cancels. The guard ends the registration.

@@ -6,17 +6,35 @@ use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
+use axum::http::HeaderMap;
 use axum::http::header;
-use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult, ErrorKind};
+use crate::json::Ignored;
+use crate::json::fields::Fields;
+use crate::limits::Limits;
 use crate::metrics::add;
 use crate::queue::Place;
-use crate::wire;
+
+/// The JSON of a request, while it is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'a> {
+    pub(crate) value: &'a Value,
+    pub(crate) limits: &'a Limits,
+    /// Takes the names of the fields that nothing reads.
+    pub(crate) ignored: &'a Ignored,
+}
+
+impl<'a> Given<'a> {
+    /// The fields of a request of an API that other projects define.
+    pub(crate) fn fields(&self) -> ApiResult<Fields<'a>> {
+        Fields::of_foreign(self.value, self.ignored)
+    }
+}
 
 /// Reads a request with a JSON body, with its place in the queue.
 ///
@@ -25,11 +43,15 @@ use crate::wire;
 pub(crate) async fn read<T: Send + 'static>(
     State(app): &State<App>,
     request: Request,
-    read: impl FnOnce(&Value, &App) -> ApiResult<T> + Send + 'static,
+    read: impl FnOnce(Given<'_>) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<(Place, T)> {
+    let ignored = request.extensions().get::<Ignored>().cloned().unwrap_or_default();
     let result = async {
         app.queue().check()?;
-        check_content_type(request.headers())?;
+        // Users of Ollama's API give `curl` a body without its type.
+        if !request.uri().path().starts_with("/api/") {
+            check_content_type(request.headers())?;
+        }
         let (bytes, permit) = body(app, request.into_body()).await?;
         // Admitted with its whole body: a client that sends slowly takes no place of others.
         let place = app.queue().admit(permit)?;
@@ -37,11 +59,12 @@ pub(crate) async fn read<T: Send + 'static>(
         let preparing = app.preparing().await;
         let parse = move || {
             let _preparing = preparing;
-            let value = wire::json::read(&bytes, their_app.limits().json_values)?;
+            let limits = their_app.limits();
+            let value = crate::json::read(&bytes, limits.json_values)?;
             drop(bytes);
             // The place goes along, so that the work of clients that go away is bounded too. It keeps the share of bytes: the request has
             // the texts of the body until it ends.
-            Ok((place, read(&value, &their_app)?))
+            Ok((place, read(Given { value: &value, limits, ignored: &ignored })?))
         };
         blocking(parse).await
     };
@@ -55,7 +78,7 @@ fn check_content_type(headers: &HeaderMap) -> ApiResult<()> {
         return Ok(());
     }
     let message = "the header `Content-Type: application/json` is missing";
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ErrorKind::InvalidRequest, message))
+    Err(ApiError::new(ErrorKind::WrongType, message))
 }
 
 /// Reads a body. The permit counts its bytes among those of all bodies.
@@ -63,7 +86,7 @@ pub(crate) async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Optio
     let limits = app.limits();
     let too_long = || {
         let message = format!("the body has more than {} bytes", limits.body_bytes);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::InvalidRequest, message)
+        ApiError::new(ErrorKind::TooLarge, message)
     };
     if body.size_hint().lower() > limits.body_bytes as u64 {
         return Err(too_long());
@@ -90,6 +113,6 @@ pub(crate) async fn body(app: &App, mut body: Body) -> ApiResult<(Vec<u8>, Optio
     };
     tokio::time::timeout(limits.body_time, read).await.unwrap_or_else(|_| {
         let message = format!("the body took more than {} s", limits.body_time.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorKind::InvalidRequest, message))
+        Err(ApiError::new(ErrorKind::TooSlow, message))
     })
 }

@@ -2,15 +2,22 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
+use axum::response::IntoResponse as _;
 use refrain::{CancelToken, Engine};
 use serde_json::Value;
 
+use crate::api::anthropic::read as anthropic;
+use crate::api::face::Face;
+use crate::api::ollama::read::{self as ollama, Asked, What};
+use crate::api::openai::wire;
+use crate::body::Given;
 use crate::error::ApiResult;
+use crate::json::{self, Ignored};
 use crate::limits::Limits;
 use crate::models::{Loaded, Model, ModelKind, ModelSpec, Models};
-use crate::wire::{self, json};
-use crate::work::{self, Request, prepare};
-use crate::{api, page};
+use crate::page;
+use crate::work::{self, EmbeddingsRequest, Request, prepare};
 
 /// Checks bodies as a server with one model does. The model writes texts and makes vectors.
 #[derive(Debug)]
@@ -28,7 +35,7 @@ impl std::fmt::Debug for Model {
 
 impl BodyChecker {
     /// The endpoints whose bodies can be checked.
-    pub const ENDPOINTS: [&'static str; 9] = [
+    pub const ENDPOINTS: [&'static str; 14] = [
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
@@ -38,6 +45,11 @@ impl BodyChecker {
         "/page/ask",
         "/page/edit",
         "/page/forget",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
     ];
 
     /// A checker with this model and the default limits.
@@ -61,22 +73,38 @@ impl BodyChecker {
         let checked = json::read(body, self.limits.json_values).and_then(|value| self.check(path, &value));
         let error = checked.err()?;
         assert!(!error.message.is_empty(), "a refusal without a message");
-        Some(error.status.as_u16())
+        let mut response = error.into_response();
+        Face::of(path, &HeaderMap::new()).write_refusal(&mut response, "");
+        Some(response.status().as_u16())
     }
 
     fn check(&self, path: &str, value: &Value) -> ApiResult<()> {
         let Self { text, embedding, limits } = self;
+        let ignored = Ignored::default();
+        let given = Given { value, limits, ignored: &ignored };
+        let embed = |request: &EmbeddingsRequest| {
+            work::embeddings::check(embedding, request, &CancelToken::new()).map(drop)
+        };
         match path {
-            "/v1/chat/completions" => self.prepare(wire::chat::read(value, limits)?.0),
-            "/v1/completions" => self.prepare(wire::completions::read(value, limits)?.0),
-            "/v1/responses" => self.prepare(wire::responses::read(value, limits)?.request),
-            "/v1/embeddings" => {
-                let request = wire::embeddings::read(value, limits)?;
-                api::check_embeddings(embedding, &request, &CancelToken::new()).map(drop)
-            }
-            "/tokenize" => work::tokens(text, &wire::tokens::read_text(value, limits)?.request).map(drop),
-            "/detokenize" => wire::tokens::read_tokens(value).map(drop),
+            "/v1/chat/completions" => self.prepare(wire::chat::read(given)?.0),
+            "/v1/completions" => self.prepare(wire::completions::read(given)?.0),
+            "/v1/responses" => self.prepare(wire::responses::read(given)?.request),
+            "/v1/embeddings" => embed(&wire::embeddings::read(given)?.0),
+            "/tokenize" => work::tokens(text, &wire::tokens::read_text(given)?.request).map(drop),
+            "/detokenize" => wire::tokens::read_tokens(given).map(drop),
+            "/api/chat" => self.answer(ollama::chat(given)?),
+            "/api/generate" => self.answer(ollama::generate(given)?),
+            "/api/embed" => ollama::embeddings(given, "input")?.1.iter().try_for_each(embed),
+            "/v1/messages" => self.prepare(anthropic::create(given)?.0),
+            "/v1/messages/count_tokens" => work::tokens(text, &anthropic::count(given)?).map(drop),
             path => page::check(path, value),
+        }
+    }
+
+    fn answer(&self, asked: Asked) -> ApiResult<()> {
+        match asked.what {
+            What::Text(request) => self.prepare(*request),
+            What::Load | What::Unload => Ok(()),
         }
     }
 

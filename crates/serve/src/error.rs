@@ -1,4 +1,4 @@
-//! Errors: of starting a server, and of requests in the form of the OpenAI API.
+//! Errors: of starting a server, and of requests. Each API gives the errors of requests its own status and form (`api`).
 //!
 //! Messages name fields, limits and numbers. They never repeat text of a request.
 
@@ -6,13 +6,9 @@ use std::error::Error as _;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use refrain::{ErrorKind as Kind, GenerateError};
 use refrain_grammar::GrammarError;
 use thiserror::Error;
-
-use crate::response::json;
 
 /// A server cannot start, or its listener has failed.
 #[derive(Debug, Error)]
@@ -146,34 +142,35 @@ pub enum ModelsError {
     },
 }
 
-/// The `type` of an error in the OpenAI API.
+/// Why a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
-    InvalidRequest,
-    Authentication,
-    Permission,
+    /// A field, or the body.
+    Invalid,
+    /// The token is missing or wrong.
+    Unauthorized,
+    /// The host or the page that asks is not allowed.
+    Forbidden,
+    /// The model, the address, or a note.
     NotFound,
-    RateLimit,
-    Server,
-}
-
-impl ErrorKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::InvalidRequest => "invalid_request_error",
-            Self::Authentication => "authentication_error",
-            Self::Permission => "permission_error",
-            Self::NotFound => "not_found_error",
-            Self::RateLimit => "rate_limit_error",
-            Self::Server => "server_error",
-        }
-    }
+    WrongMethod,
+    /// The body comes too slowly.
+    TooSlow,
+    /// The body is too long.
+    TooLarge,
+    /// The body has another content type.
+    WrongType,
+    /// The queue is full.
+    Busy,
+    /// A failure of the server.
+    Failed,
+    /// The server has no room, or stops.
+    Unavailable,
 }
 
 /// An error of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
-    pub(crate) status: StatusCode,
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
     /// The field's path, such as `messages[0].content`.
@@ -183,20 +180,22 @@ pub(crate) struct ApiError {
     pub(crate) retry_after: Option<u32>,
     /// Official clients repeat requests with server errors, unless a header says that it is no use.
     pub(crate) is_final: bool,
+    /// Tokens of a prompt that is too long, and of the context.
+    pub(crate) overflow: Option<(usize, usize)>,
 }
 
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, kind: ErrorKind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
-            status,
             kind,
             message: message.into(),
             param: None,
             code: None,
             retry_after: None,
             is_final: false,
+            overflow: None,
         }
     }
 
@@ -204,7 +203,7 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Display) -> Self {
         let param = param.into();
         let message = format!("`{param}`: {message}");
-        Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message).with_param(param)
+        Self::new(ErrorKind::Invalid, message).with_param(param)
     }
 
     /// A field would change the output, and is not supported.
@@ -213,24 +212,24 @@ impl ApiError {
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, ErrorKind::InvalidRequest, message)
+        Self::new(ErrorKind::Invalid, message)
     }
 
     pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, ErrorKind::Permission, message).with_code(code)
+        Self::new(ErrorKind::Forbidden, message).with_code(code)
     }
 
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, ErrorKind::NotFound, message)
+        Self::new(ErrorKind::NotFound, message)
     }
 
     pub(crate) fn busy(message: impl Into<String>, retry_after: u32) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorKind::RateLimit, message);
+        let error = Self::new(ErrorKind::Busy, message);
         Self { retry_after: Some(retry_after), ..error.with_code("queue_full") }
     }
 
     pub(crate) fn server(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorKind::Server, message)
+        Self::new(ErrorKind::Failed, message)
     }
 
     /// Something has panicked.
@@ -239,7 +238,7 @@ impl ApiError {
     }
 
     fn unavailable(code: &'static str, message: impl Into<String>, retry_after: Option<u32>) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Server, message);
+        let error = Self::new(ErrorKind::Unavailable, message);
         Self { retry_after, ..error.with_code(code) }
     }
 
@@ -274,12 +273,6 @@ impl ApiError {
 
     pub(crate) fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
-    }
-
-    /// The body: `{"error": {"message", "type", "param", "code"}}`.
-    pub(crate) fn body(&self) -> serde_json::Value {
-        let Self { kind, message, param, code, .. } = self;
-        serde_json::json!({ "error": { "message": message, "type": kind.name(), "param": param, "code": code } })
     }
 
     /// An error of the engine, for the field of the request that has the text. Messages of tokenizers and templates might repeat text of
@@ -336,7 +329,8 @@ impl ApiError {
         let message = format!(
             "the prompt has {n_tokens} tokens, and the context of the model {context_len}, output included"
         );
-        Self::field(param, message).with_code("context_length_exceeded")
+        let error = Self::field(param, message).with_code("context_length_exceeded");
+        Self { overflow: Some((n_tokens, context_len)), ..error }
     }
 
     /// A schema or another grammar is refused. The reason names keywords of the schema, which are no text of a prompt.
@@ -363,24 +357,6 @@ fn brief(reason: &str) -> String {
     reason.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let mut response = json(&self.body());
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, seconds.into());
-        }
-        if self.is_final {
-            headers.insert("x-should-retry", HeaderValue::from_static("false"));
-        }
-        if self.status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,7 +364,7 @@ mod tests {
     #[test]
     fn a_grammar_that_nobody_has_time_for_is_no_fault_of_the_client() {
         let error = ApiError::of_grammar(&GrammarError::Busy { reason: "later".to_owned() }, "tools");
-        assert_eq!(error.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(error.kind, ErrorKind::Busy);
         assert_eq!(error.retry_after, Some(GRAMMAR_RETRY_SECONDS));
     }
 }

@@ -33,8 +33,8 @@ use serde_json::Value;
 
 use crate::body;
 use crate::error::{ApiError, ApiResult};
+use crate::json::fields::Fields;
 use crate::page::{Page, Sink, run_stream};
-use crate::wire::fields::Fields;
 
 /// The file in the folder of the store.
 const FILE: &str = ".server";
@@ -145,8 +145,8 @@ async fn proof(
 async fn handed(State(handing): State<Handing>, request: Request) -> ApiResult<Response> {
     check_no_page(request.headers())?;
     let app = State(handing.page.app().clone());
-    let read = |value: &Value, _: &_| {
-        let mut fields = Fields::of_request(value)?;
+    let read = |given: body::Given<'_>| {
+        let mut fields = Fields::of_request(given.value)?;
         let command = fields.required("command")?.clone();
         fields.finish()?;
         Ok(command)

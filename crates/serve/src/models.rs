@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{Engine, Sampling, SessionOptions};
 use refrain_assistant::{Assistant, Gate};
 use refrain_grammar::Vocabulary;
@@ -257,6 +258,27 @@ impl Models {
         self.entries.iter().filter_map(|entry| entry.lock().as_deref().map(of)).collect()
     }
 
+    /// What is known of each model, in order. None is loaded for it.
+    pub(crate) fn shown(&self) -> Vec<Shown<'_>> {
+        // Not cloned: a model that a report holds would not be idle.
+        let loaded = |entry: &Entry| entry.lock().as_deref().map(ShownLoaded::new);
+        let shown = |entry| (entry, loaded(entry));
+        let all = self.entries.iter().map(shown);
+        all.map(|(Entry { spec, .. }, loaded)| Shown { id: &spec.id, kind: spec.kind, loaded }).collect()
+    }
+
+    /// Unloads the model of this name if no request has it and nothing pins it; whether it is loaded no more.
+    pub(crate) fn unload(&self, id: &str) -> bool {
+        let Some(entry) = self.entries.iter().find(|entry| entry.spec.id == id) else { return false };
+        let mut model = entry.lock();
+        let is_idle = model.as_ref().is_none_or(|model| Arc::strong_count(model) == 1);
+        let unloaded = if is_idle && !entry.spec.is_pinned { model.take() } else { None };
+        let is_gone = model.is_none();
+        drop(model);
+        drop(unloaded);
+        is_gone
+    }
+
     /// The entry of this name, or the first one of this kind.
     ///
     /// # Errors
@@ -383,6 +405,39 @@ impl Models {
             }
         }
         left <= bytes_max
+    }
+}
+
+/// A model in a list.
+pub(crate) struct Shown<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) kind: ModelKind,
+    pub(crate) loaded: Option<ShownLoaded>,
+}
+
+/// What is known of a loaded model.
+pub(crate) struct ShownLoaded {
+    pub(crate) architecture: &'static str,
+    /// Of weights and kept prompts.
+    pub(crate) n_bytes: usize,
+    pub(crate) context_len: usize,
+    pub(crate) hidden_dim: usize,
+    pub(crate) n_layers: usize,
+    /// Whether its chat template marks reasoning.
+    pub(crate) reasons: bool,
+}
+
+impl ShownLoaded {
+    fn new(model: &Model) -> Self {
+        let config = model.engine.config();
+        Self {
+            architecture: config.architecture(),
+            n_bytes: model.engine.memory_usage() as usize + model.warm.bytes(),
+            context_len: model.context_len(),
+            hidden_dim: config.hidden_dim(),
+            n_layers: config.n_layers(),
+            reasons: model.engine.tokenizer().reasoning_markers().is_some(),
+        }
     }
 }
 

@@ -26,6 +26,13 @@ fn document() -> Value {
         "frequency_penalty": number(-2.0, 2.0),
         "presence_penalty": number(-2.0, 2.0),
         "repetition_penalty": number(0.01, 100.0),
+        "repeat_penalty": number(0.01, 100.0),
+        "repeat_last_n": { "type": "integer", "minimum": -1 },
+        "dry_multiplier": number(0.0, 100.0),
+        "dry_base": number(1.0, 10.0),
+        "dry_allowed_length": count,
+        "dry_penalty_last_n": { "type": "integer", "minimum": -1 },
+        "dry_sequence_breakers": list(&text),
         "logit_bias": { "type": "object", "additionalProperties": number(-100.0, 100.0) },
         "seed": { "type": "integer" },
         "stream": flag,
@@ -33,7 +40,8 @@ fn document() -> Value {
         "prompt_cache_key": text,
         "model": text,
     });
-    let stops = json!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": 4 }] });
+    let stops = json!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": 64 }] });
+    let limit = json!({ "type": "integer", "minimum": -1 });
     let body = |required: &[&str], more: Value| {
         let mut properties = sampling.clone();
         for (name, schema) in more.as_object().into_iter().flatten() {
@@ -52,8 +60,8 @@ fn document() -> Value {
         json!({
             "messages": list(&object),
             "n": count,
-            "max_tokens": count,
-            "max_completion_tokens": count,
+            "max_tokens": limit,
+            "max_completion_tokens": limit,
             "stop": stops,
             "logprobs": flag,
             "top_logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
@@ -64,7 +72,9 @@ fn document() -> Value {
             "prediction": object,
             "documents": list(&json!({ "$ref": "#/components/schemas/Document" })),
             "chat_template_kwargs": object,
+            "enable_thinking": flag,
             "reasoning_effort": { "enum": ["none", "minimal", "low", "medium", "high", "xhigh"] },
+            "reasoning": object,
             "continue_final_message": flag,
             "add_generation_prompt": flag,
             "stream_options": stream_options,
@@ -77,7 +87,7 @@ fn document() -> Value {
         json!({
             "prompt": {},
             "n": count,
-            "max_tokens": count,
+            "max_tokens": limit,
             "stop": stops,
             "echo": flag,
             "logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
@@ -89,7 +99,7 @@ fn document() -> Value {
         json!({
             "input": { "oneOf": [text, list(&object)] },
             "instructions": text,
-            "max_output_tokens": count,
+            "max_output_tokens": limit,
             "text": object,
             "tools": list(&object),
             "tool_choice": {},
@@ -122,6 +132,40 @@ fn document() -> Value {
     }));
     let detokenize =
         plain_body(json!({ "model": text, "tokens": list(&json!({ "type": "integer", "minimum": 0 })) }));
+    let ollama = |input: Value| {
+        let mut properties = json!({
+            "model": text, "stream": flag, "options": object, "format": {}, "think": {}, "keep_alive": {}, "truncate": flag,
+            "logprobs": flag, "top_logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
+        });
+        for (name, schema) in input.as_object().into_iter().flatten() {
+            properties[name] = schema.clone();
+        }
+        plain_body(properties)
+    };
+    let ollama_chat = ollama(json!({ "messages": list(&object), "tools": list(&object) }));
+    let ollama_generate = ollama(json!({ "prompt": text, "system": text, "raw": flag }));
+    let embed = plain_body(json!({ "model": text, "input": {}, "truncate": flag, "dimensions": count }));
+    let embed_one = plain_body(json!({ "model": text, "prompt": text }));
+    let rerank = plain_body(json!({
+        "model": text, "query": text, "documents": list(&json!({})), "top_n": count, "return_documents": flag,
+    }));
+    let of_model = || plain_body(json!({ "model": text, "stream": flag }));
+    let message = json!({
+        "model": text, "messages": list(&object), "system": {}, "tools": list(&object), "tool_choice": object, "thinking": object,
+        "output_config": object, "output_format": object,
+    });
+    let message_tokens = plain_body(message.clone());
+    let mut message = plain_body(message);
+    for (name, schema) in [
+        ("max_tokens", &count),
+        ("stop_sequences", &list(&text)),
+        ("stream", &flag),
+        ("temperature", &number(0.0, 2.0)),
+        ("top_p", &number(0.0, 1.0)),
+        ("top_k", &limit),
+    ] {
+        message["content"]["application/json"]["schema"]["properties"][name] = schema.clone();
+    }
     let (chat_tokens, responses_tokens) = (chat.clone(), responses.clone());
     let answers = |summary: &str, types: &[&str]| {
         let content: serde_json::Map<String, Value> =
@@ -156,8 +200,22 @@ fn document() -> Value {
             "/tokenize": post("The tokens of a text or a conversation.", tokenize, false),
             "/detokenize": post("The text of tokens.", detokenize, false),
             "/v1/embeddings": post("Vectors of texts.", embeddings, false),
+            "/v1/rerank": post("Documents in the order of their similarity to a query.", rerank, false),
+            "/v1/messages": post("The next message of a conversation, as Anthropic's API has it.", message, true),
+            "/v1/messages/count_tokens": post("The number of tokens of such a conversation.", message_tokens, false),
+            "/api/chat": post("The next message of a conversation, as Ollama's API has it.", ollama_chat, false),
+            "/api/generate": post("The answer to a prompt, or its continuation.", ollama_generate, false),
+            "/api/embed": post("Vectors of texts.", embed, false),
+            "/api/embeddings": post("The vector of a text.", embed_one, false),
+            "/api/show": post("What is known of a model.", of_model(), false),
+            "/api/pull": post("Whether a model is there.", of_model(), false),
+            "/api/tags": get("The models of this server.", "application/json"),
+            "/api/ps": get("The models in memory.", "application/json"),
+            "/api/version": get("The version of Ollama's API.", "application/json"),
             "/v1/models": get("The models of this server.", "application/json"),
             "/v1/models/{id}": model,
+            "/props": get("The first model's context and sampling.", "application/json"),
+            "/slots": get("The places for requests that compute.", "application/json"),
             "/health": get("Whether the server answers.", "application/json"),
             "/metrics": get("Counts, for Prometheus.", "text/plain"),
             "/openapi.json": get("This document.", "application/json"),

@@ -22,7 +22,7 @@ pub struct ServeOptions {
     pub port: u16,
     /// A Unix socket to listen on instead of an address; only its owner may open it. Default: none.
     pub unix_socket: Option<PathBuf>,
-    /// The secret that every request must have as `Authorization: Bearer …`. Default: none.
+    /// The secret that every request must have as `Authorization: Bearer …`, or as `x-api-key`. Default: none.
     pub token: Option<String>,
     /// Origins of web pages that may use the server, such as `https://chat.example`. Default: none but the server's own.
     pub origins: Vec<String>,

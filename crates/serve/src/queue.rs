@@ -153,13 +153,14 @@ impl Drop for Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[tokio::test]
     async fn interactive_requests_come_first_and_the_queue_is_bounded() {
         let queue = Queue::new(1, 3);
         let places: Vec<Place> = (0..4).map(|_| queue.admit(None).expect("room")).collect();
         let refused = queue.admit(None).expect_err("full");
-        assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(4)));
+        assert_eq!((refused.kind, refused.retry_after), (ErrorKind::Busy, Some(4)));
         let running = places[0].permit(Priority::Interactive).await;
         let mut background = Box::pin(places[1].permit(Priority::Background));
         let mut interactive = Box::pin(places[2].permit(Priority::Interactive));

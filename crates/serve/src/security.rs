@@ -7,13 +7,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{Method, Uri};
 
 use crate::error::{ApiError, ApiResult, ErrorKind};
 use crate::handed::{is_handed, is_proof};
 use crate::options::ServeOptions;
 use crate::origin::{OriginName, split_authority};
 use crate::page::is_asset;
+
+/// Headers of responses that pages of allowed origins may read.
+const EXPOSED: &str =
+    "retry-after, x-request-id, request-id, x-refrain-ignored, openai-processing-ms, mcp-session-id";
 
 /// The rules of one server.
 #[derive(Debug)]
@@ -145,10 +149,7 @@ impl Rules {
         Ok(vec![
             (header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone()),
             (header::VARY, HeaderValue::from_static("Origin")),
-            (
-                header::ACCESS_CONTROL_EXPOSE_HEADERS,
-                HeaderValue::from_static("retry-after, x-request-id, openai-processing-ms, mcp-session-id"),
-            ),
+            (header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED)),
         ])
     }
 }
@@ -158,13 +159,17 @@ fn check_token(expected: Option<&blake3::Hash>, headers: &HeaderMap) -> ApiResul
     let Some(expected) = expected else { return Ok(()) };
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let (first, second) = (given.next(), given.next());
-    let token = first.map(HeaderValue::as_bytes).and_then(bearer).filter(|_| second.is_none());
+    let bearer = first.map(HeaderValue::as_bytes).and_then(bearer).filter(|_| second.is_none());
+    // Clients of the Anthropic API send their key so. It counts where the other header is absent.
+    let mut keys = headers.get_all("x-api-key").iter().map(HeaderValue::as_bytes);
+    let key = keys.next().filter(|_| keys.next().is_none() && first.is_none());
+    let token = bearer.or(key);
     // Compared in constant time (`blake3::Hash`); the hash also hides the length.
     if token.is_some_and(|token| blake3::hash(token) == *expected) {
         return Ok(());
     }
-    let message = "the header `Authorization: Bearer …` is missing or has another token";
-    let error = ApiError::new(StatusCode::UNAUTHORIZED, ErrorKind::Authentication, message);
+    let message = "the header `Authorization: Bearer …` (or `x-api-key`) is missing or has another token";
+    let error = ApiError::new(ErrorKind::Unauthorized, message);
     Err(error.with_code("invalid_api_key"))
 }
 

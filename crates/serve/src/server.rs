@@ -29,9 +29,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
+use crate::api::face::Face;
 use crate::app::{App, blocking_threads};
 use crate::error::{ApiError, ServeError};
 use crate::handed::{self, Announcement, RunHanded};
+use crate::json::Ignored;
 use crate::limits::Limits;
 use crate::models::Models;
 use crate::options::ServeOptions;
@@ -406,16 +408,21 @@ async fn respond(
     request: Request<Incoming>,
     room: Room,
 ) -> Response {
+    let face = Face::of(request.uri().path(), request.headers());
+    let ignored = Ignored::default();
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(ignored.clone());
+    let path = request.uri().path().to_owned();
     let mut verdict = rules.judge(request.method(), request.uri(), request.headers());
     if room == Room::Reserved
-        && !matches!(request.uri().path(), "/health" | "/metrics")
+        && !matches!(&*path, "/health" | "/metrics")
         && let Verdict::Pass(cors) = verdict
     {
         verdict = Verdict::Refused(ApiError::no_connection(app.limits().connections), cors);
     }
     let (mut response, cors) = match verdict {
         Verdict::Pass(cors) => {
-            let Ok(response) = routes.call(request.map(Body::new)).await;
+            let Ok(response) = routes.call(request).await;
             (response, cors)
         }
         Verdict::Preflight(cors) => (StatusCode::NO_CONTENT.into_response(), cors),
@@ -427,7 +434,16 @@ async fn respond(
             (response, cors)
         }
     };
+    let id = app.id("req_");
+    face.write_refusal(&mut response, &id);
     let headers = response.headers_mut();
+    let names = ignored.names();
+    if let Ok(value) = HeaderValue::try_from(names.join(", "))
+        && !names.is_empty()
+    {
+        headers.insert(HeaderName::from_static("x-refrain-ignored"), value);
+        app.note_ignored(&path, &names);
+    }
     if room == Room::Reserved {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -436,7 +452,10 @@ async fn respond(
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let nothing = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(nothing);
-    if let Ok(id) = HeaderValue::try_from(app.id("req_")) {
+    if let Ok(id) = HeaderValue::try_from(id) {
+        if face == Face::Anthropic {
+            headers.insert(HeaderName::from_static("request-id"), id.clone());
+        }
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
     headers.extend(cors);

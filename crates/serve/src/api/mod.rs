@@ -1,42 +1,31 @@
-//! The routes.
+//! The routes. Each API that clients speak is a folder, which translates between its own JSON and the requests and pieces of `work`; none
+//! knows another, except that two share the address of the models.
 
-mod chat;
-mod completions;
-mod embeddings;
-mod head;
-mod health;
-mod models;
-mod responses;
-mod sse;
-mod tokens;
-
-#[cfg(feature = "internals")]
-pub(crate) use embeddings::check as check_embeddings;
+pub(crate) mod anthropic;
+pub(crate) mod face;
+mod monitor;
+pub(crate) mod ollama;
+pub(crate) mod openai;
+mod shared;
+mod stream;
 
 use axum::Router;
-use axum::http::{StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::http::Uri;
+use axum::routing::get;
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::openapi;
 use crate::response::json_text;
 
-/// All routes of the API. Further routers can be merged with this one.
+/// All routes of the APIs. Further routers can be merged with this one.
 pub(crate) fn router() -> Router<App> {
     Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/chat/completions/input_tokens", post(tokens::of_chat))
-        .route("/v1/responses/input_tokens", post(tokens::of_response))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/tokenize", post(tokens::encode))
-        .route("/detokenize", post(tokens::decode))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/health", get(health::health))
-        .route("/metrics", get(health::metrics))
+        .merge(openai::router())
+        .merge(ollama::router())
+        .merge(anthropic::router())
+        .route("/health", get(monitor::health))
+        .route("/metrics", get(monitor::metrics))
         .route("/openapi.json", get(|| async { json_text(openapi::text()) }))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown_address)
@@ -44,11 +33,14 @@ pub(crate) fn router() -> Router<App> {
 
 async fn wrong_method() -> ApiError {
     let message = "the method of the request is not supported at this address";
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorKind::InvalidRequest, message)
+    ApiError::new(ErrorKind::WrongMethod, message)
 }
 
 async fn unknown_address(uri: Uri) -> ApiError {
     // A path may be a prompt that went astray, so it is not repeated.
-    let advice = if uri.path().starts_with("/v1/") { "" } else { " (the API is below `/v1`)" };
+    let advice = match uri.path().starts_with("/v1/") || uri.path().starts_with("/api/") {
+        true => "",
+        false => " (the OpenAI API is below `/v1`, Ollama's below `/api`)",
+    };
     ApiError::not_found(format!("no such address{advice}")).with_code("unknown_url")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::names::{self, Names};
 use crate::error::{ApiError, ApiResult};
-use crate::wire::fields::{Fields, check_text};
+use crate::json::fields::{Fields, check_text};
 
 /// Maximum length of a query, in bytes. A search reads 512 words of it.
 pub(super) const QUERY_BYTES_MAX: usize = 8 << 10;

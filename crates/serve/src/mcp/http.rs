@@ -28,8 +28,8 @@ use super::state::Mcp;
 use crate::app::App;
 use crate::body;
 use crate::error::ApiResult;
+use crate::json;
 use crate::page::Page;
-use crate::wire::json;
 
 /// Open sessions. One more closes the session that was used least recently. Each has a task and at most a few dozen messages.
 const SESSIONS_MAX: usize = 64;

@@ -117,6 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::error::ErrorKind;
 
     fn names() -> Names {
         let roots = ["/home/ada/notes", "/home/ada/notes/.hidden", "/mail/notes", "/home/ada/one.md"];
@@ -154,13 +155,13 @@ mod tests {
 
     #[test]
     fn folders_are_found_by_name_and_nothing_above_them() {
-        let paths = |name: &str| names().paths(name).map_err(|error| error.status.as_u16());
+        let paths = |name: &str| names().paths(name).map_err(|error| error.kind);
         assert_eq!(paths("notes/work/"), Ok(vec!["/home/ada/notes/work".into(), "/mail/notes/work".into()]));
         assert_eq!(paths("one.md"), Ok(vec!["/home/ada/one.md".into()]));
         for not in
             ["", "/", "..", "notes/..", "notes/../../etc", "/home/ada/notes", "ada/notes", "./notes", "other"]
         {
-            assert_eq!(paths(not), Err(404), "{not}");
+            assert_eq!(paths(not), Err(ErrorKind::NotFound), "{not}");
         }
     }
 

@@ -12,8 +12,8 @@ use super::state::Page;
 use crate::blocking::blocking;
 use crate::body;
 use crate::error::{ApiError, ApiResult};
+use crate::json::fields::Fields;
 use crate::response;
-use crate::wire::fields::Fields;
 
 pub(super) async fn history(State(page): State<Page>) -> Response {
     let shown = page.shown();
@@ -48,7 +48,8 @@ impl What {
 }
 
 pub(super) async fn forget(State(page): State<Page>, request: Request) -> ApiResult<Response> {
-    let (place, what) = body::read(&State(page.app().clone()), request, |value, _| What::read(value)).await?;
+    let (place, what) =
+        body::read(&State(page.app().clone()), request, |given| What::read(given.value)).await?;
     let what = match what {
         What::Note(id) => {
             let path = page.shown().source(&id).map(|source| source.path.clone());

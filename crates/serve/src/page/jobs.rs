@@ -23,7 +23,7 @@ use super::stream::{self, Sink};
 use super::units::{self, Units};
 use crate::body;
 use crate::error::{ApiError, ApiResult};
-use crate::wire::fields::Fields;
+use crate::json::fields::Fields;
 
 /// Maximum length of a question or an instruction, in bytes. The context of the model is a limit of its own.
 const REQUEST_BYTES_MAX: usize = 32 << 10;
@@ -97,7 +97,7 @@ pub(super) fn read_edit(value: &Value) -> ApiResult<(String, String, Options)> {
 
 pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult<Response> {
     let app = State(page.app().clone());
-    let (place, (asked, options)) = body::read(&app, request, |value, _| read_ask(value)).await?;
+    let (place, (asked, options)) = body::read(&app, request, |given| read_ask(given.value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();
@@ -130,7 +130,8 @@ pub(super) async fn ask(State(page): State<Page>, request: Request) -> ApiResult
 
 pub(super) async fn edit(State(page): State<Page>, request: Request) -> ApiResult<Response> {
     let app = State(page.app().clone());
-    let (place, (old, instruction, options)) = body::read(&app, request, |value, _| read_edit(value)).await?;
+    let (place, (old, instruction, options)) =
+        body::read(&app, request, |given| read_edit(given.value)).await?;
     let (model, assistant) = page.assistant().await?;
     let assistant = options.assistant(assistant);
     let theirs = page.clone();

@@ -15,11 +15,12 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::call_form::{CallPart, read_token};
 use super::calls::OutputReader;
-use super::logprobs::{Logprobs, TokenLogprob};
-use super::piece::{Annotation, Finish, Piece, Usage};
+use super::logprobs::{Logprobs, TokenLogprob, scored};
+use super::piece::{Annotation, Finish, Piece, PromptScores, Usage};
 use super::prediction;
 use super::prepare::{Output, Prepared};
 use super::request::Document;
+use super::stops::Stops;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;
@@ -67,11 +68,14 @@ impl Driver<'_> {
         let (model, request) = (&prepared.model, &prepared.request);
         let (key, priority) = (request.cache_key.as_deref(), request.priority);
         let prompt = prepared.prompt(index);
+        if request.scores_prompts {
+            self.score_prompt(index)?;
+        }
         let of_session = |error: SessionError| ApiError::of_engine(error, request.param);
         // Memory for a session, a restored prompt and draft sources take part of a turn: beside a pass they would slow it down.
         let enter = || model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped);
         // Copies of a grammar take no part of a turn: no other request waits for them.
-        let Output { options, logprobs, reader, ahead } = prepared.output(index, cancel);
+        let Output { options, logprobs, reader, stops, ahead } = prepared.output(index, cancel);
         let mut turn = enter()?;
         let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
         session.append_tokens(prompt).map_err(of_session)?;
@@ -98,7 +102,7 @@ impl Driver<'_> {
             OwnedGeneration::new(session, options).map_err(|refused| self.failed(refused.error))?;
         drop(turn);
         let mut generation = Box::new(generation);
-        let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader);
+        let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader, stops);
         let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());
         let (mut first_token, mut tokens) = (None, Vec::new());
         let (finish, mut stats) = loop {
@@ -113,6 +117,9 @@ impl Driver<'_> {
                     first_token.get_or_insert_with(|| self.since.elapsed());
                     tokens.push(token.id);
                     writer.token(token);
+                    if writer.has_stopped() {
+                        break (FinishReason::Stop, generation.stats().clone());
+                    }
                 }
                 Some(Ok(Event::Done(summary))) => {
                     writer.rest(summary.text, summary.segments);
@@ -128,12 +135,48 @@ impl Driver<'_> {
             return Err(ApiError::stopped());
         }
         let n_reasoning = writer.n_reasoning;
-        writer.end(finish, &request.documents);
-        model.warm.keep(&generation.into_session(), key);
+        let session = generation.into_session();
+        let stop = match finish {
+            FinishReason::Stop => writer.stopped_by().or_else(|| {
+                // The engine's own stop strings, which the text does not have and the tokens have.
+                let text = model.engine.tokenizer().decode(&session.tokens()[prompt.len()..]);
+                first_of(&request.stop, &text)
+            }),
+            _ => None,
+        };
+        writer.end(finish, stop, &request.documents);
+        model.warm.keep(&session, key);
         (stats.cached_tokens, stats.prefilled_tokens) = (n_cached, done - n_cached.min(done));
         stats.time_us.prefill += prefill_us;
         self.app.metrics().add_output(&stats, first_token);
         self.count(index, &stats, n_reasoning);
+        Ok(())
+    }
+
+    /// Sends the probabilities of the prompt's tokens. They are computed in a session of their own, in one turn.
+    fn score_prompt(&self, index: usize) -> ApiResult<()> {
+        let Self { prepared, cancel, .. } = *self;
+        let (model, request, prompt) = (&prepared.model, &prepared.request, prepared.prompt(index));
+        let of_session = |error: SessionError| ApiError::of_engine(error, request.param);
+        let turn = model.gate.enter(request.priority, cancel).ok_or_else(ApiError::stopped)?;
+        let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
+        session.append_tokens(prompt).map_err(of_session)?;
+        let tokenizer = model.engine.tokenizer();
+        let n_top = request.logprobs.unwrap_or_default();
+        let (mut position, mut scores) = (0, PromptScores::default());
+        let mut receive = |logits: &[f32]| {
+            position += 1;
+            if let Some(&token) = prompt.get(position) {
+                scores.rest.push(scored(logits, token, n_top, tokenizer));
+            }
+        };
+        session.score(cancel, Some(&mut receive)).map_err(|error| self.failed(error))?;
+        drop(turn);
+        // A token that the tokenizer put there is no part of the text.
+        let first =
+            prompt.first().filter(|first| !(tokenizer.adds_bos() && tokenizer.bos() == Some(**first)));
+        scores.first = first.map(|&first| tokenizer.token_bytes(first).unwrap_or_default().to_vec());
+        self.send(Piece::Prompt { choice: index, scores });
         Ok(())
     }
 
@@ -166,11 +209,19 @@ impl Driver<'_> {
         }
         usage.output += stats.tokens;
         usage.reasoning += n_reasoning;
+        usage.prefill_time += Duration::from_secs_f64(stats.time_us.prefill / 1e6);
+        usage.decode_time += Duration::from_secs_f64(stats.time_us.decode() / 1e6);
         if let Some(source) = stats.sources.iter().find(|source| source.name == prediction::NAME) {
             usage.accepted_prediction += source.accepted;
             usage.rejected_prediction += source.drafted.saturating_sub(source.accepted);
         }
     }
+}
+
+/// The string that occurs first in a text.
+fn first_of(strings: &[String], text: &str) -> Option<String> {
+    let found = strings.iter().filter_map(|string| text.find(string.as_str()).map(|at| (at, string)));
+    found.min_by_key(|(at, _)| *at).map(|(_, string)| string.clone())
 }
 
 /// Sends a piece. A client that leaves too many unread ends its request; one that drops the receiver cancels it itself.
@@ -193,6 +244,9 @@ struct Writer<'a> {
     /// Probabilities of tokens whose text has not come yet.
     pending: Vec<TokenLogprob>,
     reader: Option<OutputReader>,
+    stops: Option<Stops>,
+    /// Whether the text that `stops` holds is reasoning.
+    holds_reasoning: bool,
     n_calls: usize,
     n_reasoning: usize,
     /// Tells whether the newest token is reasoning; texts come later.
@@ -208,6 +262,7 @@ impl<'a> Writer<'a> {
         n_prompt: usize,
         logprobs: Option<Logprobs>,
         reader: Option<OutputReader>,
+        stops: Option<Stops>,
     ) -> Self {
         let Driver { app, prepared, sender, cancel, .. } = *driver;
         let splitter = prepared.model.engine.tokenizer().reasoning_splitter(prepared.prompt(choice));
@@ -221,6 +276,8 @@ impl<'a> Writer<'a> {
             logprobs,
             pending: Vec::new(),
             reader,
+            stops,
+            holds_reasoning: false,
             n_calls: 0,
             n_reasoning: 0,
             splitter,
@@ -270,17 +327,52 @@ impl<'a> Writer<'a> {
             if kind != TextKind::Answer {
                 // Probabilities are those of the answer.
                 self.pending.clear();
-                self.send(Piece::Reasoning { choice: self.choice, text, origin: origin.clone() });
+                self.free(true, text, origin);
                 continue;
             }
             let Some(reader) = &mut self.reader else {
-                self.answer(text, origin);
+                self.free(false, text, origin);
                 continue;
             };
             let mut parts = Vec::new();
             reader.push(&text, &mut parts);
             parts.into_iter().for_each(|part| self.part(part, origin));
         }
+    }
+
+    /// Text outside of calls, as far as no stop string begins in it.
+    fn free(&mut self, is_reasoning: bool, mut text: String, origin: &Origin) {
+        if is_reasoning != self.holds_reasoning {
+            self.flush(origin);
+            self.holds_reasoning = is_reasoning;
+        }
+        if let Some(stops) = &mut self.stops {
+            text = stops.push(&text);
+        }
+        self.certain(is_reasoning, text, origin);
+    }
+
+    /// The text that might have begun a stop string.
+    fn flush(&mut self, origin: &Origin) {
+        let rest = self.stops.as_mut().map(Stops::flush).unwrap_or_default();
+        self.certain(self.holds_reasoning, rest, origin);
+    }
+
+    fn certain(&mut self, is_reasoning: bool, text: String, origin: &Origin) {
+        match is_reasoning {
+            _ if text.is_empty() => {}
+            true => self.send(Piece::Reasoning { choice: self.choice, text, origin: origin.clone() }),
+            false => self.answer(text, origin),
+        }
+    }
+
+    /// The stop string that has ended the text outside of calls.
+    fn stopped_by(&self) -> Option<String> {
+        self.stops.as_ref().and_then(Stops::found).map(str::to_owned)
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stops.as_ref().is_some_and(|stops| stops.found().is_some())
     }
 
     fn answer(&mut self, text: String, origin: &Origin) {
@@ -293,9 +385,13 @@ impl<'a> Writer<'a> {
 
     fn part(&mut self, part: CallPart, origin: &Origin) {
         let choice = self.choice;
+        if self.has_stopped() {
+            return;
+        }
         match part {
-            CallPart::Text(text) => self.answer(text, origin),
+            CallPart::Text(text) => self.free(false, text, origin),
             CallPart::Begin(name) => {
+                self.flush(origin);
                 let call = self.n_calls;
                 self.n_calls += 1;
                 let id = self.app.id("call_");
@@ -308,19 +404,20 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn end(mut self, finish: FinishReason, documents: &[Document]) {
+    fn end(mut self, finish: FinishReason, stop: Option<String>, documents: &[Document]) {
         let mut parts = Vec::new();
         if let Some(reader) = &mut self.reader {
             reader.finish(&mut parts);
         }
         parts.into_iter().for_each(|part| self.part(part, &Origin::Target));
+        self.flush(&Origin::Target);
         let finish = match finish {
             FinishReason::MaxTokens | FinishReason::ContextFull => Finish::Length,
             _ if self.n_calls > 0 => Finish::ToolCalls,
             _ => Finish::Stop,
         };
         let annotations = annotations(&self.text, documents);
-        self.send(Piece::End { choice: self.choice, finish, annotations });
+        self.send(Piece::End { choice: self.choice, finish, stop, annotations });
     }
 
     fn send(&self, piece: Piece) {

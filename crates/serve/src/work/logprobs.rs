@@ -13,6 +13,22 @@ pub(crate) struct TokenLogprob {
     pub(crate) top: Vec<(Vec<u8>, f32)>,
 }
 
+/// A token at a place with these logits.
+pub(super) fn scored(logits: &[f32], token: TokenId, n_top: usize, tokenizer: &Tokenizer) -> TokenLogprob {
+    let log_sum = log_sum(logits);
+    let bytes = |token: TokenId| tokenizer.token_bytes(token).unwrap_or_default().to_vec();
+    let logit = logits.get(token.index()).copied().unwrap_or(f32::NEG_INFINITY);
+    let top = top(logits, n_top).into_iter().map(|(token, logit)| (bytes(token), logit - log_sum)).collect();
+    TokenLogprob { bytes: bytes(token), logprob: logit - log_sum, top }
+}
+
+/// The logarithm of the sum of the exponentials.
+fn log_sum(logits: &[f32]) -> f32 {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
+    max + sum.ln() as f32
+}
+
 /// Reads the probabilities of a generation. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Logprobs {
@@ -78,14 +94,12 @@ impl LogitsProcessor for Logprobs {
             reused = std::mem::take(&mut row.logits);
             row.chosen = reused.get(chosen.index()).map(|logit| (chosen, logit - row.log_sum));
         }
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
         reused.clear();
         reused.extend_from_slice(logits);
         rows.push_back(Row {
             position: tokens.len(),
             top: top(logits, n_top),
-            log_sum: max + sum.ln() as f32,
+            log_sum: log_sum(logits),
             logits: reused,
             chosen: None,
         });

@@ -1,7 +1,7 @@
 //! The work of a request: the tokens of its prompt, its turn in the queue, the passes of the model.
 //!
-//! Endpoints translate their requests into a [`Request`] and the [`Piece`]s of its outputs into their responses, streamed or whole. So a
-//! stream and a whole answer cannot differ.
+//! This is the core that all APIs share, and it knows none of them. An API (`api`) translates its requests into a [`Request`], and the
+//! [`Piece`]s of the outputs into its responses, streamed or whole. So a stream and a whole answer cannot differ, and neither can two APIs.
 
 mod auto;
 pub(crate) mod call_form;
@@ -9,6 +9,7 @@ mod calls;
 mod channels;
 pub(crate) mod combine;
 mod drive;
+pub(crate) mod embeddings;
 mod grammars;
 pub(crate) mod kept_grammars;
 mod logprobs;
@@ -16,20 +17,27 @@ mod piece;
 mod prediction;
 pub(crate) mod prepare;
 mod request;
+mod stops;
+mod text;
 pub(crate) mod warm;
+mod whole;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use refrain::{CancelToken, Sampling};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+pub(crate) use embeddings::{EmbeddingsRequest, Vectors, embed};
 pub(crate) use logprobs::TokenLogprob;
-pub(crate) use piece::{Annotation, Finish, Piece, Usage};
+pub(crate) use piece::{Annotation, Finish, Piece, PromptScores, Usage};
 pub(crate) use prepare::{tokens, without_bos};
 pub(crate) use refrain::Origin;
 pub(crate) use request::{
-    Document, Effort, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
+    Document, Dry, Effort, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
 };
+pub(crate) use text::{count, of_tokenizer};
+pub(crate) use whole::{Call, Whole};
 
 use crate::app::{App, Registered};
 use crate::blocking::{CancelOnDrop, blocking, caught, on_own_thread};
@@ -44,6 +52,12 @@ pub(crate) struct Running {
     pub(crate) model: Arc<Model>,
     /// The sampling options, with the model's defaults.
     pub(crate) sampling: Sampling,
+    /// Tokens of all prompts.
+    pub(crate) n_prompt: usize,
+    /// Messages that were left out because the others fill the context.
+    pub(crate) n_left_out: usize,
+    /// How long the request waited for its model.
+    pub(crate) load_time: Duration,
     _cancelling: CancelOnDrop,
 }
 
@@ -60,9 +74,12 @@ pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResul
     let cancelling = CancelOnDrop(cancel.clone());
     let registered = app.register(cancel.clone());
     let their_cancel = cancel.clone();
+    let since = Instant::now();
+    let mut load_time = Duration::ZERO;
     // The place goes along: a client that goes away meanwhile does not make room for another request before this one ends.
     let prepared = async {
         let model = app.model(request.model.clone(), ModelKind::Text).await?;
+        load_time = since.elapsed();
         let preparing = app.preparing().await;
         let (cancel, compiling_cancel) = (their_cancel.clone(), their_cancel);
         let prepare = move || {
@@ -93,9 +110,11 @@ pub(crate) async fn start(app: &App, place: Place, request: Request) -> ApiResul
     let (sender, pieces) = channel(pending_max);
     let model = Arc::clone(&prepared.model);
     let sampling = prepared.request.sampling.over(&model.sampling);
+    let n_prompt = prepared.prompts.iter().map(Vec::len).sum();
+    let n_left_out = prepared.n_left_out;
     let work = Work { app: app.clone(), place, registered, prepared, sender, cancel };
     tokio::spawn(work.wait_and_compute());
-    Ok(Running { pieces, model, sampling, _cancelling: cancelling })
+    Ok(Running { pieces, model, sampling, n_prompt, n_left_out, load_time, _cancelling: cancelling })
 }
 
 /// A request between its preparation and its computation.

@@ -1,5 +1,7 @@
 //! The parts of outputs, and what they say about them.
 
+use std::time::Duration;
+
 use refrain::Origin;
 
 use super::logprobs::TokenLogprob;
@@ -10,6 +12,8 @@ use crate::error::ApiError;
 pub(crate) enum Piece {
     /// Tokens of the prompt that are computed, and all of them.
     Prefill { done: usize, total: usize, cached: usize },
+    /// The tokens of the output's prompt, if their probabilities were asked for.
+    Prompt { choice: usize, scores: PromptScores },
     /// Reasoning before the answer.
     Reasoning { choice: usize, text: String, origin: Origin },
     /// Text of the answer with the probabilities of its tokens, if they were asked for. The text may be empty if they are not.
@@ -18,12 +22,20 @@ pub(crate) enum Piece {
     Call { choice: usize, call: usize, id: String, name: String },
     /// Text of the call's arguments.
     Arguments { choice: usize, call: usize, text: String },
-    /// An output has ended.
-    End { choice: usize, finish: Finish, annotations: Vec<Annotation> },
+    /// An output has ended; `stop` is the stop string that ended it.
+    End { choice: usize, finish: Finish, stop: Option<String>, annotations: Vec<Annotation> },
     /// All outputs have ended; nothing follows.
     Done(Usage),
     /// The request has failed; nothing follows.
     Failed(ApiError),
+}
+
+/// The tokens of a prompt with their probabilities.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PromptScores {
+    /// The bytes of a first token that follows nothing, and has no probability.
+    pub(crate) first: Option<Vec<u8>>,
+    pub(crate) rest: Vec<TokenLogprob>,
 }
 
 /// Why an output has ended.
@@ -32,16 +44,6 @@ pub(crate) enum Finish {
     Stop,
     Length,
     ToolCalls,
-}
-
-impl Finish {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::ToolCalls => "tool_calls",
-        }
-    }
 }
 
 /// A span of an answer that stands in a document. Places of the answer are in characters.
@@ -57,7 +59,7 @@ pub(crate) struct Annotation {
     pub(crate) is_exact: bool,
 }
 
-/// Token counts of a request.
+/// Token counts of a request, and times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
@@ -66,4 +68,6 @@ pub(crate) struct Usage {
     pub(crate) reasoning: usize,
     pub(crate) accepted_prediction: usize,
     pub(crate) rejected_prediction: usize,
+    pub(crate) prefill_time: Duration,
+    pub(crate) decode_time: Duration,
 }

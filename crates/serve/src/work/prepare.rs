@@ -18,6 +18,7 @@ use super::grammars;
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
 use super::request::{Format, Input, Plain, Request, ToolChoice};
+use super::stops::Stops;
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
 
@@ -27,6 +28,8 @@ pub(crate) struct Prepared {
     pub(crate) request: Request,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// Messages that were left out because the others fill the context.
+    pub(crate) n_left_out: usize,
     /// Whether the prompts are plain texts, whose outputs have no reasoning apart.
     pub(crate) is_plain: bool,
     asks_for_reasoning: bool,
@@ -48,6 +51,8 @@ pub(crate) struct Output {
     pub(crate) options: GenerateOptions,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) reader: Option<OutputReader>,
+    /// Stop strings of a request with tools.
+    pub(crate) stops: Option<Stops>,
     /// Computes the masks of a grammar between the passes.
     pub(crate) ahead: Option<Ahead>,
 }
@@ -86,11 +91,14 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         _ => ApiError::bad_request(error.to_string()),
     })?;
     let context_len = model.context_len();
-    let prompts = match &request.input {
-        Input::Chat(messages) => vec![encode_chat(&model, &request, messages)?],
+    let (prompts, n_left_out) = match &request.input {
+        Input::Chat(messages) => {
+            let (prompt, n_left_out) = encode_fitting(&model, &request, messages)?;
+            (vec![prompt], n_left_out)
+        }
         Input::Plain(prompts) => {
             let prompts = prompts.iter().map(|prompt| encode_plain(&model, prompt, request.param));
-            prompts.collect::<ApiResult<_>>()?
+            (prompts.collect::<ApiResult<_>>()?, 0)
         }
     };
     for prompt in &prompts {
@@ -120,6 +128,7 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         model,
         request,
         prompts,
+        n_left_out,
         is_plain,
         asks_for_reasoning,
         constraint: Constraint::None,
@@ -192,6 +201,39 @@ fn check_bytes(model: &Model, n_bytes: usize, param: &str) -> ApiResult<()> {
 /// More bytes than a token has in any text: runs of spaces are the longest.
 const TOKEN_BYTES_MAX: usize = 128;
 
+/// The prompt of a conversation, and how many messages it leaves out. If the conversation does not fit and may be cut, it begins at the
+/// earliest message of the user from which it fits. Instructions stay, and so does the last turn.
+fn encode_fitting(
+    model: &Model,
+    request: &Request,
+    messages: &[Message],
+) -> ApiResult<(Vec<TokenId>, usize)> {
+    let whole = encode_chat(model, request, messages);
+    let fits = |encoded: &ApiResult<Vec<TokenId>>| match encoded {
+        Ok(tokens) => tokens.len() < model.context_len(),
+        Err(error) => error.code != Some("context_length_exceeded"),
+    };
+    if !request.truncates || fits(&whole) {
+        return Ok((whole?, 0));
+    }
+    let is_user = |&(_, message): &(usize, &Message)| message.role == Role::User;
+    let starts: Vec<usize> =
+        messages.iter().enumerate().filter(is_user).skip(1).map(|(index, _)| index).collect();
+    let from = |start: usize| {
+        let stays = |&(index, message): &(usize, &Message)| {
+            index >= start || matches!(message.role, Role::System | Role::Developer)
+        };
+        messages.iter().enumerate().filter(stays).map(|(_, message)| message.clone()).collect::<Vec<_>>()
+    };
+    let encode_from = |start: usize| encode_chat(model, request, &from(start));
+    // Fewer messages have fewer tokens.
+    let n_too_early = starts.partition_point(|&start| !fits(&encode_from(start)));
+    match starts.get(n_too_early).or(starts.last()) {
+        None => Ok((whole?, 0)),
+        Some(&start) => Ok((encode_from(start)?, messages.len() - from(start).len())),
+    }
+}
+
 /// Renders the messages with tools and documents, through the template where it shows them, else as text.
 fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiResult<Vec<TokenId>> {
     let tokenizer = model.engine.tokenizer();
@@ -213,7 +255,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
     if let Some(effort) = &request.effort {
         if *model.knows_effort.get_or_init(|| knows_effort(tokenizer)) {
             set_effort(&mut options, effort.level);
-        } else if effort.level != "medium" {
+        } else if effort.level != effort.neutral {
             let message = "the chat template of the model knows no levels; `none` and `chat_template_kwargs.enable_thinking` switch reasoning";
             return Err(ApiError::unsupported(effort.path, message));
         }
@@ -298,10 +340,6 @@ fn constraint(prepared: &Prepared, cancel: &CancelToken) -> ApiResult<Constraint
     let Prepared { model, request, .. } = prepared;
     let prompt = prepared.prompts[0].as_slice();
     let has_tools = !request.tools.callable().is_empty();
-    if has_tools && !request.stop.is_empty() {
-        let message = "stop strings could cut a call, so they cannot be combined with tools";
-        return Err(ApiError::unsupported("stop", message));
-    }
     let object = json!({ "type": "object" });
     let answer = match &request.format {
         Format::Text => None,
@@ -391,10 +429,11 @@ impl Prepared {
         // Each output has a seed of its own, and the first one that of the request.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add((output % request.n) as u64));
         let room = self.model.context_len() - prompt.len();
+        let has_tools = !request.tools.callable().is_empty();
         let mut options = GenerateOptions {
             max_tokens: request.max_tokens.unwrap_or(room).min(room),
             sampling,
-            stop: request.stop.clone(),
+            stop: if has_tools { Vec::new() } else { request.stop.clone() },
             cancel: cancel.clone(),
             ..GenerateOptions::default()
         };
@@ -416,13 +455,14 @@ impl Prepared {
                 ahead = Some(Ahead::Auto(mask));
             }
         }
-        if !request.tools.callable().is_empty() {
+        let stops = (has_tools && !request.stop.is_empty()).then(|| Stops::new(&request.stop));
+        if has_tools {
             let answers_json = !matches!(request.format, Format::Text);
             reader = Some(OutputReader::new(self.model.call_format(), &request.tools, answers_json));
         }
         if let Some(prediction) = &self.prediction {
             options.sources.push(Box::new(prediction.clone()));
         }
-        Output { options, logprobs, reader, ahead }
+        Output { options, logprobs, reader, stops, ahead }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) stop: Vec<String>,
     /// Probabilities of the tokens, and of this many others at each place.
     pub(crate) logprobs: Option<usize>,
+    /// Whether the tokens of the prompts have probabilities too.
+    pub(crate) scores_prompts: bool,
     pub(crate) format: Format,
     pub(crate) tools: Tools,
     /// A text that the output probably has.
@@ -32,6 +34,8 @@ pub(crate) struct Request {
     pub(crate) effort: Option<Effort>,
     /// Whether the output continues the last message, which is one of the model.
     pub(crate) continues: bool,
+    /// Whether the oldest messages are left out if they do not fit the context.
+    pub(crate) truncates: bool,
     /// Further variables of the template.
     pub(crate) variables: Vec<(String, Value)>,
     pub(crate) priority: Priority,
@@ -49,6 +53,7 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             logprobs: None,
+            scores_prompts: false,
             format: Format::Text,
             tools: Tools::default(),
             prediction: None,
@@ -57,6 +62,7 @@ impl Request {
             thinking: None,
             effort: None,
             continues: false,
+            truncates: false,
             variables: Vec::new(),
             priority: Priority::Interactive,
         }
@@ -87,6 +93,9 @@ pub(crate) struct SamplingFields {
     pub(crate) frequency_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
     pub(crate) repetition_penalty: Option<f32>,
+    /// Newest tokens that the penalties see; `usize::MAX`: all.
+    pub(crate) penalty_window: Option<usize>,
+    pub(crate) dry: Dry,
     pub(crate) logit_bias: Vec<(TokenId, f32)>,
     pub(crate) seed: Option<u64>,
 }
@@ -103,6 +112,13 @@ impl SamplingFields {
         set(&mut sampling.frequency_penalty, self.frequency_penalty);
         set(&mut sampling.presence_penalty, self.presence_penalty);
         set(&mut sampling.repetition_penalty, self.repetition_penalty);
+        let Dry { multiplier, base, allowed_length, window, breakers } = &self.dry;
+        set(&mut sampling.dry.multiplier, *multiplier);
+        set(&mut sampling.dry.base, *base);
+        sampling.dry.allowed_length = allowed_length.unwrap_or(sampling.dry.allowed_length);
+        sampling.dry.window = window.unwrap_or(sampling.dry.window);
+        sampling.dry.breakers = breakers.clone().unwrap_or(sampling.dry.breakers);
+        sampling.penalty_window = self.penalty_window.unwrap_or(sampling.penalty_window);
         sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
         sampling.logit_bias.extend_from_slice(&self.logit_bias);
         sampling.seed = self.seed.or(sampling.seed);
@@ -110,10 +126,22 @@ impl SamplingFields {
     }
 }
 
+/// Options of DRY that a request states.
+#[derive(Debug, Default)]
+pub(crate) struct Dry {
+    pub(crate) multiplier: Option<f32>,
+    pub(crate) base: Option<f32>,
+    pub(crate) allowed_length: Option<usize>,
+    pub(crate) window: Option<usize>,
+    pub(crate) breakers: Option<Vec<String>>,
+}
+
 /// A level of reasoning, and the field that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Effort {
     pub(crate) level: &'static str,
+    /// The level that means the model's default where the template knows none.
+    pub(crate) neutral: &'static str,
     pub(crate) path: &'static str,
 }
 

@@ -2,7 +2,7 @@
 
 Usage: catalogue.py ADDRESS [--write]
 
-The page goes through the tests of llama.cpp's server and of vLLM's OpenAI entrypoint. Each row has a verdict: `passes` and `refused` are
+The page goes through the tests of llama.cpp's server and of vLLM's OpenAI entrypoint. Each row has a verdict: `passes`, `refused` and `ignored` are
 checked here, in our own words, by the function beside the row; a case without a meaning for this server has a reason. `--write` writes the
 page. LLAMA_CPP=FOLDER (tools/server/tests/unit) and VLLM=FOLDER (tests/entrypoints/openai) also compare the rows with the tests in these
 folders.
@@ -115,6 +115,29 @@ def response_refusal(param, **fields):
     return refusal("/v1/responses", param, **{"model": CALLER, "input": "Hello.", "max_output_tokens": 8, **fields})
 
 
+def ignores(path, name, **body):
+    """A check that a field has no effect, and is named."""
+
+    def check():
+        status, headers, text = request("POST", path, body)
+        assert status == 200, (status, text)
+        assert name in headers["x-refrain-ignored"].split(", "), headers["x-refrain-ignored"]
+
+    return check
+
+
+def chat_ignores(name, **fields):
+    return ignores("/v1/chat/completions", name, **{"model": CALLER, "messages": user(), "max_tokens": 8, **fields})
+
+
+def plain_ignores(name, **fields):
+    return ignores("/v1/completions", name, **{"model": CALLER, "prompt": "Hello.", "max_tokens": 8, **fields})
+
+
+def response_ignores(name, **fields):
+    return ignores("/v1/responses", name, **{"model": CALLER, "input": "Hello.", "max_output_tokens": 8, **fields})
+
+
 def embedding_refusal(param, **fields):
     return refusal("/v1/embeddings", param, **{"model": EMBEDDER, "input": "Hello.", **fields})
 
@@ -136,6 +159,37 @@ def every(*checks):
 
 def health():
     assert request("GET", "/health")[0] == 200
+
+
+def scored_echo():
+    given = complete("Answer]", echo=True, logprobs=1, max_tokens=1)["choices"][0]
+    logprobs = given["logprobs"]
+    assert "".join(logprobs["tokens"]) == given["text"] and given["text"].startswith("Answer]"), given
+    assert all(value is None or value <= 0 for value in logprobs["token_logprobs"]), given
+
+
+def props():
+    status, _, text = request("GET", "/props")
+    given = json.loads(text)
+    assert status == 200 and given["default_generation_settings"]["n_ctx"] > 0 and given["total_slots"] == 4, text
+    assert given["model_alias"] == CALLER, text
+
+
+def slots():
+    for _ in range(100):
+        given = json.loads(request("GET", "/slots")[2])
+        if not any(slot["is_processing"] for slot in given):
+            break
+        time.sleep(0.02)
+    assert [slot["id"] for slot in given] == [0, 1, 2, 3] and not any(slot["is_processing"] for slot in given), given
+
+
+def ranking():
+    documents = ["A machine is a physical system", "Learning is the process", "Machine learning is a field of study"]
+    given = ok("/v1/rerank", model=EMBEDDER, query=documents[2], documents=documents, top_n=2)
+    assert given["results"][0]["index"] == 2 and len(given["results"]) == 2, given
+    assert given["usage"]["total_tokens"] > 0, given
+    refusal("/v1/rerank", "documents", model=EMBEDDER, query="a", documents=[])()
 
 
 def models():

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::bigram::{self, Calls, FREE_STRING, GREETING, THOUGHT};
 use crate::support::{MODEL, Running, with};
 
-fn server(calls: Calls) -> Running {
+pub(crate) fn server(calls: Calls) -> Running {
     let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();
     let engine = Engine::load(&checkpoint, EngineOptions::default(), |_, _| {}).unwrap();
     let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(engine.clone())))]).unwrap();

@@ -67,6 +67,41 @@ fn completions_continue_plain_text() {
     );
 }
 
+#[test]
+fn the_tokens_of_an_echoed_prompt_have_their_probabilities() {
+    let server = Running::start();
+    let text = "Answer the question from the notes.";
+    let mut session = engine().session(Default::default()).unwrap();
+    session.append_text(text, refrain::SpecialTokens::AsText).unwrap();
+    let tokens: Vec<u32> = session.tokens().iter().map(|token| token.0).collect();
+    let expected = session.score(&refrain::CancelToken::new(), None).unwrap().log_probabilities;
+    let request = json!({ "prompt": text, "echo": true, "logprobs": 2, "max_tokens": 1, "temperature": 0 });
+    for request in [request.clone(), with(&request, json!({ "prompt": tokens }))] {
+        let choice = server.answer("/v1/completions", &request)["choices"][0].clone();
+        let (list, whole) = (&choice["logprobs"], choice["text"].as_str().unwrap());
+        assert!(whole.starts_with(text), "{whole}");
+        let joined: String =
+            list["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+        assert_eq!(joined, whole);
+        let given = list["token_logprobs"].as_array().unwrap();
+        // The first token follows nothing, and the last one is the output.
+        assert_eq!((given.len(), given[0].is_null()), (expected.len() + 2, true));
+        for (given, expected) in given[1..].iter().zip(&expected) {
+            assert!((given.as_f64().unwrap() - expected).abs() < 1e-3, "{given} {expected}");
+        }
+        assert!(list["top_logprobs"][0].is_null() && list["top_logprobs"][1].is_object());
+        let starts: Vec<u64> =
+            list["text_offset"].as_array().unwrap().iter().map(|start| start.as_u64().unwrap()).collect();
+        assert_eq!((starts[0], starts.last()), (0, Some(&(text.chars().count() as u64))));
+        assert!(starts.is_sorted());
+        let chunks = server.post("/v1/completions", &with(&request, json!({ "stream": true }))).chunks();
+        let streamed: String =
+            chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect();
+        assert_eq!(streamed, whole);
+        assert_eq!(chunks[0]["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), given.len() - 1);
+    }
+}
+
 fn responses_events(server: &Running, request: &Value) -> Vec<Value> {
     let reply = server.post("/v1/responses", &with(request, json!({ "stream": true })));
     let mut events = reply.events();
@@ -198,12 +233,47 @@ fn embeddings_are_those_of_the_embedder() {
 }
 
 #[test]
+fn documents_are_ranked_by_their_vectors() {
+    let server = Running::start();
+    let documents = json!(["A boat", "The repair of the car", { "text": "The car" }]);
+    let request = json!({ "model": EMBEDDER, "query": "The repair of the car", "documents": documents });
+    let answer = server.answer("/v1/rerank", &with(&request, json!({ "return_documents": true })));
+    let results = answer["results"].as_array().unwrap();
+    assert_eq!((results.len(), &results[0]["index"]), (3, &json!(1)));
+    assert!((results[0]["relevance_score"].as_f64().unwrap() - 1.0).abs() < 1e-5);
+    assert!(
+        results
+            .windows(2)
+            .all(|pair| pair[0]["relevance_score"].as_f64() >= pair[1]["relevance_score"].as_f64())
+    );
+    assert_eq!(results[0]["document"]["text"], "The repair of the car");
+    let first = server.answer("/v1/rerank", &with(&request, json!({ "top_n": 1 })));
+    assert_eq!(first["results"].as_array().unwrap().len(), 1);
+    assert_eq!(first["results"][0].as_object().unwrap().len(), 2);
+    for (fields, param) in [
+        (json!({ "query": null }), "query"),
+        (json!({ "documents": [] }), "documents"),
+        (json!({ "documents": [3] }), "documents[0]"),
+        (json!({ "documents": [{}] }), "documents[0].text"),
+        (json!({ "top_n": 0 }), "top_n"),
+    ] {
+        let reply = server.post("/v1/rerank", &with(&request, fields));
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(param)));
+    }
+}
+
+#[test]
 fn models_metrics_and_the_document_are_shown() {
     let server = Running::start();
     let list = server.get("/v1/models").json();
     assert_eq!((&list["object"], list["data"].as_array().unwrap().len()), (&json!("list"), 2));
     assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json(), list["data"][0]);
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
+    let props = server.get("/props").json();
+    assert_eq!((&props["model_alias"], &props["total_slots"]), (&json!(MODEL), &json!(4)));
+    let slots = server.get("/slots").json();
+    assert_eq!((slots.as_array().unwrap().len(), &slots[3]["is_processing"]), (4, &json!(false)));
+    assert_eq!(slots[0]["n_ctx"], props["default_generation_settings"]["n_ctx"]);
     server.answer("/v1/completions", &json!({ "prompt": "Hello", "max_tokens": 5, "temperature": 0 }));
     assert_eq!(server.metric("refrain_requests_total"), 1.0);
     assert!(server.metric("refrain_output_tokens_total") >= 1.0);

@@ -117,6 +117,44 @@ fn seeds() -> Vec<(u8, &'static str, Value)> {
         ),
         (7, "edit", json!({ "text": "a b", "instruction": "shorter" })),
         (8, "forget", json!({ "what": "before", "at_ms": 5 })),
+        (
+            9,
+            "ollama-chat",
+            json!({
+                "model": "m:latest", "messages": [
+                    { "role": "user", "content": "Hi", "images": [] },
+                    { "role": "assistant", "content": "", "thinking": "t", "tool_calls": [{ "function": { "name": "f", "arguments": { "a": "x" } } }] },
+                    { "role": "tool", "tool_name": "f", "content": "Rain." },
+                ],
+                "tools": nested, "format": schema, "think": "low", "keep_alive": "5m", "truncate": true, "logprobs": true, "top_logprobs": 2,
+                "options": { "temperature": 0.5, "num_predict": 3, "stop": ["a"], "repeat_last_n": -1, "seed": 3, "num_ctx": 100 },
+            }),
+        ),
+        (
+            10,
+            "ollama-generate",
+            json!({ "model": "m", "prompt": "a", "system": "b", "raw": false, "stream": false, "format": "json", "think": false }),
+        ),
+        (
+            11,
+            "ollama-embed",
+            json!({ "model": "m", "input": ["a", "b"], "truncate": true, "dimensions": 288 }),
+        ),
+        (
+            12,
+            "anthropic",
+            json!({
+                "model": "m", "max_tokens": 3, "system": [{ "type": "text", "text": "a" }], "messages": [
+                    { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "document", "source": { "type": "text", "data": "b" } }] },
+                    { "role": "assistant", "content": [{ "type": "thinking", "thinking": "t", "signature": "" }, { "type": "tool_use", "id": "c", "name": "f", "input": {} }] },
+                    { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "c", "content": "d" }] },
+                ],
+                "tools": [{ "name": "f", "input_schema": schema }], "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+                "thinking": { "type": "enabled", "budget_tokens": 1024 }, "stop_sequences": ["x"], "stream": true, "top_k": 5,
+                "output_config": { "effort": "high", "format": { "type": "json_schema", "schema": schema } },
+            }),
+        ),
+        (13, "anthropic-count", json!({ "model": "m", "messages": [{ "role": "user", "content": "a" }] })),
     ]
 }
 

@@ -1,13 +1,16 @@
 //! The server, asked over HTTP and MCP.
 
+mod anthropic;
 #[path = "../support/bigram.rs"]
 mod bigram;
 mod calling;
 mod chat;
+mod corpus;
 mod endpoints;
 mod fuzz_seeds;
 mod mcp;
 mod models;
+mod ollama;
 mod page;
 mod reasoning;
 mod refusals;
@@ -17,4 +20,5 @@ mod socket;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
+mod tolerance;
 mod tools;

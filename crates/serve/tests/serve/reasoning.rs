@@ -27,12 +27,17 @@ fn reasoning_engine() -> Engine {
     Engine::load(&checkpoint, EngineOptions::default(), |_, _| {}).unwrap()
 }
 
-#[test]
-fn reasoning_comes_apart_in_chats_and_not_in_continued_texts() {
+/// A server with this model.
+pub(crate) fn server() -> (Running, Engine) {
     let engine = reasoning_engine();
     let theirs = engine.clone();
     let models = Models::new([ModelSpec::new(MODEL, move || Ok(Loaded::new(theirs.clone())))]).unwrap();
-    let server = Running::with_models(ServeOptions::default(), Limits::default(), models);
+    (Running::with_models(ServeOptions::default(), Limits::default(), models), engine)
+}
+
+#[test]
+fn reasoning_comes_apart_in_chats_and_not_in_continued_texts() {
+    let (server, engine) = server();
     let request = with(&chat(QUESTION), json!({ "temperature": 0, "max_tokens": 12 }));
     let answer = server.answer("/v1/chat/completions", &request);
     let message = &answer["choices"][0]["message"];

@@ -169,14 +169,12 @@ fn tools_and_choices_are_checked() {
             json!({ "tools": function(json!({ "name": "a", "parameters": { "x-guidance": { "lenient": true } } })) }),
             "tools[0].function.parameters",
         ),
-        (json!({ "tools": function(json!({ "name": "a", "lazy": true })) }), "tools[0].function.lazy"),
         (json!({ "tools": tools(), "tool_choice": "sometimes" }), "tool_choice"),
         (
             json!({ "tools": tools(), "tool_choice": { "type": "function", "function": { "name": "other" } } }),
             "tool_choice",
         ),
         (json!({ "tool_choice": "required" }), "tool_choice"),
-        (json!({ "tools": tools(), "stop": "x" }), "stop"),
         (
             json!({ "tools": tools(), "tool_choice": { "type": "allowed_tools", "allowed_tools": { "tools": [] } } }),
             "tool_choice.allowed_tools.mode",

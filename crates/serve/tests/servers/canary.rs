@@ -40,6 +40,25 @@ fn requests() -> Vec<(&'static str, Value)> {
         ("/v1/embeddings", json!({ "input": CANARY, "encoding_format": CANARY })),
         ("/v1/embeddings", json!({ "model": support::EMBEDDER, "input": CANARY.repeat(10_000) })),
         ("/v1/zq7canary", json!({})),
+        ("/api/chat", json!({ "model": CANARY, "messages": [{ "role": "user", "content": CANARY }] })),
+        (
+            "/api/chat",
+            json!({ "model": support::MODEL, "messages": [{ "role": CANARY, "content": CANARY }] }),
+        ),
+        ("/api/generate", json!({ "model": support::MODEL, "prompt": CANARY, "format": CANARY })),
+        (
+            "/api/generate",
+            json!({ "model": support::MODEL, "prompt": "a", "options": { (format!("{CANARY} x")): 1, "num_predict": 2 } }),
+        ),
+        ("/api/pull", json!({ "model": CANARY })),
+        (
+            "/v1/messages",
+            json!({ "model": CANARY, "max_tokens": 2, "messages": [{ "role": "user", "content": CANARY }] }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "model": support::MODEL, "max_tokens": 2, "messages": [{ "role": "user", "content": [{ "type": CANARY }] }] }),
+        ),
     ]
 }
 

@@ -99,7 +99,7 @@ fn calls() -> Vec<Call> {
         Call { body: "{\"messages\": [".to_owned(), ..Call::post(CHAT, &short) },
         Call { body: "[".repeat(2000), ..Call::post(CHAT, &short) },
         Call::post(CHAT, &with(&short, json!({ "model": "none" }))),
-        Call::post(CHAT, &with(&short, json!({ "unknown": 1 }))),
+        Call::post(CHAT, &with(&short, json!({ "mirostat": 2 }))),
         Call::post(CHAT, &with(&short, json!({ "temperature": 9 }))),
         Call::post(CHAT, &with(&short, json!({ "messages": [] }))),
         Call::post(

@@ -1,0 +1,270 @@
+//! Requests of Ollama's API.
+
+use refrain::{Message, Role};
+use refrain_assistant::Priority;
+use serde_json::Value;
+
+use crate::api::shared::{
+    KEY_BYTES_MAX, call_json, check_inputs, check_names, check_number, described, read_arguments, stops,
+    window,
+};
+use crate::body::Given;
+use crate::error::{ApiError, ApiResult};
+use crate::json::fields::{Fields, is_empty};
+use crate::limits::Limits;
+use crate::work::{
+    Effort, EmbeddingsRequest, Format, Function, Input, Plain, Request, SamplingFields, Tools,
+};
+
+/// What a request for text asks for.
+pub(crate) struct Asked {
+    pub(crate) model: String,
+    pub(crate) streams: bool,
+    pub(crate) what: What,
+}
+
+pub(crate) enum What {
+    Text(Box<Request>),
+    /// Nothing but the model in memory: there is no message or prompt.
+    Load,
+    /// The model out of memory.
+    Unload,
+}
+
+/// Reads a request of `/api/chat`.
+pub(crate) fn chat(given: Given<'_>) -> ApiResult<Asked> {
+    let (mut fields, limits) = (given.fields()?, given.limits);
+    let model = model(&mut fields)?;
+    let streams = fields.bool("stream")?.unwrap_or(true);
+    let n_messages = fields.array("messages")?.unwrap_or_default().len();
+    if n_messages > limits.messages {
+        let message = format!("{n_messages} messages are more than {}", limits.messages);
+        return Err(ApiError::field("messages", message));
+    }
+    if n_messages == 0 {
+        return without_text(fields, model, streams);
+    }
+    let messages = fields.objects("messages")?.into_iter().map(message).collect::<ApiResult<_>>()?;
+    let functions = functions(&mut fields, limits)?;
+    let mut request = text(&mut fields, Input::Chat(messages), "messages")?;
+    request.tools = Tools { functions, is_parallel: true, ..Tools::default() };
+    fields.finish()?;
+    Ok(Asked { model, streams, what: What::Text(Box::new(request)) })
+}
+
+/// Reads a request of `/api/generate`.
+pub(crate) fn generate(given: Given<'_>) -> ApiResult<Asked> {
+    let mut fields = given.fields()?;
+    let model = model(&mut fields)?;
+    let streams = fields.bool("stream")?.unwrap_or(true);
+    let prompt = fields.string("prompt")?.unwrap_or_default();
+    if prompt.is_empty() {
+        return without_text(fields, model, streams);
+    }
+    let system = fields.string("system")?.filter(|text| !text.is_empty());
+    let is_raw = fields.bool("raw")?.unwrap_or(false);
+    fields.refuse_unless("images", is_empty, "images are not supported")?;
+    fields.refuse_unless("suffix", is_empty, "insertions are not supported")?;
+    fields.refuse_unless("template", is_empty, "the template is that of the model; `raw` takes none")?;
+    fields.refuse_unless(
+        "context",
+        is_empty,
+        "no contexts are kept; send the conversation to `/api/chat`",
+    )?;
+    let input = match (is_raw, system) {
+        (true, Some(_)) => return Err(ApiError::field("raw", "raw mode does not support `system`")),
+        (true, None) => Input::Plain(vec![Plain::Text(prompt.to_owned())]),
+        (false, system) => {
+            let system = system.map(|text| Message::new(Role::System, text));
+            Input::Chat(system.into_iter().chain([Message::new(Role::User, prompt)]).collect())
+        }
+    };
+    let request = text(&mut fields, input, "prompt")?;
+    fields.finish()?;
+    Ok(Asked { model, streams, what: What::Text(Box::new(request)) })
+}
+
+/// A request that has no text to answer: it loads the model, or unloads it if it should be kept for no time.
+fn without_text(mut fields: Fields<'_>, model: String, streams: bool) -> ApiResult<Asked> {
+    let is_zero = |value: &Value| match value {
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic()) == "0",
+        _ => false,
+    };
+    // Models leave memory when others need it, and no sooner.
+    let what = match fields.value("keep_alive") {
+        Some(value) if is_zero(value) => What::Unload,
+        given => {
+            given.into_iter().for_each(|_| fields.note("keep_alive"));
+            What::Load
+        }
+    };
+    Ok(Asked { model, streams, what })
+}
+
+/// `model`, or its older name.
+pub(super) fn model(fields: &mut Fields<'_>) -> ApiResult<String> {
+    match fields.string("model")?.or(fields.string("name")?).filter(|name| !name.is_empty()) {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(ApiError::field("model", "is required")),
+    }
+}
+
+/// The fields that both endpoints have.
+fn text(fields: &mut Fields<'_>, input: Input, param: &'static str) -> ApiResult<Request> {
+    let mut request = Request::of_input(None, input, param);
+    if let Some(options) = fields.object("options")? {
+        self::options(options, &mut request)?;
+    }
+    request.format = format(fields)?;
+    (request.thinking, request.effort) = think(fields)?;
+    let top_logprobs = fields.integer("top_logprobs", 0..=20)?;
+    if fields.bool("logprobs")?.unwrap_or(false) {
+        request.logprobs = Some(top_logprobs.unwrap_or(0) as usize);
+    }
+    request.truncates = fields.bool("truncate")?.unwrap_or(true);
+    Ok(request)
+}
+
+fn options(mut options: Fields<'_>, request: &mut Request) -> ApiResult<()> {
+    let penalty = -100.0..=100.0;
+    request.sampling = SamplingFields {
+        temperature: options.number("temperature", 0.0..=100.0)?,
+        top_p: options.number("top_p", 0.0..=1.0)?,
+        top_k: options.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| k.max(0) as usize),
+        min_p: options.number("min_p", 0.0..=1.0)?,
+        frequency_penalty: options.number("frequency_penalty", penalty.clone())?,
+        presence_penalty: options.number("presence_penalty", penalty)?,
+        repetition_penalty: options.number("repeat_penalty", 0.01..=100.0)?,
+        penalty_window: window(&mut options, "repeat_last_n")?,
+        // -1: another seed each time.
+        seed: options
+            .integer("seed", i64::MIN..=i64::MAX)?
+            .filter(|&seed| seed != -1)
+            .map(|seed| seed as u64),
+        ..SamplingFields::default()
+    };
+    // Below 1: no limit.
+    let max = options.integer("num_predict", i64::MIN..=i64::MAX)?;
+    request.max_tokens = max.and_then(|max| usize::try_from(max).ok()).filter(|&max| max > 0);
+    request.stop = stops(&mut options, "stop")?;
+    let is_off = |off: f64| move |value: &Value| value.as_f64() == Some(off);
+    for (name, off) in [("typical_p", 1.0), ("tfs_z", 1.0), ("mirostat", 0.0)] {
+        options.refuse_unless(name, is_off(off), "is not supported, and would change the output")?;
+    }
+    options.finish()
+}
+
+/// `format`: `json`, or a schema.
+fn format(fields: &mut Fields<'_>) -> ApiResult<Format> {
+    Ok(match fields.value("format") {
+        None => Format::Text,
+        Some(Value::String(name)) if name.is_empty() => Format::Text,
+        Some(Value::String(name)) if name == "json" => Format::JsonObject,
+        Some(schema @ Value::Object(_)) => {
+            Format::JsonSchema { schema: schema.clone(), path: "format".to_owned() }
+        }
+        Some(_) => return Err(ApiError::field("format", "`json` or a schema is expected")),
+    })
+}
+
+/// `think`: whether the model reasons, or how much.
+fn think(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Option<Effort>)> {
+    const LEVELS: [&str; 3] = ["low", "medium", "high"];
+    let path = "think";
+    Ok(match fields.value(path) {
+        None => (None, None),
+        Some(Value::Bool(thinks)) => (Some(*thinks), None),
+        Some(Value::String(level)) if level.is_empty() => (None, None),
+        Some(_) => match fields.choice(path, &LEVELS)? {
+            None => (None, None),
+            Some(level) => (Some(true), Some(Effort { level: LEVELS[level], neutral: "medium", path })),
+        },
+    })
+}
+
+fn functions(fields: &mut Fields<'_>, limits: &Limits) -> ApiResult<Vec<Function>> {
+    check_number(fields, limits)?;
+    let function = |mut tool: Fields<'_>| {
+        tool.choice("type", &["function"]).map_err(|error| error.with_code("unsupported_parameter"))?;
+        let function = tool.required_object("function")?;
+        tool.finish()?;
+        described(function, "parameters")
+    };
+    let functions: Vec<Function> =
+        fields.objects("tools")?.into_iter().map(function).collect::<ApiResult<_>>()?;
+    check_names(&functions)?;
+    Ok(functions)
+}
+
+fn message(mut fields: Fields<'_>) -> ApiResult<Message> {
+    const ROLES: [(&str, Role); 4] = [
+        ("system", Role::System),
+        ("user", Role::User),
+        ("assistant", Role::Assistant),
+        ("tool", Role::Tool),
+    ];
+    let role = fields.choice("role", &ROLES.map(|(name, _)| name))?;
+    let role = ROLES[role.ok_or_else(|| ApiError::field(fields.path("role"), "is required"))?].1;
+    let mut message = Message::new(role, fields.string("content")?.unwrap_or_default());
+    fields.refuse_unless("images", is_empty, "images are not supported")?;
+    match role {
+        Role::Assistant => {
+            let thinking = fields.string("thinking")?.filter(|text| !text.is_empty());
+            message.reasoning_content = thinking.map(str::to_owned);
+            message.tool_calls =
+                fields.objects("tool_calls")?.into_iter().map(tool_call).collect::<ApiResult<_>>()?;
+        }
+        Role::Tool => {
+            message.name = fields.key("tool_name", KEY_BYTES_MAX)?.map(str::to_owned);
+            message.tool_call_id = fields.key("tool_call_id", KEY_BYTES_MAX)?.map(str::to_owned);
+        }
+        _ => {}
+    }
+    fields.finish()?;
+    Ok(message)
+}
+
+/// An earlier call. Its arguments are an object.
+fn tool_call(mut fields: Fields<'_>) -> ApiResult<Value> {
+    let id = fields.key("id", KEY_BYTES_MAX)?.unwrap_or_default();
+    fields.choice("type", &["function"])?;
+    let mut function = fields.required_object("function")?;
+    let name = function.required_string("name")?;
+    let arguments = match function.value("arguments") {
+        Some(object @ Value::Object(_)) => object.clone(),
+        _ => read_arguments(function.string("arguments")?.unwrap_or_default()),
+    };
+    // The place among the calls.
+    function.value("index");
+    function.finish()?;
+    fields.finish()?;
+    Ok(call_json(id, name, arguments))
+}
+
+/// Reads a request for vectors, of `/api/embed` or, with one text, of `/api/embeddings`. Without a text there is nothing to do.
+pub(crate) fn embeddings(
+    given: Given<'_>,
+    input: &'static str,
+) -> ApiResult<(String, Option<EmbeddingsRequest>)> {
+    let mut fields = given.fields()?;
+    let model = model(&mut fields)?;
+    let wrong = || ApiError::field(input, "a string or strings are expected");
+    let inputs = match fields.value(input) {
+        None => Vec::new(),
+        Some(Value::String(text)) if text.is_empty() => Vec::new(),
+        Some(Value::String(text)) => vec![Plain::Text(text.clone())],
+        Some(Value::Array(items)) if input == "input" => {
+            let text = |item: &Value| item.as_str().map(|text| Plain::Text(text.to_owned()));
+            items.iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?
+        }
+        Some(_) => return Err(wrong()),
+    };
+    check_inputs(&inputs, input, given.limits)?;
+    let dimensions = fields.count("dimensions", 1)?;
+    let truncates = fields.bool("truncate")?.unwrap_or(true);
+    fields.finish()?;
+    let priority = Priority::Interactive;
+    let request = EmbeddingsRequest { model: None, inputs, dimensions, truncates, priority };
+    Ok((model, (!request.inputs.is_empty()).then_some(request)))
+}
