@@ -174,6 +174,7 @@ pub(super) trait Simd: ScaleLanes + Send + Sync {
 }
 
 /// Methods that are one intrinsic: `$apply!` calls it for each register of a vector.
+#[allow(unused_macros, reason = "a build may have the scalar kernels alone")]
 macro_rules! by_intrinsic {
     ($apply:ident; $($name:ident($($arg:ident: $of:ident),+) -> $result:ident = $intrinsic:expr;)+) => {
         $(
@@ -184,6 +185,7 @@ macro_rules! by_intrinsic {
         )+
     };
 }
+#[allow(unused_imports, reason = "as above")]
 pub(super) use by_intrinsic;
 
 /// Work written over the vector trait, to be compiled once per instruction set.
