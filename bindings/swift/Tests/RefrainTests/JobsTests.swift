@@ -182,16 +182,22 @@ import Testing
 
     @Test func aModelOrASessionThatDoesNotFitIsRefused() throws {
         #expect(kind { _ = try Engine.open(options: engineOptions(memoryLimitBytes: 1000), listener: nil) } == .outOfMemory)
-        let bytes = try estimateMemory(options: engineOptions(), session: SessionOptions()).modelBytes + 1_000_000
-        let small = try Engine.open(options: engineOptions(memoryLimitBytes: bytes), listener: nil)
+        let ofSession = SessionOptions(contextLen: 256)
+        let memory = try estimateMemory(options: engineOptions(), session: ofSession)
+        // Room for a session and a half.
+        let limit = memory.totalBytes + memory.sessionBytes / 2
+        let small = try Engine.open(options: engineOptions(memoryLimitBytes: limit), listener: nil)
+        let one = try small.session(options: ofSession, history: nil)
         do {
-            _ = try small.session(options: SessionOptions(contextLen: 4096), history: nil)
+            _ = try small.session(options: ofSession, history: nil)
             Issue.record("no error")
         } catch let error as RefrainError {
             #expect(error.kind == .outOfMemory)
             #expect(error.info.field == "memory_limit_bytes")
-            #expect(error.info.limit == bytes)
+            #expect(error.info.limit == limit)
         }
+        try one.shutdown()
+        _ = try small.session(options: ofSession, history: nil)
     }
 
     @Test func badInputIsAnError() throws {

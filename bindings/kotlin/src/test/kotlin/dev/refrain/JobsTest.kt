@@ -234,12 +234,18 @@ class JobsTest {
     @Test
     fun `a model or a session that does not fit is refused`() {
         assertKind(ErrorKind.OUT_OF_MEMORY) { Engine.open(options(memoryLimitBytes = 1000uL), null) }
-        val model = estimateMemory(options(), SessionOptions()).modelBytes
-        Engine.open(options(memoryLimitBytes = model + 1_000_000uL), null).use { small ->
-            val error = assertFailsWith<RefrainException> { small.session(SessionOptions(contextLen = 4096u), null) }
+        val ofSession = SessionOptions(contextLen = 256u)
+        val memory = estimateMemory(options(), ofSession)
+        // Room for a session and a half.
+        val limit = memory.totalBytes + memory.sessionBytes / 2u
+        Engine.open(options(memoryLimitBytes = limit), null).use { small ->
+            val one = small.session(ofSession, null)
+            val error = assertFailsWith<RefrainException> { small.session(ofSession, null) }
             assertEquals(ErrorKind.OUT_OF_MEMORY, error.kind)
             assertEquals("memory_limit_bytes", error.info.field)
-            assertEquals(model + 1_000_000uL, error.info.limit)
+            assertEquals(limit, error.info.limit)
+            one.close()
+            small.session(ofSession, null).close()
         }
     }
 
