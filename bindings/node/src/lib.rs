@@ -2,7 +2,7 @@
 //!
 //! What the calls do is decided in `refrain-ffi`. This crate decides where they run: a call that may wait, compute or read a disk runs on a
 //! thread of Node's pool and gives a promise, so that no call blocks the event loop. Every argument and result that is not an object is
-//! JSON ([`names`]), and every error is the JSON of its facts, in the message of a JavaScript error.
+//! JSON (`names.rs`), and every error is the JSON of its facts, in the message of a JavaScript error.
 
 #![allow(unsafe_code, reason = "the scaffolding that napi-derive generates")]
 #![allow(
