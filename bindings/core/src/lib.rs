@@ -3,8 +3,8 @@
 //! Kotlin and Swift are generated from it (feature `uniffi`), C (`bindings/c`) and Node (`bindings/node`) wrap it and pass its records as
 //! JSON. It decides once what no binding decides again:
 //!
-//! - **Objects** are shared (`Arc`), `Send` and `Sync`. [`Engine`], [`Assistant`](crate::Assistant), [`Notes`](crate::Notes) and [`History`] take calls of any number of
-//!   threads. A [`Session`], a [`Conversation`](crate::Conversation) and the events of a [`Job`] serve one call at a time; a second one is the error
+//! - **Objects** are shared (`Arc`), `Send` and `Sync`. [`Engine`], [`Assistant`], [`Notes`] and [`History`] take calls of any number of
+//!   threads. A [`Session`], a [`Conversation`] and the events of a [`Job`] serve one call at a time; a second one is the error
 //!   [`Busy`](ErrorKind::Busy), and never waits.
 //! - **Ownership.** Every object has `close()`, which may be called twice. Every later call is the error [`Closed`](ErrorKind::Closed).
 //!   [`Engine::close`] closes what was made from the engine, and so frees its memory when running passes have ended. An object that is
