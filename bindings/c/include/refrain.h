@@ -43,9 +43,9 @@
  * What a function returns. The numbers never change, and none is used again.
  */
 enum refrain_code
-#ifdef __cplusplus
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
-#endif // __cplusplus
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
   /**
    * It has worked.
@@ -173,7 +173,11 @@ enum refrain_code
   REFRAIN_CODE_IN_USE = 66,
 };
 #ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum refrain_code refrain_code;
+#else
 typedef uint32_t refrain_code;
+#endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
 /**
@@ -745,7 +749,7 @@ refrain_code refrain_notes_files(refrain_handle notes, struct refrain_buffer *fi
 refrain_code refrain_notes_refresh(refrain_handle notes, struct refrain_buffer *error);
 
 #ifdef __cplusplus
-} // extern "C"
-#endif // __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
 
-#endif /* REFRAIN_H */
+#endif  /* REFRAIN_H */
