@@ -200,8 +200,8 @@ typedef struct refrain_buffer {
 typedef uint64_t refrain_handle;
 
 /**
- * Receives the events of a job: a JSON array of them, valid during the call, with `user` as it was given. Returns whether the job goes
- * on.
+ * Receives the events of a job: a JSON array of `len` bytes with a NUL behind them, valid during the call, with `user` as it was given.
+ * Returns whether the job goes on.
  */
 typedef bool (*refrain_listener)(void *user, const char *events_json, size_t len);
 

@@ -15,8 +15,8 @@ use crate::code::Code;
 use crate::handles::{Handle, Typed, library};
 use crate::texts::{Buffer, Out, record, text};
 
-/// Receives the events of a job: a JSON array of them, valid during the call, with `user` as it was given. Returns whether the job goes
-/// on.
+/// Receives the events of a job: a JSON array of `len` bytes with a NUL behind them, valid during the call, with `user` as it was given.
+/// Returns whether the job goes on.
 pub type Listener =
     Option<unsafe extern "C" fn(user: *mut c_void, events_json: *const c_char, len: usize) -> bool>;
 
@@ -86,9 +86,11 @@ unsafe impl Sync for OfC {}
 
 impl EventListener for OfC {
     fn on_events(&self, events: Vec<Event>) -> bool {
-        let json = serde_json::to_string(&events).unwrap_or_else(|_| "[]".to_owned());
+        let mut json = serde_json::to_string(&events).unwrap_or_else(|_| "[]".to_owned());
+        // As behind the bytes of a buffer.
+        json.push('\0');
         // SAFETY: C has given the function for this, and the text is valid during the call.
-        unsafe { (self.call)(self.user, json.as_ptr().cast(), json.len()) }
+        unsafe { (self.call)(self.user, json.as_ptr().cast(), json.len() - 1) }
     }
 }
 

@@ -325,7 +325,7 @@ mod tests {
             let Some(Event::Done { result }) = events.last() else { panic!("{events:?}") };
             assert_eq!(result.text, text_of(&events));
             assert!(!result.text.is_empty());
-            assert_eq!(n_batches == 1, ms == 10_000);
+            assert!(n_batches == 1 || ms < 10_000, "{n_batches}");
             assert_eq!(session.stats(), result.stats);
             answers.push(result.text.clone());
             // The session goes on.
