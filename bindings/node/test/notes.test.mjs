@@ -50,7 +50,8 @@ test('documents are put, found and removed', async t => {
     cursor: 'a',
   });
   const changes = await notes.documentsSince(0);
-  assert.deepEqual([changes.change, changes.put.length, changes.isComplete], [put, 2, true]);
+  // (The index knows no change 0, so a copy begins anew.)
+  assert.deepEqual([changes.change, changes.put.length, changes.isComplete], [put, 2, false]);
   assert.equal(await notes.cursor(), 'a');
   const [hit] = await notes.search({ text: 'Wasserhahn', filter: { tags: ['home'] } });
   assert.deepEqual([hit.document, hit.title, hit.date], ['Küche/Hahn 🎉.md', 'Hahn', 1_700_000_000]);

@@ -118,6 +118,11 @@ export class Engine implements Disposable, AsyncDisposable {
       }
     };
     const engine = new Engine(await call(() => native.Engine.open(json, onProgress ? onEvents : undefined)));
+    if (onProgress) {
+      // The last batches are in the queue of the event loop, where the promise may have been before them.
+      await new Promise(resolve => setImmediate(resolve));
+      await new Promise(resolve => setImmediate(resolve));
+    }
     if (thrown) {
       engine.close();
       throw new RefrainError({ kind: 'listener', message: 'onProgress has thrown' }, (thrown as { error: unknown }).error);
