@@ -50,7 +50,8 @@ export class LiveDiff {
     const text = kind === 'insert' ? this.#new.slice(place.start, place.end) : this.#old.slice(old.start, old.end);
     const last = this.#parts.at(-1);
     if (last?.kind === kind) {
-      last.text += text;
+      // Parts that were given out stay as they are.
+      this.#parts[this.#parts.length - 1] = { kind, text: last.text + text };
     } else {
       this.#parts.push({ kind, text });
     }

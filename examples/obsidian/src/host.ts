@@ -77,6 +77,8 @@ export class Host {
       onProgress: ({ done, total }) => onProgress(done / Math.max(total, 1)),
     });
     this.#engine = engine;
+    // The first write makes the index: a vault without a note has none yet.
+    await this.#notes?.put({});
     return engine.assistant({ notes: this.#folder });
   }
 
