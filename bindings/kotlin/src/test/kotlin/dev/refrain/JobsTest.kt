@@ -253,7 +253,7 @@ class JobsTest {
     fun `bad input is an error with the place`() {
         val error = assertFailsWith<RefrainException> { Engine.open(EngineOptions(path = "/nowhere/model.gguf"), null) }
         assertEquals(ErrorKind.NOT_FOUND, error.kind)
-        assertTrue(error.message.startsWith(error.info.message))
+        assertTrue(error.message!!.startsWith(error.info.message))
         engine.asked().use { session ->
             for (text in listOf("é\uD83C", "é\uDF89", "é\uDF89\uD83C")) {
                 val lone = assertFailsWith<RefrainException> { session.append(Role.USER, text) }
