@@ -529,7 +529,8 @@ impl Assistant {
         options: Option<Bound<'_, PyDict>>,
     ) -> PyResult<Job> {
         let filter = notes::filter(folders, kinds, since, until, tags)?;
-        let request = Prefetch::Answer(answer_request(question, filter, n_passages, passages, Vec::new(), None)?);
+        let request =
+            Prefetch::Answer(answer_request(question, filter, n_passages, passages, Vec::new(), None)?);
         let job = self.start(py, options.as_ref(), |assistant, options| {
             assistant.prefetch(request, options).map_err(failed)
         })?;
