@@ -63,13 +63,13 @@ impl<const N: usize> Likeliest<N> {
     }
 }
 
-/// The `N` largest numbers of a row, and its [`log_sum_exp`] within 0.007: what a list of likely tokens needs. NaN is
+/// The `N` largest numbers of a row, and its [`log_sum_exp`](crate::log_sum_exp) within 0.007: what a list of likely tokens needs. NaN is
 /// ignored.
 ///
 /// A block of 64 is skipped unless one of its numbers is above the smallest of those found, which few blocks have.
 /// Sixteen numbers are left out of the sum if all are more than `ln (n + 16) + 5` below the largest, because all such
 /// numbers together add at most e⁻⁵ of the largest's exponential. `cargo bench -p refrain --bench kernels likeliest`
-/// compares with a plain loop and [`log_sum_exp`].
+/// compares with a plain loop and [`log_sum_exp`](crate::log_sum_exp).
 pub fn likeliest<const N: usize>(k: Kernels, x: &[f32]) -> Likeliest<N> {
     k.run(FindLikeliest { x })
 }
