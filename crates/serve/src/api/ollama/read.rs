@@ -155,6 +155,33 @@ fn options(mut options: Fields<'_>, request: &mut Request) -> ApiResult<()> {
     options.finish()
 }
 
+/// Objects of a schema with properties have no others unless it says so, as in the grammars that Ollama makes: clients send the schemas of
+/// their classes, and a small model would invent keys. Parts of `allOf` together describe one object, and stay open. The reader of JSON
+/// bounds the depth.
+fn close(schema: &mut Value, is_part: bool) {
+    match schema {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter_mut() {
+                match (name.as_str(), value) {
+                    ("const" | "enum" | "default" | "examples", _) => {}
+                    (
+                        "properties" | "patternProperties" | "$defs" | "definitions",
+                        Value::Object(schemas),
+                    ) => {
+                        schemas.values_mut().for_each(|schema| close(schema, false));
+                    }
+                    (name, value) => close(value, name == "allOf"),
+                }
+            }
+            if fields.contains_key("properties") && !fields.contains_key("allOf") && !is_part {
+                fields.entry("additionalProperties").or_insert(Value::Bool(false));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| close(item, is_part)),
+        _ => {}
+    }
+}
+
 /// `format`: `json`, or a schema.
 fn format(fields: &mut Fields<'_>) -> ApiResult<Format> {
     Ok(match fields.value("format") {
@@ -162,7 +189,9 @@ fn format(fields: &mut Fields<'_>) -> ApiResult<Format> {
         Some(Value::String(name)) if name.is_empty() => Format::Text,
         Some(Value::String(name)) if name == "json" => Format::JsonObject,
         Some(schema @ Value::Object(_)) => {
-            Format::JsonSchema { schema: schema.clone(), path: "format".to_owned() }
+            let mut schema = schema.clone();
+            close(&mut schema, false);
+            Format::JsonSchema { schema, path: "format".to_owned() }
         }
         Some(_) => return Err(ApiError::field("format", "`json` or a schema is expected")),
     })
@@ -267,4 +296,35 @@ pub(crate) fn embeddings(
     let priority = Priority::Interactive;
     let request = EmbeddingsRequest { model: None, inputs, dimensions, truncates, priority };
     Ok((model, (!request.inputs.is_empty()).then_some(request)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_closed_unless_they_say_otherwise() {
+        let closed = |mut schema: Value| {
+            close(&mut schema, false);
+            schema
+        };
+        let inner = json!({ "properties": { "properties": { "type": "string" } } });
+        assert_eq!(
+            closed(json!({ "properties": { "a": inner }, "const": inner })),
+            json!({
+                "properties": { "a": { "properties": { "properties": { "type": "string" } }, "additionalProperties": false } },
+                "const": inner,
+                "additionalProperties": false,
+            })
+        );
+        for open in [
+            json!({ "properties": {}, "additionalProperties": { "type": "string" } }),
+            json!({ "type": "object" }),
+            json!({ "allOf": [{ "properties": { "a": {} } }, { "properties": { "b": {} } }] }),
+        ] {
+            assert_eq!(closed(open.clone()), open);
+        }
+    }
 }
