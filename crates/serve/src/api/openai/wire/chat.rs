@@ -76,6 +76,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery)> {
     fields.refuse("function_call", "use `tool_choice`")?;
     fields.refuse_unless("verbosity", |value| value == "medium", "is not supported")?;
     fields.refuse("prompt", "use `messages`, or `/v1/completions`")?;
+    fields.refuse_unless("echo", |value| value == false, "is supported in `/v1/completions`")?;
     common::refuse_unsupported(&mut fields)?;
     fields.finish()?;
     Ok((request, delivery))
