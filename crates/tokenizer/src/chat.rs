@@ -103,10 +103,11 @@ impl Tokenizer {
                 Piece::Control(id) => ids.push(id),
                 Piece::Text(text) => {
                     let text = text.replace(mark, "");
-                    ids.extend(match ids.is_empty() {
-                        true => self.pipeline.encode_as_text(&text)?,
-                        false => self.pipeline.encode_as_text_inside(&text)?,
-                    });
+                    if ids.is_empty() {
+                        ids = self.pipeline.encode_as_text(&text)?;
+                    } else {
+                        self.memo.extend(&mut ids, &text, || self.pipeline.encode_as_text_inside(&text))?;
+                    }
                 }
             }
         }

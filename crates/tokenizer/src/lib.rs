@@ -12,6 +12,7 @@ mod hf;
 mod json;
 mod json_steps;
 mod limits;
+mod memo;
 mod message;
 mod parts;
 mod pipeline;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::error::{TokenizerError, TokenizerProblem, check_limit};
 use super::limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_BYTES_MAX, TEXT_BYTES_MAX};
+use super::memo::Memo;
 use super::pipeline::{Pipeline, PipelineParts};
 use super::reasoning::ReasoningMarkers;
 use super::template::{ChatTemplate, SpecialTexts, TemplateError};
@@ -49,9 +50,11 @@ pub enum SpecialTokens {
 /// memory, for any content. A vocabulary that needs more is refused before the memory is allocated.
 ///
 /// Holds the vocabulary three times (texts to ids in the encoder and here, bytes of all tokens): about 30 MB for 150
-/// 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread.
+/// 000 tokens. The encoder keeps a cache of up to 10 000 short pieces per thread, and the newest turns of conversations, up to 2 MiB.
 pub struct Tokenizer {
     pub(super) pipeline: Pipeline,
+    /// Of the pieces of conversations that follow a control token.
+    pub(super) memo: Memo,
     vocab: Vocab,
     missing_bytes: Vec<u8>,
     scheme: Scheme,
@@ -124,6 +127,7 @@ impl Tokenizer {
         control_starts.dedup();
         Ok(Self {
             pipeline,
+            memo: Memo::default(),
             vocab,
             missing_bytes,
             scheme: spec.scheme,
