@@ -24,9 +24,10 @@ const PROMPT_LEN: usize = 2048;
 /// Turns of each session; the first is not counted.
 const ROUNDS: usize = 6;
 
-/// Milliseconds to the first text, and of that: the prompt's rows, reading by the sources, the first draft, the first pass.
+/// Milliseconds to the first text, and of that: the prompt's rows, reading by the sources, the first draft, the first pass. Then the rows of
+/// the first pass.
 #[derive(Clone, Copy)]
-struct First([f64; 5]);
+struct First([f64; 6]);
 
 fn main() -> Result<(), Error> {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/target.gguf");
@@ -58,14 +59,15 @@ fn main() -> Result<(), Error> {
     let [rows, prime, draft] = [1, 2, 3].map(|part| median(&auto, part));
     let pass = median(&auto, 4) - median(&off, 4);
     println!(
-        "| first text, ms | with drafts | prompt's rows | reading | draft | rows of the first step | these parts |"
+        "| first text, ms | with drafts | prompt's rows | reading | draft | rows of the first step | these parts | number of these rows |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     println!(
-        "| {:.1} | {:.1} | {rows:.3} | {prime:.3} | {draft:.3} | {pass:.3} | {:.3} |",
+        "| {:.1} | {:.1} | {rows:.3} | {prime:.3} | {draft:.3} | {pass:.3} | {:.3} | {} |",
         median(&off, 0),
         median(&auto, 0),
-        rows + prime + draft + pass
+        rows + prime + draft + pass,
+        median(&auto, 5) - median(&off, 5)
     );
     Ok(())
 }
@@ -82,7 +84,9 @@ fn first(engine: &Engine, prompt: &[TokenId], drafting: Drafting) -> Result<Firs
     let mut generation = session.generate(options)?;
     while !matches!(generation.next().transpose()?, Some(Event::Token(_)) | None) {}
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    let time = &generation.stats().time_us;
+    let stats = generation.stats();
+    let time = &stats.time_us;
     let [rows, prime, draft] = [time.calibrate, time.prime, time.draft + time.observe].map(|us| us / 1e3);
-    Ok(First([ms, rows, prime, draft, (time.forward + time.walk) / 1e3]))
+    let n_rows = stats.rows.valid + stats.rows.wasted + stats.rows.padded;
+    Ok(First([ms, rows, prime, draft, (time.forward + time.walk) / 1e3, n_rows as f64]))
 }
