@@ -1,5 +1,5 @@
 //! The body of a request: read, checked, tokenized, its grammar compiled, up to the first pass of the model. The first byte chooses the
-//! endpoint and a model, which calls in marked text or in channels. Every body is accepted or refused with a status of the client's.
+//! endpoint and a model, which calls in marked text or in channels, or fills gaps. Every body is accepted or refused with a status of the client's.
 #![no_main]
 
 #[path = "../../crates/serve/tests/support/bigram.rs"]
@@ -14,10 +14,10 @@ use refrain::checkpoint::Checkpoint;
 use refrain::{Engine, EngineOptions};
 use refrain_serve::internals::BodyChecker;
 
-const FORMS: [Calls; 2] = [Calls::Control, Calls::Channels];
+const FORMS: [Calls; 3] = [Calls::Control, Calls::Channels, Calls::Infill];
 
-fn checkers() -> &'static [BodyChecker; 2] {
-    static CHECKERS: OnceLock<[BodyChecker; 2]> = OnceLock::new();
+fn checkers() -> &'static [BodyChecker; 3] {
+    static CHECKERS: OnceLock<[BodyChecker; 3]> = OnceLock::new();
     CHECKERS.get_or_init(|| {
         FORMS.map(|calls| {
             let checkpoint = Checkpoint::from_gguf_bytes(bigram::gguf(calls).into(), "bigram").unwrap();

@@ -1,5 +1,5 @@
 //! A grammar of a client: compiled, then followed over a few masks. The first byte chooses JSON Schema, a Lark grammar with a schema inside,
-//! Lark, or a regular expression; the second one the tokens. It is refused with a typed error, or each mask has a token.
+//! Lark, a regular expression, or GBNF; the second one the tokens. It is refused with a typed error, or each mask has a token.
 #![no_main]
 
 #[path = "../../crates/serve/tests/support/bigram.rs"]
@@ -14,6 +14,8 @@ use refrain::checkpoint::Checkpoint;
 use refrain::{Engine, EngineOptions, LogitsProcessor, TokenId};
 use refrain_grammar::{Grammar, GrammarError, JsonOptions, Vocabulary};
 
+/// The first byte of GBNF; of the others the two lowest bits count.
+const GBNF: u8 = 4;
 /// Masks of an input.
 const MASKS: usize = 12;
 
@@ -33,6 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let (vocabulary, vocab_size) = vocabulary();
     let grammar = match kind % 4 {
+        _ if *kind == GBNF => Grammar::gbnf(vocabulary, text),
         0 => {
             let mut options = JsonOptions::default();
             options.whitespace = choice % 2 == 1;

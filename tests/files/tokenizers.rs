@@ -1,7 +1,7 @@
 //! Tokenizers: equal to the reference library for every family's settings, and equal from both containers.
 
 use proptest::prelude::*;
-use refrain::internals::model::gguf::GgufFile;
+use refrain::internals::model::gguf::{GgufArray, GgufFile, GgufValue};
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{ChatOptions, Message, Role, SpecialTokens, TokenId, Tokenizer, TokenizerError};
 use serde_json::{Value, json};
@@ -667,4 +667,93 @@ fn an_answers_first_space_is_not_doubled_in_history() {
     // If no space is added before a text, none is removed.
     let no_prefix = from_gguf(spm_gguf().set("tokenizer.ggml.add_space_prefix", false)).unwrap();
     assert_eq!(no_prefix.answer_text(" there").unwrap(), " there");
+}
+
+/// The GGUF file of a tokenizer, with further control tokens.
+fn with_controls(mut gguf: Gguf, texts: &[&str]) -> (Tokenizer, Gguf) {
+    let value = |gguf: &Gguf, key: &str| {
+        let found = gguf.metadata.iter().find(|(name, _)| name == key);
+        found.map(|(_, value)| value.clone()).unwrap_or_else(|| panic!("{key}"))
+    };
+    let GgufValue::Array(GgufArray::String(mut tokens)) = value(&gguf, "tokenizer.ggml.tokens") else {
+        panic!("texts")
+    };
+    let GgufValue::Array(GgufArray::I32(mut types)) = value(&gguf, "tokenizer.ggml.token_type") else {
+        panic!("kinds")
+    };
+    let GgufValue::Array(GgufArray::F32(mut scores)) = value(&gguf, "tokenizer.ggml.scores") else {
+        panic!("scores")
+    };
+    tokens.extend(texts.iter().map(|text| (*text).to_owned()));
+    types.extend(texts.iter().map(|_| 3));
+    scores.extend(texts.iter().map(|_| 0.0));
+    gguf.set("tokenizer.ggml.scores", scores);
+    gguf.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.token_type", types);
+    (from_gguf(&gguf).unwrap(), gguf)
+}
+
+#[test]
+fn gaps_have_the_order_of_their_family() {
+    let (before, after) = ("there in", "re");
+    for [prefix, suffix, middle] in [
+        ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+        ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+        ["\u{2581}<PRE>", "\u{2581}<SUF>", "\u{2581}<MID>"],
+        [
+            "<\u{ff5c}fim\u{2581}begin\u{ff5c}>",
+            "<\u{ff5c}fim\u{2581}hole\u{ff5c}>",
+            "<\u{ff5c}fim\u{2581}end\u{ff5c}>",
+        ],
+    ] {
+        let (tokenizer, _) = with_controls(spm_gguf(), &[middle, prefix, suffix]);
+        let id = |text: &str| tokenizer.token_id(text).unwrap();
+        let encode = |text: &str| tokenizer.encode(text, SpecialTokens::AsText).unwrap();
+        // No space is inserted into the text behind the gap: ` re` is `▁`, `re`.
+        let inserted = encode(after);
+        let rest = inserted.strip_prefix(&[id("\u{2581}")][..]).expect("a space before the text");
+        let expected = [
+            &[tokenizer.bos().unwrap(), id(prefix)][..],
+            &encode(before),
+            &[id(suffix)],
+            rest,
+            &[id(middle)],
+        ]
+        .concat();
+        assert_eq!(tokenizer.encode_infill(before, after).unwrap(), expected, "{prefix}");
+        let spelled = tokenizer.encode_infill(middle, prefix).unwrap();
+        let n_controls = |text: &str| spelled.iter().filter(|&&token| token == id(text)).count();
+        assert_eq!((n_controls(prefix), n_controls(middle)), (1, 1), "text spells no control token");
+        for text in [prefix, suffix, middle] {
+            assert!(tokenizer.infill_ends().contains(&id(text)), "{text}");
+        }
+        assert!(tokenizer.encode_infill("", "").unwrap().ends_with(&[id(prefix), id(suffix), id(middle)]));
+    }
+    // Mistral's models read the suffix first.
+    let (tokenizer, _) = with_controls(spm_gguf(), &["[PREFIX]", "[MIDDLE]", "[SUFFIX]"]);
+    let prompt = tokenizer.encode_infill(before, after).unwrap();
+    let place = |text: &str| prompt.iter().position(|&token| Some(token) == tokenizer.token_id(text));
+    assert_eq!((place("[SUFFIX]"), place("[MIDDLE]")), (Some(1), None));
+    assert!(prompt.ends_with(&tokenizer.encode(before, SpecialTokens::AsText).unwrap()));
+    // A vocabulary with two of three cannot.
+    let (tokenizer, _) = with_controls(spm_gguf(), &["<fim_prefix>", "<fim_suffix>"]);
+    assert!(!tokenizer.can_infill() && tokenizer.infill_ends().is_empty());
+    let error = tokenizer.encode_infill(before, after).unwrap_err();
+    assert_eq!((error.kind(), error.field()), (refrain::ErrorKind::NotFound, Some("infill")));
+}
+
+#[test]
+fn metadata_names_the_tokens_of_gaps() {
+    let (tokenizer, mut gguf) = with_controls(spm_gguf(), &["<a>", "<b>", "<c>", "<d>"]);
+    assert!(!tokenizer.can_infill());
+    let id = |text: &str| tokenizer.token_id(text).unwrap();
+    gguf.set("tokenizer.ggml.fim_pre_token_id", id("<a>").0)
+        .set("tokenizer.ggml.suffix_token_id", id("<b>").0)
+        .set("tokenizer.ggml.fim_mid_token_id", id("<c>").0)
+        .set("tokenizer.ggml.fim_pad_token_id", id("<d>").0);
+    let named = from_gguf(&gguf).unwrap();
+    let bos = named.bos().unwrap();
+    assert_eq!(named.encode_infill("", "").unwrap(), [bos, id("<a>"), id("<b>"), id("<c>")]);
+    assert_eq!(named.infill_ends(), ["<a>", "<b>", "<c>", "<d>"].map(id));
+    gguf.set("tokenizer.ggml.fim_sep_token_id", 100_000u32);
+    assert_eq!(from_gguf(&gguf).unwrap_err().field(), Some("fim_sep_token_id"));
 }

@@ -69,6 +69,24 @@ impl Tokenizer {
         Ok(ids.into_iter().map(|id| id.0).collect())
     }
 
+    /// The token ids of a prompt whose continuation fits between two texts, for models with control tokens for gaps.
+    ///
+    /// Generate with :attr:`infill_ends` as stop tokens.
+    ///
+    /// Raises:
+    ///     TokenizerError: a text is too long, or the vocabulary has no such tokens.
+    fn encode_infill(&self, py: Python<'_>, before: &str, after: &str) -> PyResult<Vec<u32>> {
+        let tokenizer = self.0.get()?.tokenizer();
+        let ids = compute(py, || tokenizer.encode_infill(before, after).map_err(Failure::Tokenizer))?;
+        Ok(ids.into_iter().map(|id| id.0).collect())
+    }
+
+    /// The tokens with which a model ends a gap, beside :attr:`eos`; empty if it fills none.
+    #[getter]
+    fn infill_ends(&self) -> PyResult<Vec<u32>> {
+        Ok(self.0.get()?.tokenizer().infill_ends().iter().map(|id| id.0).collect())
+    }
+
     /// The text of token ids. Ids outside the vocabulary have no text; incomplete characters become U+FFFD.
     fn decode(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<String> {
         let tokenizer = self.0.get()?.tokenizer();

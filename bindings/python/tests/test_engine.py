@@ -129,6 +129,12 @@ def test_reprs_say_what_a_thing_is(engine: refrain.Engine, asked: refrain.Sessio
     assert repr(refrain.CancelToken()) == "CancelToken(is_cancelled=False)"
 
 
+def test_a_model_without_tokens_for_gaps_fills_none(engine: refrain.Engine) -> None:
+    assert engine.tokenizer.infill_ends == []
+    with pytest.raises(errors.TokenizerError, match="fill in the middle"):
+        engine.tokenizer.encode_infill("a", "b")
+
+
 def test_a_notebook_shows_sources_and_escapes_the_text(asked: refrain.Session) -> None:
     completion = asked.generate(max_tokens=40).run()
     shown = completion._repr_html_()

@@ -29,7 +29,10 @@ pub(crate) use index::{
     IndexCommand, IndexCommandArgs, IndexFolderArgs, IndexForgetArgs, IndexPathsArgs, IndexReadArgs,
     IndexSearchArgs, IndexStatusArgs,
 };
-pub(crate) use models::{Attempts, ModelCommand, ModelCommandArgs, ModelsListArgs, ModelsRmArgs, PullArgs};
+pub(crate) use models::{
+    Attempts, ModelCommand, ModelCommandArgs, ModelPsArgs, ModelSuggestArgs, ModelsListArgs, ModelsRmArgs,
+    PullArgs,
+};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{Listen, McpArgs, NotesArgs, ServeArgs};
 pub(crate) use session::SessionArgs;

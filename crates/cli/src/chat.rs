@@ -8,7 +8,7 @@ use refrain_grammar::Grammar;
 
 use crate::args::{AssistArgs, ChatArgs, StatsFormat};
 use crate::assisted::{Assisted, Shows, store_of};
-use crate::context::Notes;
+use crate::context::{Covered, Notes};
 use crate::conversations;
 use crate::editor::{Entered, Turns};
 use crate::failure::{Exit, Failure, print_error};
@@ -227,10 +227,18 @@ impl Chat<'_> {
         let args = self.args;
         let Open { assisted, grammar, conversation } = self.open();
         let n_passages = if self.index.is_some() { args.passages } else { 0 };
-        let found = self.context.as_ref().map(|notes| notes.search(text, args.passages)).transpose()?;
         let mut request = ChatRequest::new(text);
         request.n_passages = n_passages;
-        request.passages = found;
+        let mut in_vain = None;
+        if let Some(notes) = &self.context {
+            let turns = conversation.turns();
+            let before = turns.iter().rev().find(|turn| turn.message.role == Role::User);
+            let before = before.map(|turn| turn.asked.as_deref().unwrap_or(&turn.message.content));
+            match notes.for_turn(text, before, args.passages)? {
+                Covered::By(found) => request.passages = Some(found),
+                Covered::Not(searched) => in_vain = Some(searched),
+            }
+        }
         let options = args.answer.job(assisted, grammar.as_ref());
         let job = conversation.say(request, options)?;
         let done = assisted.run(job, self.interrupt, Shows::Text)?;
@@ -239,18 +247,20 @@ impl Chat<'_> {
             let n_dropped = done.dropped.len();
             note(&format!("left out: the oldest {n_dropped} turns do not fit the context any more (--ctx)"));
         }
-        if let Some(searched) = done.searched.as_ref().filter(|searched| searched.is_not_in_notes()) {
-            note("not in your notes: the answer is from the conversation alone");
+        let place = if in_vain.is_some() { "these files" } else { "your notes" };
+        let searched = done.searched.as_ref().or(in_vain.as_ref());
+        if let Some(searched) = searched.filter(|searched| searched.is_not_in_notes()) {
+            note(&format!("not in {place}: the answer is from the conversation alone"));
             note_nearest(searched);
         }
         match args.answer.stats {
             StatsFormat::Text => {
-                done.searched.iter().for_each(note_searched);
+                searched.iter().copied().for_each(note_searched);
                 stats::print_brief(&done.report);
             }
             StatsFormat::Json => {
                 let mut json = stats::json(&assisted.setup, &done.text, &done.passages, &done.report);
-                json["searched"] = serde_json::json!(done.searched.as_ref().map(searched_json));
+                json["searched"] = serde_json::json!(searched.map(searched_json));
                 AnswerStream::stdout().line(&json.to_string())?;
             }
             StatsFormat::Off => {}

@@ -37,13 +37,8 @@ impl Notes {
         Ok(Self { index: PassageIndex::build(passages)?, sections })
     }
 
-    /// The `limit` passages that match the request best, best first. If no passage shares a word with the
-    /// request, the first passages, because a request may mention only "these notes".
-    pub(crate) fn search(&self, request: &str, limit: usize) -> Result<Vec<Passage>, Failure> {
-        self.or_first(&self.index.search(request, limit)?, limit)
-    }
-
-    /// As [`search`](Self::search), for an answer: no passages if none covers enough of the question, as in notes of an index.
+    /// The `limit` passages that match the question best, best first; none if no passage covers enough of it, as in notes of an index. If it
+    /// has function words only, the first passages, because it may mention only "these notes".
     pub(crate) fn for_answer(&self, question: &str, limit: usize) -> Result<Covered, Failure> {
         let hits = self.index.search(question, limit)?;
         let coverage = hits.iter().map(|hit| hit.coverage).fold(0.0, f32::max);
@@ -53,6 +48,23 @@ impl Notes {
         }
         let nearest = hits.iter().map(|hit| shown(hit.passage, Some(hit.score)));
         Ok(Covered::Not(Searched::in_vain(words, coverage, nearest.collect::<Result<_, _>>()?)))
+    }
+
+    /// As [`for_answer`](Self::for_answer), for a turn of a conversation. If the notes do not cover it, it is searched for together with the
+    /// turn before it, which it may continue.
+    pub(crate) fn for_turn(
+        &self,
+        asked: &str,
+        before: Option<&str>,
+        limit: usize,
+    ) -> Result<Covered, Failure> {
+        match (self.for_answer(asked, limit)?, before) {
+            (Covered::Not(alone), Some(before)) => {
+                let together = self.for_answer(&format!("{asked}\n{before}"), limit)?;
+                Ok(if matches!(together, Covered::By(_)) { together } else { Covered::Not(alone) })
+            }
+            (covered, _) => Ok(covered),
+        }
     }
 
     fn or_first(&self, hits: &[Hit<'_>], limit: usize) -> Result<Vec<Passage>, Failure> {

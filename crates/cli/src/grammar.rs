@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use refrain::{DryOptions, Engine, GenerateOptions, Sampling};
 use refrain_assistant::JobOptions;
-use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, JsonOptions, Vocabulary};
+use refrain_grammar::{GRAMMAR_BYTES_MAX, Grammar, JsonOptions, Vocabulary, is_gbnf};
 
 use crate::args::{GrammarArgs, SamplingArgs};
 use crate::failure::Failure;
@@ -21,6 +21,7 @@ enum Text {
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
+    Gbnf(String),
 }
 
 impl Given {
@@ -35,7 +36,8 @@ impl Given {
         } else if !args.choice.is_empty() {
             Text::Choices(args.choice.clone())
         } else if let Some(path) = &args.grammar {
-            Text::Lark(read(path)?)
+            let text = read(path)?;
+            if is_gbnf(&text) { Text::Gbnf(text) } else { Text::Lark(text) }
         } else if args.grammar_after.is_some() {
             let advice = "name it with --json-schema, --regex, --choice or --grammar";
             return Err(Failure::usage("--grammar-after needs a grammar", advice));
@@ -53,6 +55,7 @@ impl Given {
             Text::Regex(regex) => Grammar::regex(&vocabulary, regex)?,
             Text::Choices(choices) => Grammar::choices(&vocabulary, choices)?,
             Text::Lark(grammar) => Grammar::lark(&vocabulary, grammar)?,
+            Text::Gbnf(grammar) => Grammar::gbnf(&vocabulary, grammar)?,
         };
         Ok(match &self.after {
             Some(marker) => grammar.after(marker)?,

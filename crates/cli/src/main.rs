@@ -4,7 +4,7 @@
 //! [`mod@index`], [`mod@store`], [`mod@forget`], [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command, with the models that it suggests ([`mod@suggested`]). The commands share the options
 //! ([`args`]), the assistant that runs their jobs ([`assisted`], [`report`]), a server that has its store ([`handed`], on its side [`host`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`]), and the output ([`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`], those of other tools: [`elsewhere`], those in memory: [`ps`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
@@ -18,6 +18,7 @@ mod context;
 mod conversations;
 mod edit;
 mod editor;
+mod elsewhere;
 mod embedder;
 mod first;
 mod forget;
@@ -37,6 +38,7 @@ mod measure;
 mod models;
 mod notes;
 mod pack;
+mod ps;
 mod pull;
 mod reply;
 mod report;
@@ -104,6 +106,8 @@ fn model(command: &ModelCommand, interrupt: &Interrupt) -> Result<Exit, Failure>
     match command {
         ModelCommand::Pull(args) => pull::pull(args, interrupt),
         ModelCommand::List(args) => models::list(args),
+        ModelCommand::Suggest(args) => suggested::suggest(args),
+        ModelCommand::Ps(args) => ps::ps(args),
         ModelCommand::Rm(args) => models::remove(args),
         ModelCommand::Inspect(args) => inspect::inspect(args),
         ModelCommand::Pack(args) => pack::pack(args),

@@ -1,4 +1,4 @@
-//! Pulled models: `refrain model list` and `rm`, and models that are named instead of given by their paths.
+//! Pulled models: `refrain model list` and `rm`, and models that are named instead of given by their paths, also those of other tools.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use serde_json::json;
 
 use crate::args::{ModelsListArgs, ModelsRmArgs};
+use crate::elsewhere::{ElsewhereError, FindError, Folders};
 use crate::failure::{Exit, Failure};
 use crate::hub::{HubError, ModelName, Pulled, Store, Unit, pick, units};
 use crate::terminal::{AnswerStream, note, visible};
@@ -48,15 +49,25 @@ pub(crate) fn as_name(path: &Path) -> Option<ModelName> {
     text.parse().ok()
 }
 
-/// The file or folder of a model: `path` itself, or the pulled model of this name.
+/// The file or folder of a model: `path` itself, the pulled model of this name, or that of another tool.
 ///
 /// # Errors
-/// The path is a name, and no model or several have it.
+/// The path is a name, and no model or several have it, or another tool's cannot be used.
 pub(crate) fn located(path: &Path) -> Result<Cow<'_, Path>, Failure> {
-    let (Some(name), Ok(store)) = (as_name(path), store()) else { return Ok(path.into()) };
-    match store.find(&name)? {
-        Some(pulled) => Ok(pulled.path.into()),
-        None => {
+    let name = as_name(path);
+    if let (Some(name), Ok(store)) = (&name, store())
+        && let Some(pulled) = store.find(name)?
+    {
+        return Ok(pulled.path.into());
+    }
+    if let Some(text) = path.to_str().filter(|_| !path.exists())
+        && let Some(found) = Folders::of_user().find(text)?
+    {
+        return Ok(found.path.into());
+    }
+    match name {
+        None => Ok(path.into()),
+        Some(name) => {
             let given = path.display();
             let problem = format!("there is no file `{given}`, and no model of this name was pulled");
             let advice = match name.revision {
@@ -80,6 +91,7 @@ pub(crate) fn all() -> Result<Vec<Pulled>, Failure> {
 pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
     let store = store()?;
     let (pulled, unfinished, errors) = store.list();
+    let (others, other_errors) = Folders::of_user().list();
     let mut out = AnswerStream::stdout();
     if args.json {
         let models = pulled.iter().map(|pulled| {
@@ -94,10 +106,14 @@ pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
         let parts = unfinished
             .iter()
             .map(|part| json!({ "name": part.name, "bytes": part.bytes, "bytes_on_disk": part.n_bytes }));
+        let others = others.iter().map(|found| {
+            json!({ "name": found.name, "path": found.path, "bytes": found.bytes, "origin": found.origin.name() })
+        });
         let all = json!({
             "folder": store.folder(),
             "models": models.collect::<Vec<_>>(),
             "unfinished": parts.collect::<Vec<_>>(),
+            "others": others.collect::<Vec<_>>(),
         });
         out.line(&all.to_string())?;
     } else {
@@ -105,6 +121,7 @@ pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
             .iter()
             .map(|pulled| pulled.name.len())
             .chain(unfinished.iter().map(|part| part.name.len()))
+            .chain(others.iter().map(|found| found.name.len()))
             .max();
         let width = width.unwrap_or(0);
         for Pulled { name, unit, commit, .. } in &pulled {
@@ -114,12 +131,17 @@ pub(crate) fn list(args: &ModelsListArgs) -> Result<Exit, Failure> {
             let (there, all) = (bytes_text(part.n_bytes), bytes_text(part.bytes));
             out.line(&format!("{:<width$}  {there} of {all}, unfinished", part.name))?;
         }
+        for found in &others {
+            let line =
+                format!("{:<width$}  {:>9}  {}", found.name, bytes_text(found.bytes), found.origin.name());
+            out.line(&visible(&line))?;
+        }
         if pulled.is_empty() && unfinished.is_empty() {
             note(&visible(&format!("no model was pulled into {}", store.folder().display())));
         }
     }
-    for error in &errors {
-        note(&visible(&error.to_string()));
+    for error in errors.iter().map(ToString::to_string).chain(other_errors.iter().map(ToString::to_string)) {
+        note(&visible(&error));
     }
     Ok(Exit::Done)
 }
@@ -178,6 +200,24 @@ pub(crate) fn remove(args: &ModelsRmArgs) -> Result<Exit, Failure> {
         note(&visible(&format!("left: `{}` is not the file that was pulled", path.display())));
     }
     Ok(Exit::Done)
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        match error {
+            FindError::Hub(error) => error.into(),
+            FindError::Elsewhere(error) => error.into(),
+        }
+    }
+}
+
+impl From<ElsewhereError> for Failure {
+    fn from(error: ElsewhereError) -> Self {
+        Self::input(
+            error,
+            "the tool that has downloaded the model repairs it, or `refrain model pull` gets another",
+        )
+    }
 }
 
 impl From<HubError> for Failure {

@@ -13,6 +13,7 @@ use refrain::embedding::{Encoder, EncoderOptions};
 use serde_json::json;
 
 use crate::args::{Attempts, PullArgs};
+use crate::elsewhere::Folders;
 use crate::failure::{Exit, Failure};
 use crate::hub::{
     self, Client, ClientOptions, Event, FileRecord, HubError, Listing, Lock, ModelName, Pulled, Store, Token,
@@ -43,6 +44,14 @@ enum Step {
 }
 
 pub(crate) fn pull(args: &PullArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    if let Ok(Some(found)) = Folders::of_user().find(&args.name) {
+        note(&visible(&format!(
+            "on this device already: `--model {}` opens `{}` ({})",
+            args.name,
+            found.path.display(),
+            found.origin.name()
+        )));
+    }
     let Some(pulled) = download_with_progress(args, interrupt)? else { return Ok(Exit::Interrupted) };
     let is_encoder = Encoder::is_encoder(&pulled.path);
     let opened = match is_encoder {

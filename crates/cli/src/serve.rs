@@ -364,9 +364,9 @@ fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + S
     Ok(engine)
 }
 
-/// The name of a file without its ending, or of a folder; the name of a pulled model as it was given.
+/// The name of a file without its ending, or of a folder; a model that has a name instead of a path keeps it.
 fn name_of(path: &Path) -> String {
-    if models::as_name(path).is_some() {
+    if !path.exists() {
         return path.to_string_lossy().into_owned();
     }
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::gbnf::GbnfProblem;
+
 /// A vocabulary cannot be used with grammars.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,6 +33,8 @@ pub enum GrammarKind {
     Choices,
     /// A Lark grammar.
     Lark,
+    /// A GBNF grammar.
+    Gbnf,
 }
 
 impl fmt::Display for GrammarKind {
@@ -40,6 +44,7 @@ impl fmt::Display for GrammarKind {
             Self::Regex => "regular expression",
             Self::Choices => "list of choices",
             Self::Lark => "Lark grammar",
+            Self::Gbnf => "GBNF grammar",
         })
     }
 }
@@ -77,6 +82,18 @@ pub enum GrammarError {
         pointer: Option<String>,
         /// The reason.
         reason: String,
+    },
+    /// The GBNF grammar cannot be read, or has what is not supported.
+    #[error("the GBNF grammar is refused at line {line}, column {column}: {problem}")]
+    Gbnf {
+        /// Byte of the grammar.
+        offset: usize,
+        /// Line, counted from 1.
+        line: usize,
+        /// Column, counted from 1 in characters.
+        column: usize,
+        /// What is wrong there.
+        problem: GbnfProblem,
     },
     /// The grammar is invalid, or too complex.
     #[error("the {kind} is refused: {reason}")]

@@ -3,6 +3,7 @@
 use refrain_files::{ErrorKind, Facts, Fault};
 
 use crate::error::{GrammarError, VocabularyError};
+use crate::gbnf::GbnfProblem;
 
 impl Fault for GrammarError {
     fn facts(&self) -> Facts<'_> {
@@ -12,6 +13,10 @@ impl Fault for GrammarError {
             Self::NotJson { .. } | Self::Refused { .. } | Self::EmptyChoice { .. } => {
                 of(ErrorKind::InvalidArgument)
             }
+            Self::Gbnf { offset, problem: GbnfProblem::Limit { given, max, .. }, .. } => {
+                of(ErrorKind::OverLimit).at(*offset).over(*given, *max)
+            }
+            Self::Gbnf { offset, .. } => of(ErrorKind::InvalidArgument).at(*offset),
             Self::Schema { pointer, .. } => {
                 let facts = of(ErrorKind::InvalidArgument);
                 pointer.as_deref().map_or(facts, |pointer| facts.field(pointer))

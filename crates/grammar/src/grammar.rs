@@ -10,6 +10,7 @@ use crate::compile;
 use crate::compiled::{Compiled, OutputStart};
 use crate::drafts::GrammarDrafts;
 use crate::error::{GrammarError, GrammarKind};
+use crate::gbnf;
 use crate::lark;
 use crate::limits::{CHOICES_MAX, FORCED_BYTES_MAX, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX, STRING_BYTES_MAX};
 use crate::marker::Marker;
@@ -103,6 +104,26 @@ impl Grammar {
         let describe =
             move |numbers: &mut Numbers| Ok(TopLevelGrammar::from_lark(lark::rewrite(&text, numbers)?));
         Self::compile(vocabulary, GrammarKind::Lark, describe)
+    }
+
+    /// Outputs of a grammar in llama.cpp's GBNF, from its rule `root`. A grammar without recursion, and one whose next byte always tells what
+    /// comes, cost as much as a Lark grammar; any other is parsed letter by letter, which large vocabularies make slow or too complex.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLong`]; [`GrammarError::Gbnf`]: it cannot be read, or names tokens; [`GrammarError::Refused`]: it is too complex.
+    pub fn gbnf(vocabulary: &Vocabulary, grammar: &str) -> Result<Self, GrammarError> {
+        check_len(GrammarKind::Gbnf, grammar.len(), GRAMMAR_BYTES_MAX)?;
+        let text = grammar.to_owned();
+        let describe = move |numbers: &mut Numbers| {
+            let lark = lark::rewrite(&gbnf::to_lark(&text)?, numbers).map_err(|error| match error {
+                GrammarError::Refused { reason, .. } => {
+                    GrammarError::Refused { kind: GrammarKind::Gbnf, reason }
+                }
+                error => error,
+            })?;
+            Ok(TopLevelGrammar::from_lark(lark))
+        };
+        Self::compile(vocabulary, GrammarKind::Gbnf, describe)
     }
 
     /// The same grammar for the text after `marker`, such as `</think>`. The text up to the marker is free, but does not end

@@ -1,4 +1,4 @@
-//! Grammars for the engine [`refrain`]: JSON Schema, regular expressions, lists of choices and Lark grammars.
+//! Grammars for the engine [`refrain`]: JSON Schema, regular expressions, lists of choices, Lark and GBNF grammars.
 //!
 //! A [`Vocabulary`] is built once per tokenizer. A [`Grammar`] is compiled once per schema and constrains any number of
 //! generations:
@@ -36,6 +36,7 @@ mod drafts;
 mod error;
 mod facts;
 mod follower;
+mod gbnf;
 mod grammar;
 mod json;
 mod lark;
@@ -51,6 +52,7 @@ mod watch;
 
 pub use drafts::GrammarDrafts;
 pub use error::{GrammarError, GrammarKind, VocabularyError};
+pub use gbnf::{GbnfProblem, is_gbnf};
 pub use grammar::Grammar;
 pub use limits::{CHOICES_MAX, GRAMMAR_BYTES_MAX, MARKER_BYTES_MAX};
 pub use mask::{GrammarMask, MaskAhead};

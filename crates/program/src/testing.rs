@@ -48,6 +48,10 @@ pub fn command(program: &str, args: &[&str]) -> Command {
         "XDG_CACHE_HOME",
         "LOCALAPPDATA",
         "APPDATA",
+        // Where other tools keep models.
+        "OLLAMA_MODELS",
+        "HF_HUB_CACHE",
+        "HF_HOME",
     ];
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("REFRAIN_") {

@@ -15,6 +15,7 @@ use crate::metrics::{Gauges, Metrics};
 use crate::models::{Model, ModelKind, Models};
 use crate::options::ServeOptions;
 use crate::queue::Queue;
+use crate::responses::Responses;
 
 /// The state of a server: models, queue, metrics. Cheap to clone.
 #[derive(Clone)]
@@ -25,6 +26,7 @@ struct Inner {
     models: Models,
     queue: Arc<Queue>,
     metrics: Metrics,
+    responses: Responses,
     running: Mutex<Registry>,
     /// Requests that are checked at a time: tokenizing takes the processor from the passes of the models.
     preparing: Arc<Semaphore>,
@@ -74,6 +76,7 @@ impl App {
             limits,
             models,
             metrics: Metrics::default(),
+            responses: Responses::default(),
             running: Mutex::default(),
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
             compiling: Arc::new(Semaphore::new(COMPILING_MAX)),
@@ -101,6 +104,10 @@ impl App {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    pub(crate) fn responses(&self) -> &Responses {
+        &self.0.responses
     }
 
     pub(crate) fn gauges(&self) -> Gauges {

@@ -35,7 +35,7 @@ impl std::fmt::Debug for Model {
 
 impl BodyChecker {
     /// The endpoints whose bodies can be checked.
-    pub const ENDPOINTS: [&'static str; 14] = [
+    pub const ENDPOINTS: [&'static str; 15] = [
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
@@ -50,6 +50,7 @@ impl BodyChecker {
         "/api/embed",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/infill",
     ];
 
     /// A checker with this model and the default limits.
@@ -88,7 +89,8 @@ impl BodyChecker {
         match path {
             "/v1/chat/completions" => self.prepare(wire::chat::read(given)?.0),
             "/v1/completions" => self.prepare(wire::completions::read(given)?.0),
-            "/v1/responses" => self.prepare(wire::responses::read(given)?.request),
+            "/infill" => self.prepare(wire::infill::read(given)?.request),
+            "/v1/responses" => self.prepare(wire::responses::read(given, &|_| None)?.request),
             "/v1/embeddings" => embed(&wire::embeddings::read(given)?.0),
             "/tokenize" => work::tokens(text, &wire::tokens::read_text(given)?.request).map(drop),
             "/detokenize" => wire::tokens::read_tokens(given).map(drop),

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use refrain::{ErrorKind as Kind, GenerateError};
-use refrain_grammar::GrammarError;
+use refrain_grammar::{GrammarError, GrammarKind};
 use thiserror::Error;
 
 /// A server cannot start, or its listener has failed.
@@ -339,6 +339,9 @@ impl ApiError {
             GrammarError::Busy { reason } => return Self::busy(brief(reason), GRAMMAR_RETRY_SECONDS),
             GrammarError::Schema { pointer: Some(pointer), reason } => {
                 Self::field(param, format!("the schema is refused at `{pointer}`: {}", brief(reason)))
+            }
+            GrammarError::Refused { kind: kind @ GrammarKind::Gbnf, reason } => {
+                Self::field(param, format!("the {kind} is refused: {}", brief(reason)))
             }
             GrammarError::Schema { pointer: None, reason } | GrammarError::Refused { reason, .. } => {
                 Self::field(param, format!("the schema is refused: {}", brief(reason)))

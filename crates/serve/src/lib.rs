@@ -55,6 +55,7 @@ mod origin;
 mod page;
 mod queue;
 mod response;
+mod responses;
 mod security;
 mod server;
 mod socket;

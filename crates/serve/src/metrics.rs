@@ -135,6 +135,31 @@ impl Metrics {
             head(&mut out, &name, help, "counter");
             let _ = writeln!(out, "{name} {value}");
         }
+        // By the names of llama.cpp, which dashboards know. Its prompts count what was computed.
+        let computed = get(&self.prompt_tokens).saturating_sub(get(&self.cached_tokens));
+        let (prefill, decode) = (get(&self.prefill_us) as f64 / 1e6, get(&self.decode_us) as f64 / 1e6);
+        let outputs = get(&self.output_tokens);
+        let rate = |n: u64, seconds: f64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+        for (name, kind, help, value) in [
+            ("prompt_tokens_total", "counter", "Tokens of prompts that were computed.", computed as f64),
+            ("prompt_seconds_total", "counter", "Time of prefills.", prefill),
+            ("tokens_predicted_total", "counter", "Tokens of outputs.", outputs as f64),
+            ("tokens_predicted_seconds_total", "counter", "Time of decoding.", decode),
+            ("n_decode_total", "counter", "Verification steps.", get(&self.steps) as f64),
+            ("prompt_tokens_seconds", "gauge", "Mean tokens of prompts per second.", rate(computed, prefill)),
+            (
+                "predicted_tokens_seconds",
+                "gauge",
+                "Mean tokens of outputs per second.",
+                rate(outputs, decode),
+            ),
+            ("requests_processing", "gauge", "Requests that compute.", gauges.running as f64),
+            ("requests_deferred", "gauge", "Requests that wait.", gauges.waiting as f64),
+        ] {
+            let name = format!("llamacpp:{name}");
+            head(&mut out, &name, help, kind);
+            let _ = writeln!(out, "{name} {value}");
+        }
         self.first_token.write(
             "refrain_first_token_seconds",
             "Time from the start of a computation to its first token.",

@@ -66,6 +66,7 @@ fn document() -> Value {
             "logprobs": flag,
             "top_logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
             "response_format": object,
+            "grammar": text,
             "tools": list(&object),
             "tool_choice": {},
             "parallel_tool_calls": flag,
@@ -89,6 +90,8 @@ fn document() -> Value {
             "n": count,
             "max_tokens": limit,
             "stop": stops,
+            "suffix": text,
+            "grammar": text,
             "echo": flag,
             "logprobs": { "type": "integer", "minimum": 0, "maximum": 20 },
             "stream_options": stream_options,
@@ -99,6 +102,8 @@ fn document() -> Value {
         json!({
             "input": { "oneOf": [text, list(&object)] },
             "instructions": text,
+            "previous_response_id": text,
+            "store": flag,
             "max_output_tokens": limit,
             "text": object,
             "tools": list(&object),
@@ -143,12 +148,26 @@ fn document() -> Value {
         plain_body(properties)
     };
     let ollama_chat = ollama(json!({ "messages": list(&object), "tools": list(&object) }));
-    let ollama_generate = ollama(json!({ "prompt": text, "system": text, "raw": flag }));
+    let ollama_generate = ollama(json!({ "prompt": text, "suffix": text, "system": text, "raw": flag }));
     let embed = plain_body(json!({ "model": text, "input": {}, "truncate": flag, "dimensions": count }));
     let embed_one = plain_body(json!({ "model": text, "prompt": text }));
     let rerank = plain_body(json!({
         "model": text, "query": text, "documents": list(&json!({})), "top_n": count, "return_documents": flag,
     }));
+    let mut infill = plain_body(json!({
+        "input_prefix": text,
+        "input_suffix": text,
+        "prompt": text,
+        "input_extra": list(&json!({
+            "type": "object", "required": ["text"], "properties": { "filename": text, "text": text },
+        })),
+        "n_predict": limit,
+        "grammar": text,
+        "stop": stops,
+    }));
+    for (name, schema) in sampling.as_object().into_iter().flatten() {
+        infill["content"]["application/json"]["schema"]["properties"][name] = schema.clone();
+    }
     let of_model = || plain_body(json!({ "model": text, "stream": flag }));
     let message = json!({
         "model": text, "messages": list(&object), "system": {}, "tools": list(&object), "tool_choice": object, "thinking": object,
@@ -188,15 +207,22 @@ fn document() -> Value {
     let get = |summary: &str, kind: &str| json!({ "get": answers(summary, &[kind]) });
     let mut model = get("A model of this server.", "application/json");
     model["get"]["parameters"] = json!([{ "name": "id", "in": "path", "required": true, "schema": text }]);
+    let mut response = get("A kept response.", "application/json");
+    response["delete"] = answers("Drops a kept response.", &["application/json"]);
+    for method in ["get", "delete"] {
+        response[method]["parameters"] = model["get"]["parameters"].clone();
+    }
     json!({
         "openapi": "3.1.0",
         "info": { "title": "Refrain", "version": env!("CARGO_PKG_VERSION") },
         "paths": {
             "/v1/chat/completions": post("The next message of a conversation.", chat, true),
             "/v1/completions": post("The continuation of a text.", completions, true),
-            "/v1/responses": post("Items that answer items, without stored state.", responses, true),
+            "/v1/responses": post("Items that answer items.", responses, true),
+            "/v1/responses/{id}": response,
             "/v1/chat/completions/input_tokens": post("The number of tokens of a conversation.", chat_tokens, false),
             "/v1/responses/input_tokens": post("The number of tokens of an input.", responses_tokens, false),
+            "/infill": post("The text between two texts.", infill, true),
             "/tokenize": post("The tokens of a text or a conversation.", tokenize, false),
             "/detokenize": post("The text of tokens.", detokenize, false),
             "/v1/embeddings": post("Vectors of texts.", embeddings, false),

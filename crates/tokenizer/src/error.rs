@@ -209,6 +209,9 @@ pub enum TokenizerProblem {
     /// A chat cannot be rendered because the model has no chat template.
     #[error("the model has no chat template; pass plain text")]
     NoChatTemplate,
+    /// The vocabulary has no control tokens for prompts with a gap.
+    #[error("the vocabulary has no tokens to fill in the middle of a text")]
+    NoInfill,
     /// [`ChatOptions::set_variable`](crate::ChatOptions::set_variable) refuses a name with a fixed meaning in templates.
     #[error("the template variable `{name}` is reserved")]
     ReservedVariable {
@@ -302,6 +305,7 @@ impl Fault for TokenizerProblem {
             }
             Self::TextTooLong { len, limit } => over_limit.field("text").over(*len, *limit),
             Self::NoChatTemplate => Facts::new(ErrorKind::NotFound).field(template::NAME),
+            Self::NoInfill => Facts::new(ErrorKind::NotFound).field("infill"),
             Self::ReservedVariable { name } => Facts::new(ErrorKind::InvalidArgument).field(name),
             Self::Template(error) => error.facts(),
             Self::Library { file, .. } | Self::Panicked { file, .. } => unsupported.file(file),

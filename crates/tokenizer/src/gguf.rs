@@ -4,6 +4,7 @@ use tokenizers::AddedToken;
 use tokenizers::normalizers::{Prepend, Replace};
 
 use super::error::{TokenizerProblem, check_limit};
+use super::infill::InfillIds;
 use super::limits::{ADDED_TOKENS_MAX, VOCAB_SIZE_MAX};
 use super::pipeline::{BpeOptions, MERGES_MAX, ModelParts, PipelineParts};
 use super::steps::NormalizerStep;
@@ -60,6 +61,7 @@ pub(super) fn from_gguf(gguf: &GgufFile) -> Result<Tokenizer, TokenizerProblem> 
         closing: None,
         eos,
         template: keys.template()?,
+        infill: keys.infill(tokens.len())?,
         parts,
         tokens,
     })
@@ -274,6 +276,22 @@ impl<'a> Keys<'a> {
             Ok(small) if (small as usize) < vocab_size => Ok(Some(TokenId(small))),
             _ => Err(TokenizerProblem::IdOutOfRange { file: self.file(), field: key, id, vocab_size }),
         }
+    }
+
+    /// The control tokens of prompts with a gap. Three have an older name too.
+    fn infill(&self, vocab_size: usize) -> Result<InfillIds, TokenizerProblem> {
+        let id = |key, older| match self.id(key, vocab_size)? {
+            None => self.id(older, vocab_size),
+            id => Ok(id),
+        };
+        Ok(InfillIds {
+            prefix: id("fim_pre_token_id", "prefix_token_id")?,
+            suffix: id("fim_suf_token_id", "suffix_token_id")?,
+            middle: id("fim_mid_token_id", "middle_token_id")?,
+            padding: self.id("fim_pad_token_id", vocab_size)?,
+            repository: self.id("fim_rep_token_id", vocab_size)?,
+            file: self.id("fim_sep_token_id", vocab_size)?,
+        })
     }
 
     /// The default template: `tokenizer.chat_template`, a text. (Other templates have keys of their own.)

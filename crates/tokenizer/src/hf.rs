@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json as value};
 
 use super::error::{TokenizerError, TokenizerProblem, check_limit};
+use super::infill::InfillIds;
 use super::json::{self, ParsedJson};
 use super::limits::VOCAB_SIZE_MAX;
 use super::tokenizer::{Spec, Tokenizer, ids_of};
@@ -147,6 +148,7 @@ pub(super) fn from_json(text: &str, file: &str, extras: &Extras) -> Result<Token
         closing,
         eos,
         template: extras.template.clone(),
+        infill: InfillIds::default(),
         tokens,
     })
 }

@@ -9,6 +9,7 @@ mod date;
 mod error;
 mod gguf;
 mod hf;
+mod infill;
 mod json;
 mod json_steps;
 mod limits;
@@ -31,6 +32,7 @@ mod wordpiece;
 pub use date::ChatDate;
 pub use error::{ContainerError, TokenizerError, TokenizerProblem};
 pub use hf::FOLDER_FILES;
+pub use infill::Gap;
 pub use json_steps::GROWTH_MAX;
 pub use limits::{
     ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_BYTES_MAX, ADDED_TOKENS_MAX, FILE_MEMORY_MULTIPLE, FILE_MEMORY_SLACK,

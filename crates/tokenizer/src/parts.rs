@@ -1,6 +1,7 @@
 //! The ways to a tokenizer, and what the project's own crates ask of it.
 
 use super::error::TokenizerError;
+use super::infill::Gap;
 use super::reasoning::{ReasoningMarkers, ReasoningSplitter};
 use super::template::{ChatTemplate, SpecialTexts};
 use super::tokenizer::Tokenizer;
@@ -44,6 +45,12 @@ pub trait TokenizerParts: Sized {
     /// [`TokenizerError`].
     fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError>;
 
+    /// As [`Tokenizer::encode_infill`], with other files before the prompt.
+    ///
+    /// # Errors
+    /// As there.
+    fn encode_gap(&self, gap: Gap<'_>) -> Result<Vec<TokenId>, TokenizerError>;
+
     /// The texts of BOS and EOS, as chat templates use them; empty where there is none.
     fn special_texts(&self) -> &SpecialTexts;
 
@@ -78,6 +85,10 @@ impl TokenizerParts for Tokenizer {
 
     fn from_gguf(file: &GgufFile) -> Result<Self, TokenizerError> {
         Ok(gguf::from_gguf(file)?)
+    }
+
+    fn encode_gap(&self, gap: Gap<'_>) -> Result<Vec<TokenId>, TokenizerError> {
+        self.encode_with_gap(gap)
     }
 
     fn special_texts(&self) -> &SpecialTexts {

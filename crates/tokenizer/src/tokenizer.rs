@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::error::{TokenizerError, TokenizerProblem, check_limit};
+use super::infill::{InfillIds, InfillTokens};
 use super::limits::{ADDED_TOKEN_BYTES_MAX, ADDED_TOKENS_BYTES_MAX, TEXT_BYTES_MAX};
 use super::memo::Memo;
 use super::pipeline::{Pipeline, PipelineParts};
@@ -69,6 +70,7 @@ pub struct Tokenizer {
     pub(super) control_starts: Vec<char>,
     pub(super) template: Option<Result<ChatTemplate, TemplateError>>,
     pub(super) reasoning: Option<ReasoningMarkers>,
+    pub(super) infill: Option<InfillTokens>,
     fingerprint: u64,
 }
 
@@ -107,6 +109,7 @@ impl Tokenizer {
                 eos.push(id);
             }
         }
+        let infill = InfillTokens::find(&vocab, &spec.infill);
         if let Some(&id) =
             eos.iter().chain(&spec.bos).chain(&spec.closing).find(|id| id.index() >= vocab.len())
         {
@@ -141,6 +144,7 @@ impl Tokenizer {
             control_starts,
             template: spec.template.map(ChatTemplate::new),
             reasoning,
+            infill,
             fingerprint,
         })
     }
@@ -223,6 +227,11 @@ impl Tokenizer {
         Ok(if is_put_inside { rest } else { text })
     }
 
+    /// Whether the encoder puts a space before every text.
+    pub(super) fn inserts_space(&self) -> bool {
+        self.strips_first_space
+    }
+
     /// The token that begins a text, if there is one.
     pub fn bos(&self) -> Option<TokenId> {
         self.bos
@@ -273,6 +282,7 @@ pub(super) struct Spec {
     pub(super) closing: Option<TokenId>,
     pub(super) eos: Vec<TokenId>,
     pub(super) template: Option<String>,
+    pub(super) infill: InfillIds,
 }
 
 /// Maps the text of each token in a list to its id.

@@ -19,7 +19,7 @@ pub(crate) struct GrammarArgs {
     /// Answer with this text, or that of another --choice. May be repeated.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "grammar")]
     pub(crate) choice: Vec<String>,
-    /// Answer in the language of a Lark grammar.
+    /// Answer in the language of a grammar in Lark or GBNF.
     #[arg(long, value_name = "FILE")]
     pub(crate) grammar: Option<PathBuf>,
     /// The grammar starts after this text, such as `</think>`.

@@ -58,8 +58,12 @@ pub(crate) struct ModelCommandArgs {
 pub(crate) enum ModelCommand {
     /// Download a model from a hub, verify it, and keep it under its name.
     Pull(PullArgs),
-    /// List the pulled models with their sizes, and unfinished downloads.
+    /// List models with their sizes, what each is for, and about how fast it would write here.
+    Suggest(ModelSuggestArgs),
+    /// List the pulled models with their sizes, unfinished downloads, and the models of Ollama, LM Studio and the hub's own tools.
     List(ModelsListArgs),
+    /// Show the models that servers on this device have in memory, and until when.
+    Ps(ModelPsArgs),
     /// Remove pulled models. Files that were not pulled are left.
     Rm(ModelsRmArgs),
     /// Show the contents of a model file or folder, and the parts that are not supported.
@@ -76,6 +80,25 @@ pub(crate) enum ModelCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ModelsListArgs {
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelSuggestArgs {
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelPsArgs {
+    /// HOST:PORT or unix:PATH of a server.
+    ///
+    /// The default is where `refrain serve` and Ollama listen. The variable REFRAIN_TOKEN has the token of a server that wants one.
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) addresses: Vec<String>,
     /// One JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,

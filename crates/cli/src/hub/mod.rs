@@ -20,12 +20,11 @@ use std::time::Duration;
 use refrain_program::args::bytes_text;
 use thiserror::Error;
 
-use choose::UnitKind;
-pub(crate) use choose::{ChooseError, Unit, incomplete, pick, units};
+pub(crate) use choose::{ChooseError, Unit, UnitKind, incomplete, pick, units};
 pub(crate) use client::{Client, ClientOptions};
 pub(crate) use listing::{Listed, Listing, list};
-pub(crate) use name::ModelName;
-use name::{NameError, Repo};
+use name::NameError;
+pub(crate) use name::{ModelName, Repo};
 pub(crate) use store::{FileRecord, Lock, Pulled, Store, free_bytes};
 pub(crate) use token::Token;
 pub(crate) use transfer::{Event, has_hash, part_bytes, transfer};

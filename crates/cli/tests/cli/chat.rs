@@ -148,3 +148,26 @@ fn a_turn_that_does_not_fit_is_taken_back() {
     assert!(ran.stderr.contains("\nerror: ") && ran.stderr.contains("--ctx"), "{}", ran.stderr);
     assert!(!ran.stdout.trim().is_empty(), "the next turn is answered");
 }
+
+#[test]
+fn what_the_files_do_not_cover_is_not_in_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("car.md");
+    std::fs::write(
+        &note,
+        "# Car repair\nQulittus Works takes care of the repair of the car. The repair costs 240 euros.\n",
+    )
+    .unwrap();
+    let turns = "Which airline lost the suitcase beside the car?\nWho takes care of the repair of the car?\nWhat about the airline?\n";
+    let args = ["--context", arg(&note), "--stats", "json"];
+    let ran = chat(&args, turns);
+    let said = "not in these files: the answer is from the conversation alone";
+    assert_eq!(ran.stderr.matches(said).count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("nearest: Car repair"), "{}", ran.stderr);
+    let reports = reports(&args[..2], turns);
+    assert_eq!(reports[0]["searched"]["is_not_in_notes"], true, "{}", reports[0]);
+    assert_eq!(reports[0]["passages"].as_array().map(Vec::len), Some(0));
+    // The third turn goes on with the second.
+    assert!(reports[1]["searched"].is_null() && reports[2]["searched"].is_null(), "{reports:?}");
+    assert_eq!(reports[1]["passages"][0]["title"], "Car repair");
+}

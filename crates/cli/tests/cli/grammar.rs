@@ -43,6 +43,14 @@ fn answers_are_those_of_the_grammar_with_and_without_drafts() {
     check(&["--grammar", arg(&lark), "--max-tokens", "400"], &|text| {
         text.trim_end_matches('=').split('+').all(|n| n.len() == 1)
     });
+    let gbnf = folder.path().join("answer.gbnf");
+    std::fs::write(&gbnf, "root ::= \"yes\" | \"no\" reason?\nreason ::= \", because \" [a-z]{1,8}\n")
+        .unwrap();
+    check(&["--grammar", arg(&gbnf)], &|text| {
+        text == "yes"
+            || text == "no"
+            || text.strip_prefix("no, because ").is_some_and(|reason| reason.len() <= 8)
+    });
 }
 
 #[test]
@@ -66,13 +74,17 @@ fn what_is_no_grammar_is_refused_in_one_line() {
         let message = run(args).refused(2);
         assert!(message.contains(word), "{args:?}: {message}");
     }
-    let input: [(&[&str], &str); 6] = [
+    let folder = tempfile::tempdir().unwrap();
+    let gbnf = folder.path().join("wrong.gbnf");
+    std::fs::write(&gbnf, "root ::= a\na ::= \"b\" )\n").unwrap();
+    let input: [(&[&str], &str); 7] = [
         (&["--json-schema", r#"{"items": {"uniqueItems": true}}"#], "#/items"),
         (&["--json-schema", r#"{"type": "#], "line 1"),
         (&["--json-schema", "no-such-file.json"], "no-such-file.json"),
         (&["--regex", "("], "regular expression"),
         (&["--choice", "a", "--choice", ""], "choice 1 is empty"),
         (&["--choice", "a", "--grammar-after", ""], "marker"),
+        (&["--grammar", arg(&gbnf)], "line 2, column 11"),
     ];
     for (args, word) in input {
         let message = run(args).refused(3);

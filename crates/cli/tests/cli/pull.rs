@@ -796,3 +796,68 @@ fn a_hub_has_a_certificate_that_this_system_trusts() {
     assert!(refused.contains("SSL_CERT_FILE"), "{refused}");
     assert_eq!(hub.requests().len(), n_before, "nothing was sent");
 }
+
+#[test]
+fn models_of_other_tools_are_read_in_place() {
+    let home = tempfile::tempdir().unwrap();
+    let studio = home.path().join(".lmstudio/models/org/Tiny-GGUF");
+    std::fs::create_dir_all(&studio).unwrap();
+    fs::copy(model(), studio.join("tiny.gguf")).unwrap();
+    let hash = "ab".repeat(32);
+    let ollama = home.path().join(".ollama/models");
+    let manifest = ollama.join("manifests/registry.ollama.ai/library/tiny/1m");
+    std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+    std::fs::create_dir_all(ollama.join("blobs")).unwrap();
+    let blob = ollama.join("blobs").join(format!("sha256-{hash}"));
+    std::fs::copy(model(), &blob).unwrap();
+    let size = std::fs::metadata(&blob).unwrap().len();
+    let layer = format!(
+        r#"{{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:{hash}", "size": {size}}}"#
+    );
+    std::fs::write(&manifest, format!(r#"{{"layers": [{layer}]}}"#)).unwrap();
+    let ran = |args: &[&str]| {
+        let output = support::command(args).env("HOME", home.path()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (_, list, _) = ran(&["model", "list"]);
+    assert!(list.contains("org/Tiny-GGUF") && list.contains("lm-studio"), "{list}");
+    assert!(list.contains("tiny:1m") && list.contains("ollama"), "{list}");
+    let (_, json, _) = ran(&["model", "list", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["others"][1]["name"], "tiny:1m", "{json}");
+    for name in ["org/Tiny-GGUF", "tiny:1m"] {
+        let (code, text, errors) = ran(&[
+            "run",
+            "--model",
+            name,
+            "--store",
+            "none",
+            "--stats",
+            "off",
+            "--max-tokens",
+            "4",
+            "Hello.",
+        ]);
+        assert_eq!(code, Some(0), "{name}: {text}{errors}");
+    }
+    std::fs::write(&blob, "cut").unwrap();
+    let (code, _, errors) = ran(&["model", "inspect", "tiny:1m"]);
+    assert!(code == Some(3) && errors.contains("3 bytes, and its manifest says"), "{errors}");
+    let (_, list, errors) = ran(&["model", "list"]);
+    assert!(!list.contains("tiny:1m") && errors.contains("its manifest says"), "{list}{errors}");
+}
+
+#[test]
+fn models_are_suggested_with_estimates() {
+    let text = support::refrain(&["model", "suggest"]).done();
+    assert!(
+        text.contains("Qwen/Qwen3-4B-GGUF") && text.contains("Apache-2.0") && text.contains("to download"),
+        "{text}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&support::refrain(&["model", "suggest", "--json"]).done()).unwrap();
+    let first = &json["models"][0];
+    assert!(first["memory_bytes"].as_u64() > first["bytes"].as_u64() && first["is_here"] == false, "{json}");
+    assert!(json["embedder"]["licence"].is_string());
+}

@@ -357,3 +357,23 @@ fn unusable_options_are_refused() {
     }
     refrain(&["serve", "--listen", "0", "--model", "nowhere.gguf"]).refused(3);
 }
+
+#[test]
+fn ps_shows_what_servers_have_in_memory() {
+    let (child, address) = start(&[]);
+    let list = refrain(&["model", "ps", &address]).done();
+    assert!(list.starts_with(&format!("{address} (refrain-")) && list.contains("refrain-embedded"), "{list}");
+    assert!(list.contains("until others need its memory"), "{list}");
+    let json: Value = serde_json::from_str(&refrain(&["model", "ps", "--json", &address]).done()).unwrap();
+    let model = &json["servers"][0]["models"][0];
+    assert_eq!((&model["name"], &model["until"]), (&json!("refrain-embedded"), &Value::Null));
+    assert!(model["bytes"].as_u64() > Some(1000) && model["context_length"].as_u64() > Some(100));
+    assert_eq!(stop(child, "-TERM"), Some(0));
+    assert!(refrain(&["model", "ps", &address]).refused(1).contains("no server answers"));
+    let (child, address) = start(&["--token", "a-token-of-some-length"]);
+    assert!(refrain(&["model", "ps", &address]).refused(1).contains("REFRAIN_TOKEN"));
+    let with_token =
+        support::command(&["model", "ps", &address]).env("REFRAIN_TOKEN", "a-token-of-some-length").output();
+    assert!(with_token.unwrap().status.success());
+    assert_eq!(stop(child, "-TERM"), Some(0));
+}

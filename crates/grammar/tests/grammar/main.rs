@@ -4,6 +4,7 @@
 mod common;
 mod endings;
 mod exact;
+mod gbnf;
 #[path = "../grammars/mod.rs"]
 mod grammars;
 mod lossless;

@@ -100,6 +100,13 @@ impl Page {
         let forgotten = assistant.forget_all(what.iter().cloned());
         // Jobs that ended meanwhile.
         what.iter().for_each(|what| self.forget_shown(what));
+        // A client may have put any note into its requests.
+        what.iter().for_each(|what| {
+            self.app().responses().forget(match what {
+                Forget::Before(time) => Some(*time),
+                _ => None,
+            });
+        });
         forgotten
     }
 

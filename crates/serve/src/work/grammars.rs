@@ -108,6 +108,15 @@ pub(crate) fn json(
     get(model, "json", &source, cancel, move |model| compile(model, &theirs, &path))
 }
 
+/// A text of a grammar in GBNF.
+pub(crate) fn gbnf(model: &Arc<Model>, grammar: &str, cancel: &CancelToken) -> ApiResult<Grammar> {
+    let theirs = grammar.to_owned();
+    get(model, "gbnf", grammar, cancel, move |model| {
+        let compiled = Grammar::gbnf(model.vocabulary()?, &theirs);
+        compiled.map_err(|error| ApiError::of_grammar(&error, "grammar"))
+    })
+}
+
 fn compile(model: &Model, schema: &str, path: &str) -> ApiResult<Grammar> {
     let compiled = Grammar::json_schema(model.vocabulary()?, schema, JsonOptions::default());
     compiled.map_err(|error| ApiError::of_grammar(&error, path))

@@ -34,7 +34,7 @@ pub(crate) use piece::{Annotation, Finish, Piece, PromptScores, Usage};
 pub(crate) use prepare::{tokens, without_bos};
 pub(crate) use refrain::Origin;
 pub(crate) use request::{
-    Document, Dry, Effort, Format, Function, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
+    Document, Dry, Effort, Format, Function, Gap, Input, Plain, Request, SamplingFields, ToolChoice, Tools,
 };
 pub(crate) use text::{count, of_tokenizer};
 pub(crate) use whole::{Call, Whole};
@@ -54,7 +54,7 @@ pub(crate) struct Running {
     pub(crate) sampling: Sampling,
     /// Tokens of all prompts.
     pub(crate) n_prompt: usize,
-    /// Messages that were left out because the others fill the context.
+    /// Messages, or files beside a text with a gap, that were left out because the rest fills the context.
     pub(crate) n_left_out: usize,
     /// How long the request waited for its model.
     pub(crate) load_time: Duration,

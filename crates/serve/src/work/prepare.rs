@@ -3,7 +3,7 @@
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::sync::Arc;
 
-use refrain::internals::tokenizer::ReasoningMarkers;
+use refrain::internals::tokenizer::{Gap, ReasoningMarkers};
 use refrain::{
     CancelToken, ChatOptions, GenerateOptions, Message, PromptPassage, Role, SpecialTokens, Task, TextKind,
     TokenId, Tokenizer, TokenizerError,
@@ -17,7 +17,7 @@ use super::calls::{self, OutputReader};
 use super::grammars;
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
-use super::request::{Format, Input, Plain, Request, ToolChoice};
+use super::request::{self, Format, Input, Plain, Request, ToolChoice};
 use super::stops::Stops;
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
@@ -28,10 +28,12 @@ pub(crate) struct Prepared {
     pub(crate) request: Request,
     /// The tokens of each prompt.
     pub(crate) prompts: Vec<Vec<TokenId>>,
-    /// Messages that were left out because the others fill the context.
+    /// Messages or files that were left out because the others fill the context.
     pub(crate) n_left_out: usize,
     /// Whether the prompts are plain texts, whose outputs have no reasoning apart.
     pub(crate) is_plain: bool,
+    /// Whether the outputs fill gaps, and end where those do.
+    fills_gap: bool,
     asks_for_reasoning: bool,
     constraint: Constraint,
     /// Drafts from the predicted text.
@@ -100,6 +102,12 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
             let prompts = prompts.iter().map(|prompt| encode_plain(&model, prompt, request.param));
             (prompts.collect::<ApiResult<_>>()?, 0)
         }
+        Input::Gaps(gaps) => {
+            let encoded = gaps.iter().map(|gap| encode_gap(&model, &request, gap));
+            let (prompts, n_left_out): (_, Vec<usize>) =
+                encoded.collect::<ApiResult<Vec<_>>>()?.into_iter().unzip();
+            (prompts, n_left_out.iter().sum())
+        }
     };
     for prompt in &prompts {
         if prompt.is_empty() {
@@ -120,7 +128,8 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         }
     };
     check()?;
-    let is_plain = matches!(request.input, Input::Plain(_));
+    let is_plain = !matches!(request.input, Input::Chat(_));
+    let fills_gap = matches!(request.input, Input::Gaps(_));
     let asks_for_reasoning = asks_for_reasoning(model.engine.tokenizer(), &request);
     // The texts are not needed any more, and the request may wait.
     request.input = Input::Plain(Vec::new());
@@ -130,6 +139,7 @@ pub(crate) fn prepare(model: Arc<Model>, mut request: Request, cancel: &CancelTo
         prompts,
         n_left_out,
         is_plain,
+        fills_gap,
         asks_for_reasoning,
         constraint: Constraint::None,
         prediction,
@@ -146,6 +156,9 @@ pub(crate) fn tokens(model: &Model, request: &Request) -> ApiResult<Vec<TokenId>
         Input::Plain(prompts) => prompts
             .first()
             .map_or_else(|| Ok(Vec::new()), |prompt| encode_plain(model, prompt, request.param)),
+        Input::Gaps(gaps) => {
+            gaps.first().map_or_else(|| Ok(Vec::new()), |gap| Ok(encode_gap(model, request, gap)?.0))
+        }
     }
 }
 
@@ -186,6 +199,40 @@ fn encode_plain(model: &Model, prompt: &Plain, param: &str) -> ApiResult<Vec<Tok
             Ok(bos.into_iter().chain(tokens).collect())
         }
     }
+}
+
+/// The prompt of a text with a gap, and how many files it leaves out. If it does not fit together with an output, files are left out, from the first one on.
+fn encode_gap(model: &Model, request: &Request, gap: &request::Gap) -> ApiResult<(Vec<TokenId>, usize)> {
+    let (tokenizer, context_len) = (model.engine.tokenizer(), model.context_len());
+    if !tokenizer.can_infill() {
+        let message = "the vocabulary of the model has no tokens to fill in a gap";
+        return Err(ApiError::unsupported(gap.param, message));
+    }
+    let request::Gap { before, after, files, .. } = gap;
+    check_bytes(model, before.len().saturating_add(after.len()), request.param)?;
+    let room = request.max_tokens.unwrap_or(1).clamp(1, (context_len / 4).max(1));
+    // Longer files cannot fit, so they are not tokenized.
+    let mut n_bytes = context_len.saturating_mul(TOKEN_BYTES_MAX);
+    let n_too_long = files.iter().rev().position(|(name, text)| {
+        let left = n_bytes.checked_sub(name.len() + text.len());
+        n_bytes = left.unwrap_or(0);
+        left.is_none()
+    });
+    let n_too_long = n_too_long.map_or(0, |from_end| files.len() - from_end);
+    let from = |start: usize| {
+        let gap = Gap { before, after, files: &files[start..] };
+        tokenizer.encode_gap(gap).map_err(|error| ApiError::of_engine(error, request.param))
+    };
+    // Fewer files have fewer tokens.
+    let (mut least, mut most) = (n_too_long, files.len());
+    while least < most {
+        let middle = least.midpoint(most);
+        match from(middle)?.len() + room <= context_len {
+            true => most = middle,
+            false => least = middle + 1,
+        }
+    }
+    Ok((from(least)?, least))
 }
 
 /// Refuses a text that cannot fit, before it is tokenized: no token has more than so many bytes on average.
@@ -342,11 +389,18 @@ fn constraint(prepared: &Prepared, cancel: &CancelToken) -> ApiResult<Constraint
     let has_tools = !request.tools.callable().is_empty();
     let object = json!({ "type": "object" });
     let answer = match &request.format {
-        Format::Text => None,
+        Format::Text | Format::Gbnf(_) => None,
         Format::JsonObject => Some((&object, "response_format")),
         Format::JsonSchema { schema, path } => Some((schema, &**path)),
     };
-    if request.continues && (has_tools || answer.is_some()) {
+    let gbnf = match &request.format {
+        Format::Gbnf(_) if has_tools => {
+            return Err(ApiError::unsupported("grammar", "is not supported together with tools"));
+        }
+        Format::Gbnf(text) => Some(text),
+        _ => None,
+    };
+    if request.continues && (has_tools || answer.is_some() || gbnf.is_some()) {
         let message = "is not supported together with tools or a format of the answer";
         return Err(ApiError::unsupported("continue_final_message", message));
     }
@@ -354,12 +408,13 @@ fn constraint(prepared: &Prepared, cancel: &CancelToken) -> ApiResult<Constraint
     let is_open = tokenizer.reasoning_splitter(prompt).kind() == TextKind::Reasoning;
     let calls = |form| grammars::calls(model, &request.tools, is_open, form, cancel);
     let is_required = request.tools.choice.is_required();
-    let grammar = match answer {
-        None if !has_tools => return Ok(Constraint::None),
-        None if !is_required => return Ok(Constraint::Auto(calls(Form::BehindMarker)?)),
-        Some((schema, path)) if !has_tools => grammars::json(model, schema, path, cancel)?,
+    let grammar = match (answer, gbnf) {
+        (_, Some(text)) => grammars::gbnf(model, text, cancel)?,
+        (None, None) if !has_tools => return Ok(Constraint::None),
+        (None, None) if !is_required => return Ok(Constraint::Auto(calls(Form::BehindMarker)?)),
+        (Some((schema, path)), None) if !has_tools => grammars::json(model, schema, path, cancel)?,
         // Whichever the model begins.
-        Some((schema, path)) if !is_required => calls(Form::CallsOr { schema, path })?,
+        (Some((schema, path)), None) if !is_required => calls(Form::CallsOr { schema, path })?,
         _ => calls(Form::Calls)?,
     };
     if has_tools && model.call_format() == CallFormat::Channels {
@@ -434,6 +489,10 @@ impl Prepared {
             max_tokens: request.max_tokens.unwrap_or(room).min(room),
             sampling,
             stop: if has_tools { Vec::new() } else { request.stop.clone() },
+            stop_tokens: match self.fills_gap {
+                true => self.model.engine.tokenizer().infill_ends().to_vec(),
+                false => Vec::new(),
+            },
             cancel: cancel.clone(),
             ..GenerateOptions::default()
         };

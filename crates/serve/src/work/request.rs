@@ -74,6 +74,7 @@ impl Request {
 pub(crate) enum Input {
     Chat(Vec<Message>),
     Plain(Vec<Plain>),
+    Gaps(Vec<Gap>),
 }
 
 /// A prompt without a chat template.
@@ -81,6 +82,24 @@ pub(crate) enum Input {
 pub(crate) enum Plain {
     Text(String),
     Tokens(Vec<TokenId>),
+}
+
+/// A text with a gap, which the output fills.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    pub(crate) before: String,
+    pub(crate) after: String,
+    /// Names and texts of other files, the nearest last. If they do not fit the context, the first ones are left out.
+    pub(crate) files: Vec<(String, String)>,
+    /// The field that has the text behind the gap, for errors.
+    pub(crate) param: &'static str,
+}
+
+impl Gap {
+    /// A gap without other files.
+    pub(crate) fn new(before: impl Into<String>, after: impl Into<String>, param: &'static str) -> Self {
+        Self { before: before.into(), after: after.into(), files: Vec::new(), param }
+    }
 }
 
 /// Sampling options that a request states; the others are those of the model.
@@ -155,6 +174,8 @@ pub(crate) enum Format {
         schema: Value,
         path: String,
     },
+    /// A text of a grammar in GBNF, the field `grammar`.
+    Gbnf(String),
 }
 
 /// The tools that the model may call.

@@ -81,7 +81,7 @@ refused("chat_template_continue_final_message_mutual_exclusion", "both flags at 
 no_route("apply_chat_template", "`/apply-template`", absent("POST", "/apply-template"), "`/tokenize` takes `messages`")
 passes("completion_with_response_format", "`json_object` with and without `schema`, `json_schema`, wrong ones", formats)
 refused("completion_with_json_schema", "`json_schema` at the top", chat_refusal("json_schema", json_schema={"const": "42"}), "use `response_format`")
-refused("completion_with_grammar, completion_with_invalid_grammar", "`grammar` in GBNF", chat_refusal("grammar", grammar='root ::= "a"'), "use `response_format`")
+passes("completion_with_grammar, completion_with_invalid_grammar", "`grammar` in GBNF", every(chat_refusal("grammar", grammar="root ::= a"), tests("schemas.rs")), "`schemas.rs`")
 refused("invalid_chat_completion_req", "malformed messages", bad_messages, "two turns of `assistant` in a row are accepted")
 ignored("chat_completion_with_timings_per_token", "`timings_per_token`", chat_ignores("timings_per_token", timings_per_token=True), "times are in `/metrics`")
 passes("logprobs, logprobs_stream", "probabilities, whole and streamed", logprobs)
@@ -169,7 +169,7 @@ passes("thoughts", "reasoning comes apart", tests("reasoning.rs"), "`reasoning.r
 for name, asks, check, why in [
     ("test_compat_anthropic.py", "Anthropic's `/v1/messages`", tests("anthropic.rs"), "`anthropic.rs`, `crates/serve/tests/clients/run`; images are refused"),
     ("test_compat_gcp.py", "Vertex AI's `/predict`", absent("POST", "/predict"), "another API"),
-    ("test_infill.py", "`/infill`", absent("POST", "/infill"), "insertions are not supported; `suffix` is refused"),
+    ("test_infill.py", "`/infill`", tests("infill.rs"), "`infill.rs`; the order of samplers is the server's"),
     ("test_kv_keep_only_active.py", "slots that give up their memory", absent("POST", "/slots/0"), "places have no memory of their own; `prompts=` of `--limits` bounds the memory"),
     ("test_lora.py", "adapters", absent("GET", "/lora-adapters"), "adapters are not supported"),
     ("test_rerank.py", "`/v1/rerank`", ranking, "by the vectors of an embedding model"),
@@ -295,7 +295,7 @@ refused("completion_request_bad_words_to_sampling_params, completion_request_bad
 na("completion_request_forwards_routed_experts_prompt_start", "experts", "no such models")
 
 file(V, "completion/test_completion_error.py")
-refused("completion_suffix_uses_renderer_capability, completion_suffix_supports_text_prompt_list, completion_suffix_rejects_renderer_without_fim_support, completion_suffix_rejects_echo, completion_suffix_rejects_prompt_embeds, completion_suffix_rejects_token_prompt", "`suffix`", plain_refusal("suffix", suffix="a"), "insertions are not supported")
+refused("completion_suffix_uses_renderer_capability, completion_suffix_supports_text_prompt_list, completion_suffix_rejects_renderer_without_fim_support, completion_suffix_rejects_echo, completion_suffix_rejects_prompt_embeds, completion_suffix_rejects_token_prompt", "`suffix`", every(plain_refusal("suffix", suffix="a"), tests("infill.rs")), "this model has no tokens for gaps; `infill.rs` has one with them")
 refused("negative_prompt_token_ids_nested, negative_prompt_token_ids_flat", "negative token ids", every(plain_refusal("prompt", prompt=[-1]), plain_refusal("prompt", prompt=[[1, -1]])), "")
 refused("logprobs_minus_one_allowed, completion_logprobs_honors_requested_count, logprobs_below_minus_one_rejected, non_numeric_logprobs_rejected", "`logprobs` below 0, or no number", plain_logprobs, "0 to 20")
 passes("scalar_prompt_allowed, single_token_list_allowed, bounded_text_prompt_list_allowed, bounded_token_id_prompt_list_allowed", "forms of a prompt", every(token_prompts, batches))
@@ -353,9 +353,9 @@ passes("text_format_json_object_enables_structured_outputs", "`json_object`", re
 refused("stop_string_conversion", "`stop`", response_refusal("stop", stop="a"), "not in the API of responses")
 refused("structured_outputs_passed_through, structured_outputs_and_json_schema_conflict", "`structured_outputs`", response_refusal("structured_outputs", structured_outputs={"regex": "a"}), "use `text.format`")
 file(V, "responses/test_stateful.py")
-refused("background, background_error, background_cancel, cancel_completed", "`background`", response_refusal("background", background=True), "no responses are stored")
-refused("previous_response_id, two_responses_with_same_prev_id", "`previous_response_id`", response_refusal("previous_response_id", previous_response_id="resp_1"), "no responses are stored")
-other("store", "a stored response is read again", every(absent("GET", "/v1/responses/resp_1"), responses), "`store` is accepted, and the response says `store: false`")
+refused("background, background_error, background_cancel, cancel_completed", "`background`", response_refusal("background", background=True), "responses are sent as they are made")
+passes("previous_response_id, two_responses_with_same_prev_id", "`previous_response_id`", every(response_refusal("previous_response_id", previous_response_id="resp_1"), stored_responses), "in memory, the newest 256")
+passes("store", "a stored response is read again", stored_responses)
 file(V, "responses/test_errors.py")
 na("all cases", "inner structure", "`refusals.rs`")
 file(V, "responses/test_function_call_parsing.py")
@@ -376,9 +376,10 @@ file(V, "responses/test_harmony.py")
 passes("basic, basic_with_instructions, chat, chat_with_input_type, max_tokens, structured_output, structured_output_with_parse, streaming_types, streaming, reasoning_item", "answers of gpt-oss", every(responses, streamed_responses, cut_response, response_formats), "with this server's models")
 passes("basic_with_reasoning_effort", "`reasoning.effort`", reasoning_levels)
 passes("function_calling, function_calling_multi_turn, function_calling_full_history, function_calling_with_stream, function_calling_with_streaming_types", "calls", response_calls)
-refused("background, background_cancel, stateful_multi_turn, function_call_with_previous_input_messages", "stored responses", every(response_refusal("background", background=True), response_refusal("previous_response_id", previous_response_id="a")), "no responses are stored")
+refused("background, background_cancel", "`background`", response_refusal("background", background=True), "responses are sent as they are made")
+passes("stateful_multi_turn, function_call_with_previous_input_messages", "stored responses", stored_responses)
 refused("web_search, code_interpreter, code_interpreter_streaming, mcp_tool_multi_turn, function_calling_no_code_interpreter_events", "tools that the server calls", every(*(response_refusal("tools[0].type", tools=[{"type": kind}]) for kind in ("web_search_preview", "code_interpreter", "mcp"))), "the client calls tools")
-other("store", "a stored response is read again", responses, "`store` is accepted, and the response says `store: false`")
+passes("store", "a stored response is read again", stored_responses)
 na("others: system_message_with_tools, output_messages_enabled, chat_truncation_content_not_null, system_prompt_*", "the turns of gpt-oss", "inner structure")
 file(V, "responses/test_responses_utils.py")
 passes("construct_chat_messages_with_tool_call, construct_chat_messages_preserves_single_item_conversions, content_only, content_preferred_over_summary, assistant_side_items_merge_until_tool_output, merge_chain_breaks", "items become turns", response_calls)

@@ -623,6 +623,18 @@ def responses():
     assert respond(typed)["usage"]["input_tokens"] == respond("Hi")["usage"]["input_tokens"]
 
 
+def stored_responses():
+    first = respond("Hi")
+    status, _, text = request("GET", f"/v1/responses/{first['id']}")
+    assert status == 200 and json.loads(text) == first
+    second = respond("And?", previous_response_id=first["id"])
+    whole = respond([*user("Hi"), *first["output"], *user("And?")], store=False)
+    assert second["previous_response_id"] == first["id"] and second["output"][0]["content"] == whole["output"][0]["content"]
+    assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    assert request("DELETE", f"/v1/responses/{first['id']}")[0] == 200
+    assert request("GET", f"/v1/responses/{first['id']}")[0] == 404
+
+
 def streamed_responses():
     events = respond_stream("Hi")
     kinds = [event["type"] for event in events]

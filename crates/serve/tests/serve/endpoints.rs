@@ -162,6 +162,51 @@ fn responses_have_items_and_typed_events() {
 }
 
 #[test]
+fn responses_continue_those_that_are_kept() {
+    let server = Running::start();
+    let request = json!({ "input": QUESTION, "temperature": 0, "max_output_tokens": 24 });
+    let first = server.answer("/v1/responses", &request);
+    assert_eq!((&first["store"], &first["previous_response_id"]), (&json!(true), &Value::Null));
+    let address = format!("/v1/responses/{}", first["id"].as_str().unwrap());
+    assert_eq!(server.get(&address).json(), first);
+    let next = json!({ "input": "And when?", "instructions": "Be brief.", "temperature": 0, "max_output_tokens": 8 });
+    let whole = json!([
+        { "role": "user", "content": QUESTION },
+        first["output"][0],
+        { "role": "user", "content": "And when?" },
+    ]);
+    let expected = server.answer("/v1/responses", &with(&next, json!({ "input": whole, "store": false })));
+    assert_eq!(expected["store"], false);
+    let continuing = with(&next, json!({ "previous_response_id": first["id"] }));
+    let reply = server.post("/v1/responses", &continuing);
+    let second = reply.json();
+    assert_eq!(second["output"][0]["content"], expected["output"][0]["content"], "{}", reply.body);
+    assert_eq!(second["usage"]["input_tokens"], expected["usage"]["input_tokens"]);
+    assert_eq!(second["previous_response_id"], first["id"]);
+    assert!(!reply.headers.contains_key("x-refrain-ignored"), "{:?}", reply.headers);
+    // The first turn was computed before.
+    assert!(second["usage"]["input_tokens_details"]["cached_tokens"].as_u64().unwrap() > 0);
+    let count = with(&json!({ "input": "And when?" }), json!({ "previous_response_id": first["id"] }));
+    let count = server.answer("/v1/responses/input_tokens", &count);
+    assert!(count["input_tokens"].as_u64() > first["usage"]["input_tokens"].as_u64());
+    // A streamed one is kept too, and continues the second.
+    let events = responses_events(&server, &with(&next, json!({ "previous_response_id": second["id"] })));
+    let third = &events.last().unwrap()["response"];
+    assert!(third["usage"]["input_tokens"].as_u64() > second["usage"]["input_tokens"].as_u64());
+    assert_eq!(server.get(&format!("/v1/responses/{}", third["id"].as_str().unwrap())).json(), *third);
+    // The one before may go.
+    let deleted = server.request("DELETE", &address, &[], "").json();
+    assert_eq!(deleted, json!({ "id": first["id"], "object": "response", "deleted": true }));
+    assert_eq!(server.request("DELETE", &address, &[], "").status, 404);
+    assert_eq!(server.get(&address).status, 404);
+    server.answer("/v1/responses", &with(&next, json!({ "previous_response_id": second["id"] })));
+    for id in [&first["id"], &expected["id"]] {
+        let reply = server.post("/v1/responses", &with(&next, json!({ "previous_response_id": id })));
+        assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("previous_response_not_found")));
+    }
+}
+
+#[test]
 fn responses_call_functions_and_take_their_results() {
     let server = Running::start();
     let tool = json!({ "type": "function", "name": "weather", "parameters": {
@@ -280,9 +325,21 @@ fn models_metrics_and_the_document_are_shown() {
     assert!(server.get("/metrics").body.contains("refrain_model_bytes{model=\"fixture\"}"));
     let document = server.get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(
+        server.metric("llamacpp:tokens_predicted_total"),
+        server.metric("refrain_output_tokens_total")
+    );
+    assert_eq!(server.metric("llamacpp:requests_processing"), 0.0);
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
-            let reply = server.request(&method.to_uppercase(), &path.replace("{id}", MODEL), &[], "");
+            let id = match path.starts_with("/v1/responses/") {
+                true => server.answer("/v1/responses", &json!({ "input": "Hello", "max_output_tokens": 1 }))
+                    ["id"]
+                    .clone(),
+                false => json!(MODEL),
+            };
+            let path = path.replace("{id}", id.as_str().unwrap());
+            let reply = server.request(&method.to_uppercase(), &path, &[], "");
             assert!(![404, 405].contains(&reply.status), "{method} {path}: {}", reply.body);
         }
     }

@@ -154,6 +154,15 @@ fn seeds() -> Vec<(u8, &'static str, Value)> {
                 "output_config": { "effort": "high", "format": { "type": "json_schema", "schema": schema } },
             }),
         ),
+        (1, "completion-gap", json!({ "prompt": ["a", "b"], "suffix": "c", "n": 2, "max_tokens": 4 })),
+        (
+            14,
+            "infill",
+            json!({
+                "input_prefix": "a", "input_suffix": "b", "prompt": "c", "input_extra": [{ "filename": "d", "text": "e" }], "n_predict": 4,
+                "stop": ["x"], "samplers": ["infill"],
+            }),
+        ),
         (13, "anthropic-count", json!({ "model": "m", "messages": [{ "role": "user", "content": "a" }] })),
     ]
 }

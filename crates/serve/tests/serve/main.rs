@@ -8,6 +8,7 @@ mod chat;
 mod corpus;
 mod endpoints;
 mod fuzz_seeds;
+mod infill;
 mod mcp;
 mod models;
 mod ollama;

@@ -141,7 +141,11 @@ fn forgetting_empties_the_history_and_the_store() {
     assert!(forgotten["n_answers"].as_u64() >= Some(1), "{forgotten}");
     assert_eq!(entries(), [] as [Value; 0]);
     ask("Who helps with the shopping list of Toabran Kresfield?");
+    let kept = server.answer("/v1/responses", &json!({ "input": "Hello.", "max_output_tokens": 2 }));
+    let kept = format!("/v1/responses/{}", kept["id"].as_str().unwrap());
+    assert_eq!(server.get(&kept).status, 200);
     server.answer("/page/forget", &json!({ "what": "everything" }));
+    assert_eq!(server.get(&kept).status, 404, "responses are forgotten too");
     assert_eq!(entries(), [] as [Value; 0]);
     assert_eq!(server.get("/page/status").json()["notes"]["n_passages"], 0);
 }

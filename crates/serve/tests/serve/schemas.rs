@@ -144,3 +144,49 @@ fn nobody_waits_for_a_grammar() {
     assert!(server.metric("refrain_requests_waiting") > 16.0, "the grammars were waited for");
     drop(slow);
 }
+
+#[test]
+fn gbnf_is_followed_or_refused_with_its_place() {
+    let server = Running::start();
+    let grammar = "root ::= \"yes\" | \"no\" reason?\nreason ::= \", because of \" [a-z]{1,9} \".\"\n";
+    let is_answer = |text: &str| {
+        let reason = text.strip_prefix("no, because of ").and_then(|rest| rest.strip_suffix('.'));
+        ["yes", "no"].contains(&text) || reason.is_some_and(|reason| (1..=9).contains(&reason.len()))
+    };
+    for seed in 0..3 {
+        let more = json!({ "grammar": grammar, "temperature": 1, "seed": seed, "max_tokens": 60 });
+        let answer = server.answer("/v1/chat/completions", &support::with(&chat("Is it so?"), more.clone()));
+        let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert!(is_answer(text), "{text}");
+        let answer =
+            server.answer("/v1/completions", &support::with(&more, json!({ "prompt": "Is it so?" })));
+        let text = answer["choices"][0]["text"].as_str().unwrap();
+        assert!(is_answer(text), "{text}");
+    }
+    // A grammar with recursion.
+    let nested = "root ::= \"(\" root \")\" | [a-z]{1,3}";
+    let answer = server.answer(
+        "/v1/chat/completions",
+        &support::with(&chat("Hello."), json!({ "grammar": nested, "max_tokens": 60 })),
+    );
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    let inner = text.trim_matches(['(', ')']);
+    let depth = text.len() - text.trim_start_matches('(').len();
+    if answer["choices"][0]["finish_reason"] == "stop" {
+        assert_eq!(text, format!("{}{inner}{}", "(".repeat(depth), ")".repeat(depth)));
+    }
+    let tool = json!([{ "type": "function", "function": { "name": "f" } }]);
+    for (more, message) in [
+        (json!({ "grammar": "root ::= a" }), "line 1, column 10"),
+        (json!({ "grammar": "root ::= \"a\" root" }), "refused"),
+        (json!({ "grammar": "a ::= \"a\"" }), "`root`"),
+        (json!({ "grammar": 3 }), "string"),
+        (json!({ "grammar": grammar, "response_format": { "type": "json_object" } }), "format"),
+        (json!({ "grammar": grammar, "tools": tool }), "tools"),
+    ] {
+        let reply = server.post("/v1/chat/completions", &support::with(&chat("Hello."), more));
+        let error = reply.error();
+        assert_eq!((reply.status, &error["param"]), (400, &json!("grammar")), "{}", reply.body);
+        assert!(error["message"].as_str().unwrap().contains(message), "{}", reply.body);
+    }
+}

@@ -28,6 +28,8 @@ pub(crate) enum Calls {
     RecipientFirst,
     /// Channels; it answers where it may.
     Never,
+    /// Text; it also fills gaps, and ends them with a token of its own.
+    Infill,
 }
 
 impl Calls {
@@ -38,6 +40,15 @@ impl Calls {
     /// The tokens behind the 256 bytes.
     fn words(self) -> Vec<&'static str> {
         let mut words = vec!["<|end|>", "<|ask|>", "<tool_call>", "Hello", FREE_STRING];
+        if self == Self::Infill {
+            words.extend([
+                "<|fim_prefix|>",
+                "<|fim_suffix|>",
+                "<|fim_middle|>",
+                "<|file_sep|>",
+                "<|fim_pad|>",
+            ]);
+        }
         if self.has_channels() {
             words[0] = "<|return|>";
             words.extend(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>"]);
@@ -76,6 +87,9 @@ const WHERE: usize = 270;
 const ASSISTANT: usize = 271;
 const TO: usize = 272;
 const FUNCTIONS: usize = 273;
+/// Tokens of the model that fills gaps.
+const GAP: usize = 263;
+const GAP_END: usize = 265;
 /// A multiple of the rows that kernels take at a time.
 const HIDDEN_DIM: usize = 288;
 const HEAD_DIM: usize = 32;
@@ -177,6 +191,10 @@ fn table(calls: Calls) -> Vec<f32> {
     put(byte(b':'), byte(b'7'), 2.0);
     put(byte(b'7'), byte(b'}'), 2.0);
     put(byte(b'7'), byte(b']'), 2.0);
+    if calls == Calls::Infill {
+        put(GAP, HELLO, 2.0);
+        put(0x8D, GAP_END, 1.0);
+    }
     if !calls.has_channels() {
         return table;
     }

@@ -40,7 +40,8 @@ pub(super) async fn ps(State(app): State<App>) -> Response {
         Some(entry)
     };
     let models: Vec<Value> = app.models().shown().iter().filter_map(entry).collect();
-    response::json(&json!({ "models": models }))
+    // Tells this server from Ollama; its clients read over it.
+    response::json(&json!({ "models": models, "server": concat!("refrain-", env!("CARGO_PKG_VERSION")) }))
 }
 
 /// A model in a list. The digest tells models of this server apart; it is not that of a file.

@@ -13,7 +13,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::json::fields::{Fields, is_empty};
 use crate::limits::Limits;
 use crate::work::{
-    Effort, EmbeddingsRequest, Format, Function, Input, Plain, Request, SamplingFields, Tools,
+    Effort, EmbeddingsRequest, Format, Function, Gap, Input, Plain, Request, SamplingFields, Tools,
 };
 
 /// What a request for text asks for.
@@ -64,7 +64,7 @@ pub(crate) fn generate(given: Given<'_>) -> ApiResult<Asked> {
     let system = fields.string("system")?.filter(|text| !text.is_empty());
     let is_raw = fields.bool("raw")?.unwrap_or(false);
     fields.refuse_unless("images", is_empty, "images are not supported")?;
-    fields.refuse_unless("suffix", is_empty, "insertions are not supported")?;
+    let suffix = fields.string("suffix")?.filter(|text| !text.is_empty());
     fields.refuse_unless("template", is_empty, "the template is that of the model; `raw` takes none")?;
     fields.refuse_unless(
         "context",
@@ -72,6 +72,11 @@ pub(crate) fn generate(given: Given<'_>) -> ApiResult<Asked> {
         "no contexts are kept; send the conversation to `/api/chat`",
     )?;
     let input = match (is_raw, system) {
+        _ if suffix.is_some() => {
+            // As in the templates of models that fill in gaps.
+            system.into_iter().for_each(|_| fields.note("system"));
+            Input::Gaps(vec![Gap::new(prompt, suffix.unwrap_or_default(), "suffix")])
+        }
         (true, Some(_)) => return Err(ApiError::field("raw", "raw mode does not support `system`")),
         (true, None) => Input::Plain(vec![Plain::Text(prompt.to_owned())]),
         (false, system) => {

@@ -20,12 +20,16 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
     let (place, (request, delivery, echoes)) = body::read(&state, request, read).await?;
     let State(app) = state;
     let (n_top, scores_prompts) = (request.logprobs, request.scores_prompts);
-    let Input::Plain(prompts) = &request.input else { unreachable!("the reader makes plain prompts") };
-    let n_outputs = prompts.len() * request.n;
+    let (plain, n_prompts) = match &request.input {
+        Input::Plain(prompts) => (&**prompts, prompts.len()),
+        Input::Gaps(gaps) => (&[][..], gaps.len()),
+        Input::Chat(_) => unreachable!("the reader makes no conversation"),
+    };
+    let n_outputs = n_prompts * request.n;
     // What each output begins with.
     let begins: Vec<String> = (0..n_outputs)
-        .map(|output| match &prompts[output / request.n] {
-            Plain::Text(text) if echoes => text.clone(),
+        .map(|output| match plain.get(output / request.n) {
+            Some(Plain::Text(text)) if echoes => text.clone(),
             _ => String::new(),
         })
         .collect();

@@ -4,6 +4,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod head;
+mod infill;
 mod models;
 mod rerank;
 mod responses;
@@ -24,10 +25,12 @@ pub(super) fn router() -> Router<App> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::one).delete(responses::delete))
         .route("/v1/chat/completions/input_tokens", post(tokens::of_chat))
         .route("/v1/responses/input_tokens", post(tokens::of_response))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/rerank", post(rerank::create))
+        .route("/infill", post(infill::create))
         .route("/tokenize", post(tokens::encode))
         .route("/detokenize", post(tokens::decode))
         .route("/props", get(state::props))

@@ -3,7 +3,7 @@
 //! The events at the start and at the end of a stream have the whole response, with the tools and the other fields of the request that the
 //! protocol repeats. These are written as JSON once.
 
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
@@ -13,13 +13,18 @@ use super::wire::responses::read;
 use crate::api::shared::logprobs_json;
 use crate::api::stream::{self, Events, Sink};
 use crate::app::App;
-use crate::body;
+use crate::body::{self, Given};
 use crate::error::{ApiError, ApiResult};
 use crate::response;
+use crate::responses::Stored;
 use crate::time::unix_time;
 use crate::work::{self, Annotation, Finish, Piece, TokenLogprob, Usage};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
+    let theirs = state.0.clone();
+    let read = move |given: Given<'_>| {
+        read(given, &|id| theirs.responses().find(id).map(|stored| stored.items.clone()))
+    };
     let (place, request) = body::read(&state, request, read).await?;
     let State(app) = state;
     let tier = tier_name(request.request.priority);
@@ -42,6 +47,8 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         model: running.model.id.clone(),
         tier,
         echo: fields_text(&echo),
+        kept: request.kept,
+        previous: request.previous,
         items: Vec::new(),
         open: None,
         n_events: 0,
@@ -55,6 +62,7 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         match piece {
             Piece::Done(usage) => {
                 let response = builder.response(builder.status(), Some(&usage), None);
+                builder.keep(&response);
                 return Ok(response::json_text(response));
             }
             Piece::Failed(error) => return Err(error),
@@ -63,6 +71,24 @@ pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Res
         nowhere.clear();
     }
     Err(ApiError::stopped())
+}
+
+/// A kept response.
+pub(crate) async fn one(State(app): State<App>, Path(id): Path<String>) -> ApiResult<Response> {
+    let stored = app.responses().find(&id).ok_or_else(not_kept)?;
+    Ok(response::json_text(stored.response.clone()))
+}
+
+/// Drops a kept response.
+pub(crate) async fn delete(State(app): State<App>, Path(id): Path<String>) -> ApiResult<Response> {
+    match app.responses().remove(&id) {
+        true => Ok(response::json(&json!({ "id": id, "object": "response", "deleted": true }))),
+        false => Err(not_kept()),
+    }
+}
+
+fn not_kept() -> ApiError {
+    ApiError::not_found("this server does not have the response, or no longer").with_param("response_id")
 }
 
 /// Collects the items of a response, and sends its events.
@@ -74,6 +100,9 @@ struct Builder {
     tier: &'static str,
     /// The fields of the request, as JSON without the braces. Never empty.
     echo: String,
+    /// The items of the conversation, if the response is kept.
+    kept: Option<Vec<Value>>,
+    previous: Option<String>,
     /// Items that are complete.
     items: Vec<Value>,
     open: Option<Open>,
@@ -186,10 +215,10 @@ impl Builder {
             "incomplete_details": (status == Status::Incomplete).then(|| json!({ "reason": "max_output_tokens" })),
             "model": self.model,
             "output": self.items,
-            "previous_response_id": null,
+            "previous_response_id": self.previous,
             "background": false,
             "service_tier": self.tier,
-            "store": false,
+            "store": self.kept.is_some(),
             "truncation": "disabled",
             "usage": usage.map(|usage| json!({
                 "input_tokens": usage.prompt,
@@ -201,6 +230,13 @@ impl Builder {
         });
         let own = own.as_object().map(fields_text).unwrap_or_default();
         format!("{{{own},{}}}", self.echo)
+    }
+
+    /// Keeps the response for later requests.
+    fn keep(&mut self, response: &str) {
+        let Some(mut items) = self.kept.take() else { return };
+        items.extend(self.items.iter().cloned());
+        self.app.responses().keep(Stored::new(self.id.clone(), items, response.to_owned()));
     }
 
     /// An event with the response.
@@ -339,6 +375,7 @@ impl Events for Builder {
             Piece::Done(usage) => {
                 let status = self.status();
                 let response = self.response(status, Some(&usage), None);
+                self.keep(&response);
                 self.response_event(&format!("response.{}", status.name()), &response, out);
                 done(out);
             }

@@ -57,7 +57,11 @@ pub(crate) async fn of_chat(state: State<App>, request: Request) -> ApiResult<Re
 
 /// The number of tokens of a response's input.
 pub(crate) async fn of_response(state: State<App>, request: Request) -> ApiResult<Response> {
-    let read = |given: Given<'_>| Ok(wire::responses::read(given)?.request);
+    let theirs = state.0.clone();
+    let read = move |given: Given<'_>| {
+        let find = |id: &str| theirs.responses().find(id).map(|stored| stored.items.clone());
+        Ok(wire::responses::read(given, &find)?.request)
+    };
     let (place, request) = body::read(&state, request, read).await?;
     count(&state, place, request).await
 }

@@ -41,6 +41,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery)> {
         None => Format::Text,
         Some(format) => response_format(format)?,
     };
+    let format = common::grammar(&mut fields, format)?;
     let tools = tools::tools(&mut fields, Form::Nested, limits)?;
     let (thinking_from_effort, effort) = effort(&mut fields)?;
     let continues = continues(&mut fields, &messages)?;
@@ -77,7 +78,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery)> {
     fields.refuse_unless("verbosity", |value| value == "medium", "is not supported")?;
     fields.refuse("prompt", "use `messages`, or `/v1/completions`")?;
     fields.refuse_unless("echo", |value| value == false, "is supported in `/v1/completions`")?;
-    common::refuse_unsupported(&mut fields)?;
+    common::refuse_unsupported_but(&mut fields, &[common::GRAMMAR])?;
     fields.finish()?;
     Ok((request, delivery))
 }

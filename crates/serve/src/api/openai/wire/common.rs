@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::shared::{stops, window};
 use crate::error::{ApiError, ApiResult};
 use crate::json::fields::{Fields, is_empty};
-use crate::work::{Annotation, Dry, Effort, Finish, Origin, SamplingFields, Usage};
+use crate::work::{Annotation, Dry, Effort, Finish, Format, Origin, SamplingFields, Usage};
 
 /// When a field means its absence.
 #[derive(Clone, Copy)]
@@ -86,7 +86,13 @@ const UNSUPPORTED: [(&str, Neutral); 57] = [
 
 /// Refuses what would change the output and is not supported, whatever endpoint the field is meant for.
 pub(crate) fn refuse_unsupported(fields: &mut Fields<'_>) -> ApiResult<()> {
-    for (name, neutral) in UNSUPPORTED {
+    refuse_unsupported_but(fields, &[])
+}
+
+/// As [`refuse_unsupported`], without some fields, which have no effect.
+pub(crate) fn refuse_unsupported_but(fields: &mut Fields<'_>, noted: &[&str]) -> ApiResult<()> {
+    for (name, neutral) in UNSUPPORTED.iter().filter(|(name, _)| !noted.contains(name)) {
+        let (name, neutral) = (*name, *neutral);
         let is_neutral = |value: &Value| match (value, neutral) {
             (value, _) if is_empty(value) => true,
             (Value::Number(number), Neutral::Number(neutral)) => number.as_f64() == Some(neutral),
@@ -96,6 +102,20 @@ pub(crate) fn refuse_unsupported(fields: &mut Fields<'_>) -> ApiResult<()> {
         fields.refuse_unless(name, is_neutral, "is not supported, and would change the output")?;
     }
     Ok(())
+}
+
+/// The field that [`grammar`] reads.
+pub(crate) const GRAMMAR: &str = "grammar";
+
+/// `grammar`, as llama.cpp has it. A request has one form of its output.
+pub(crate) fn grammar(fields: &mut Fields<'_>, format: Format) -> ApiResult<Format> {
+    match (fields.string(GRAMMAR)?.filter(|grammar| !grammar.is_empty()), format) {
+        (None, format) => Ok(format),
+        (Some(grammar), Format::Text) => Ok(Format::Gbnf(grammar.to_owned())),
+        (Some(_), _) => {
+            Err(ApiError::field(GRAMMAR, "is not supported together with a format of the answer"))
+        }
+    }
 }
 
 /// Sequence breakers of DRY, as the engine bounds them.

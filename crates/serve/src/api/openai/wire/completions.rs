@@ -8,7 +8,7 @@ use super::common;
 use crate::api::shared::KEY_BYTES_MAX;
 use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
-use crate::work::{Input, Plain, Request};
+use crate::work::{Format, Gap, Input, Plain, Request};
 
 /// Reads a request. The flag: whether the outputs begin with their prompts.
 pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
@@ -33,7 +33,19 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
     {
         return Err(ApiError::unsupported("best_of", "other values than `n` are not supported"));
     }
-    fields.refuse("suffix", "insertions are not supported")?;
+    let input = match fields.string("suffix")?.filter(|after| !after.is_empty()) {
+        None => Input::Plain(prompts),
+        Some(_) if echoes => {
+            return Err(ApiError::unsupported("echo", "is not supported together with `suffix`"));
+        }
+        Some(after) => {
+            let gap = |prompt| match prompt {
+                Plain::Text(before) => Ok(Gap::new(before, after, "suffix")),
+                Plain::Tokens(_) => Err(ApiError::unsupported("suffix", "needs prompts of text")),
+            };
+            Input::Gaps(prompts.into_iter().map(gap).collect::<ApiResult<_>>()?)
+        }
+    };
     let delivery = delivery(&mut fields)?;
     let max_tokens = match fields.value("max_tokens") {
         // The default of this endpoint.
@@ -47,9 +59,10 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
         stop: common::stop(&mut fields)?,
         logprobs,
         scores_prompts,
+        format: common::grammar(&mut fields, Format::Text)?,
         cache_key: fields.key("prompt_cache_key", KEY_BYTES_MAX)?.map(str::to_owned),
         priority: common::priority(&mut fields)?,
-        ..Request::of_input(model, Input::Plain(prompts), "prompt")
+        ..Request::of_input(model, input, "prompt")
     };
     if !documents(&mut fields)?.is_empty() {
         return Err(ApiError::unsupported("documents", "use `/v1/chat/completions`"));
@@ -57,7 +70,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
     for name in ["messages", "tools", "response_format"] {
         fields.refuse(name, "use `/v1/chat/completions`")?;
     }
-    common::refuse_unsupported(&mut fields)?;
+    common::refuse_unsupported_but(&mut fields, &[common::GRAMMAR])?;
     fields.finish()?;
     Ok((request, delivery, echoes))
 }

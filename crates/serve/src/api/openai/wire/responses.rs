@@ -1,4 +1,4 @@
-//! `POST /v1/responses`, without stored state.
+//! `POST /v1/responses`.
 
 use refrain::{Message, Role};
 use serde_json::{Map, Value, json};
@@ -9,6 +9,7 @@ use super::tools::{self, Form};
 use crate::api::shared::{KEY_BYTES_MAX, call_json, read_arguments};
 use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
+use crate::json::Ignored;
 use crate::json::fields::Fields;
 use crate::work::{Format, Input, Request};
 
@@ -18,7 +19,13 @@ pub(crate) struct ResponsesRequest {
     pub(crate) request: Request,
     pub(crate) streams: bool,
     pub(crate) echo: Map<String, Value>,
+    /// The items of the conversation, if the response is to be kept.
+    pub(crate) kept: Option<Vec<Value>>,
+    pub(crate) previous: Option<String>,
 }
+
+/// The items of the kept response with this id.
+pub(crate) type FindItems<'a> = &'a dyn Fn(&str) -> Option<Vec<Value>>;
 
 /// Fields whose values a response repeats, with the values for those that were not given.
 fn echoed() -> Value {
@@ -38,7 +45,7 @@ fn echoed() -> Value {
     })
 }
 
-pub(crate) fn read(given: Given<'_>) -> ApiResult<ResponsesRequest> {
+pub(crate) fn read(given: Given<'_>, find: FindItems<'_>) -> ApiResult<ResponsesRequest> {
     let Given { value, limits, .. } = given;
     let mut fields = given.fields()?;
     metadata(&mut fields)?;
@@ -47,21 +54,36 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<ResponsesRequest> {
     if let Some(text) = fields.string("instructions")? {
         messages.push(Message::new(Role::System, text));
     }
+    let previous = fields.key("previous_response_id", KEY_BYTES_MAX)?.map(str::to_owned);
+    let mut conversation = match &previous {
+        None => Vec::new(),
+        Some(id) => find(id).ok_or_else(|| {
+            let message = "this server does not have the response, or no longer; send the whole conversation as `input`";
+            ApiError::field("previous_response_id", message).with_code("previous_response_not_found")
+        })?,
+    };
+    let mut reader = Items { messages, reasoning: None };
+    // What this server has written, or taken before, has nothing to note.
+    let noted = Ignored::default();
+    for item in &conversation {
+        reader.item(Fields::of_foreign(item, &noted)?, "previous_response_id")?;
+    }
     let items = match fields.required("input")? {
         Value::String(text) => {
-            messages.push(Message::new(Role::User, text.as_str()));
+            reader.messages.push(Message::new(Role::User, text.as_str()));
+            conversation.push(json!({ "type": "message", "role": "user", "content": text }));
             &[][..]
         }
         Value::Array(items) => items,
         _ => return Err(ApiError::field("input", "a string or an array of items is expected")),
     };
-    if items.len() > limits.messages {
+    conversation.extend_from_slice(items);
+    if conversation.len() > limits.messages {
         return Err(ApiError::field(
             "input",
-            format!("{} items are more than {}", items.len(), limits.messages),
+            format!("{} items are more than {}", conversation.len(), limits.messages),
         ));
     }
-    let mut reader = Items { messages, reasoning: None };
     for (index, item) in items.iter().enumerate() {
         reader.item(fields.of(item, &format!("input[{index}]"))?, &format!("input[{index}]"))?;
     }
@@ -112,11 +134,10 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<ResponsesRequest> {
         priority: common::priority(&mut fields)?,
         ..Request::of_input(model, Input::Chat(messages), "input")
     };
-    fields
-        .refuse("previous_response_id", "no responses are stored; send the whole conversation as `input`")?;
+    let stores = fields.bool("store")?.unwrap_or(true);
     fields.refuse("conversation", "no conversations are stored; send the whole conversation as `input`")?;
     fields.refuse("prompt", "no prompts are stored; send the text as `instructions` and `input`")?;
-    fields.refuse_unless("background", |value| value == false, "no responses are stored")?;
+    fields.refuse_unless("background", |value| value == false, "responses are sent as they are made")?;
     fields.refuse_unless("truncation", |value| value == "disabled", "only `disabled` is supported")?;
     fields.refuse("context_management", "is not supported")?;
     fields.refuse("stop", "is not supported here")?;
@@ -137,7 +158,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<ResponsesRequest> {
     if let Some(Value::Array(tools)) = echo.get_mut("tools") {
         tools.iter_mut().filter_map(Value::as_object_mut).for_each(complete_tool);
     }
-    Ok(ResponsesRequest { request, streams, echo })
+    Ok(ResponsesRequest { request, streams, echo, kept: stores.then_some(conversation), previous })
 }
 
 /// `metadata`: pairs of strings within the limits of the OpenAI API, which a response repeats.

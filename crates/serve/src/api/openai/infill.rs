@@ -1,0 +1,118 @@
+//! `POST /infill`: the text between two texts, with the names and answers that editors know from llama.cpp.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::error_json;
+use super::wire::infill::read;
+use crate::api::stream::{self, Events, Sink};
+use crate::app::App;
+use crate::body;
+use crate::error::ApiResult;
+use crate::json::Ignored;
+use crate::response;
+use crate::work::{self, Finish, Piece, Running, Usage};
+
+pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
+    let ignored = request.extensions().get::<Ignored>().cloned().unwrap_or_default();
+    let (place, request) = body::read(&state, request, read).await?;
+    let State(app) = state;
+    let running = work::start(&app, place, request.request).await?;
+    if running.n_left_out > 0 {
+        ignored.add("input_extra[]");
+    }
+    let mut lines = Lines { end: End::of(&running), wants_text: request.wants_text };
+    if request.streams {
+        return Ok(stream::response(running, lines, app.limits().ping_time));
+    }
+    let whole = running.whole(1).await?;
+    let choice = &whole.choices[0];
+    let content = if lines.wants_text { choice.text.as_str() } else { "" };
+    lines.end.finish = choice.finish.unwrap_or(Finish::Stop);
+    lines.end.stop = choice.stop.clone();
+    Ok(response::json(&lines.end.json(content, &whole.usage)))
+}
+
+/// What the last part of an answer says.
+struct End {
+    model: String,
+    /// Whether files were left out of the prompt.
+    is_truncated: bool,
+    finish: Finish,
+    stop: Option<String>,
+}
+
+impl End {
+    fn of(running: &Running) -> Self {
+        let (model, is_truncated) = (running.model.id.clone(), running.n_left_out > 0);
+        Self { model, is_truncated, finish: Finish::Stop, stop: None }
+    }
+
+    fn json(&self, content: &str, usage: &Usage) -> Value {
+        let stop_type = match (self.finish, &self.stop) {
+            (Finish::Length, _) => "limit",
+            (_, Some(_)) => "word",
+            (_, None) => "eos",
+        };
+        let n_computed = usage.prompt - usage.cached;
+        json!({
+            "index": 0,
+            "content": content,
+            "stop": true,
+            "model": self.model,
+            "tokens_predicted": usage.output,
+            "tokens_evaluated": usage.prompt,
+            "tokens_cached": usage.prompt + usage.output,
+            "truncated": self.is_truncated,
+            "stop_type": stop_type,
+            "stopping_word": self.stop.as_deref().unwrap_or_default(),
+            "timings": {
+                "cache_n": usage.cached,
+                "prompt_n": n_computed,
+                "prompt_ms": ms(usage.prefill_time),
+                "prompt_per_second": rate(n_computed, usage.prefill_time),
+                "predicted_n": usage.output,
+                "predicted_ms": ms(usage.decode_time),
+                "predicted_per_second": rate(usage.output, usage.decode_time),
+            },
+        })
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Tokens per second; 0 where nothing was computed.
+fn rate(n: usize, time: Duration) -> f64 {
+    match time.is_zero() {
+        true => 0.0,
+        false => n as f64 / time.as_secs_f64(),
+    }
+}
+
+struct Lines {
+    end: End,
+    wants_text: bool,
+}
+
+impl Events for Lines {
+    fn start(&mut self, out: &mut Sink) {
+        out.comment("queued");
+    }
+
+    fn piece(&mut self, piece: Piece, out: &mut Sink) {
+        match piece {
+            Piece::Text { text, .. } if self.wants_text && !text.is_empty() => {
+                out.data(&json!({ "index": 0, "content": text, "stop": false }));
+            }
+            Piece::End { finish, stop, .. } => (self.end.finish, self.end.stop) = (finish, stop),
+            Piece::Done(usage) => out.data(&self.end.json("", &usage)),
+            Piece::Failed(error) => out.data(&error_json(&error)),
+            _ => {}
+        }
+    }
+}
