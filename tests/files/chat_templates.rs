@@ -387,6 +387,11 @@ fn roles_and_fields_of_messages_reach_the_template() {
         render("{{ 'name' in messages[0] }} {{ messages[0].name is defined }}", &messages, true).unwrap(),
         "False False"
     );
+    // Phi-4-mini reads the tools of a system message.
+    let mut system = Message::new(Role::System, "d");
+    system.tools = Some("[{}]".to_owned());
+    let tools = "{% for m in messages %}{{ m['tools'] if 'tools' in m else '-' }}{% endfor %}";
+    assert_eq!(render(tools, &[system, Message::new(Role::User, "a")], true).unwrap(), "[{}]-");
 }
 
 #[test]

@@ -33,6 +33,11 @@ impl GrammarMask {
         MaskAhead { follower: Arc::clone(&self.follower) }
     }
 
+    /// The output begins behind so many tokens, in place of at the first call of the mask. Without an effect after that call.
+    pub fn begin_at(&mut self, n_tokens: usize) {
+        self.start.of(n_tokens);
+    }
+
     fn apply(&mut self, tokens: &[TokenId], logits: &mut [f32]) -> Result<(), GrammarError> {
         let output = &tokens[self.start.of(tokens.len()).min(tokens.len())..];
         let mut follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,9 +14,9 @@ use refrain_index::notes::ModelEmbedder;
 
 use crate::error::{ApiError, ApiResult, ModelsError};
 use crate::time::unix_time;
-use crate::work::call_form::CallFormat;
 use crate::work::combine::Combiner;
 use crate::work::kept_grammars::Grammars;
+use crate::work::tool_format::Told;
 use crate::work::warm::Warm;
 
 /// Maximum length of a model's name, in bytes.
@@ -161,7 +161,7 @@ pub(crate) struct Model {
     pub(crate) warm: Warm,
     pub(crate) grammars: Grammars,
     /// Found at the first request with tools.
-    call_format: OnceLock<CallFormat>,
+    told: OnceLock<Told>,
     /// Whether its chat template knows levels of reasoning; found at the first request with one.
     pub(crate) knows_effort: OnceLock<bool>,
     vocabulary: OnceLock<Vocabulary>,
@@ -346,7 +346,7 @@ impl Models {
             combiner: Combiner::default(),
             warm: Warm::new(Arc::clone(&self.warm_bytes)),
             grammars: Grammars::default(),
-            call_format: OnceLock::new(),
+            told: OnceLock::new(),
             knows_effort: OnceLock::new(),
             vocabulary: OnceLock::new(),
             embedder: OnceLock::new(),
@@ -459,8 +459,8 @@ impl Model {
     }
 
     /// How this model is told about tools, and how it calls them.
-    pub(crate) fn call_format(&self) -> CallFormat {
-        *self.call_format.get_or_init(|| CallFormat::of(self.engine.tokenizer()))
+    pub(crate) fn told(&self) -> Told {
+        *self.told.get_or_init(|| Told::of(self.engine.tokenizer()))
     }
 
     /// The embedder of an embedding model.

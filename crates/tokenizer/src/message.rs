@@ -52,6 +52,9 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// The name of the tool or the author.
     pub name: Option<String>,
+    /// The tools, as a text, for templates that read them from the system message (Phi-4-mini). Most templates read
+    /// [`ChatOptions::tools`].
+    pub tools: Option<String>,
 }
 
 impl Message {
@@ -64,13 +67,14 @@ impl Message {
             tool_calls: Vec::new(),
             tool_call_id: None,
             name: None,
+            tools: None,
         }
     }
 
     /// Calls `see` with every text of the message, including the keys of tool calls.
     pub(super) fn each_text(&self, see: &mut dyn FnMut(&str)) {
         see(&self.content);
-        [&self.reasoning_content, &self.tool_call_id, &self.name]
+        [&self.reasoning_content, &self.tool_call_id, &self.name, &self.tools]
             .into_iter()
             .flatten()
             .for_each(|text| see(text));
@@ -86,6 +90,7 @@ impl Message {
             tool_calls: self.tool_calls.iter().map(|call| map_json_texts(call, map)).collect(),
             tool_call_id: optional(&self.tool_call_id),
             name: optional(&self.name),
+            tools: optional(&self.tools),
         }
     }
 }

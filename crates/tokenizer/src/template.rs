@@ -239,7 +239,8 @@ impl ChatTemplate {
             (key("content"), Value::text(message.content.as_str())),
         ]);
         entries.extend(reasoning.map(|text| (key("reasoning_content"), text)));
-        let texts = [("tool_call_id", &message.tool_call_id), ("name", &message.name)];
+        let texts =
+            [("tool_call_id", &message.tool_call_id), ("name", &message.name), ("tools", &message.tools)];
         for (name, text) in texts {
             entries.extend(text.as_ref().map(|text| (key(name), Value::text(text.as_str()))));
         }

@@ -298,6 +298,15 @@ fn lark_has_the_same_numbers() {
     assert!(refused.contains("multipleOf") && refused.contains("1000003"), "{refused}");
 }
 
+/// A mask may first be asked for in the middle of a text.
+#[test]
+fn a_mask_begins_where_it_is_told() {
+    let grammar = Grammar::choices(&vocabulary(), ["abc", "abd"]).unwrap();
+    let mut mask = grammar.mask();
+    mask.begin_at(2);
+    assert_eq!(allowed(&mut mask, b"xyab"), [u32::from(b'c'), u32::from(b'd')]);
+}
+
 /// Masks that are computed ahead are those that are not.
 #[test]
 fn masks_ahead_are_the_same() {

@@ -13,14 +13,13 @@ use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::call_form::{CallPart, read_token};
-use super::calls::OutputReader;
 use super::logprobs::{Logprobs, TokenLogprob, scored};
 use super::piece::{Annotation, Finish, Piece, PromptScores, Usage};
 use super::prediction;
 use super::prepare::{Output, Prepared};
 use super::request::Document;
 use super::stops::Stops;
+use super::tool_format::{CallPart, OutputReader, read_token};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::add;

@@ -8,10 +8,9 @@ use refrain::CancelToken;
 use refrain_grammar::{Grammar, JsonOptions};
 use serde_json::Value;
 
-use super::call_form::{CallFormat, Form};
 use super::kept_grammars::Grammars;
 use super::request::Tools;
-use super::{calls, channels};
+use super::tool_format::{self, Form};
 use crate::blocking::{caught, on_own_thread};
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
@@ -149,14 +148,7 @@ pub(crate) fn calls(
             return Err(compile(model, &schema.to_string(), path).err().unwrap_or_else(ApiError::stopped));
         }
     }
-    let tokenizer = model.engine.tokenizer();
-    let source = match model.call_format() {
-        CallFormat::Channels => channels::grammar(tools, tokenizer, is_open, form),
-        format => {
-            let marker = tokenizer.token_id(format.marker());
-            calls::grammar(tools, marker.is_some_and(|id| tokenizer.is_special(id)), form)
-        }
-    };
+    let source = tool_format::grammar(model.told().format, tools, model.engine.tokenizer(), is_open, form);
     let (theirs, their_cancel) = (source.clone(), cancel.clone());
     get(model, "calls", &source, cancel, move |model| {
         let error = match Grammar::lark(model.vocabulary()?, &theirs) {

@@ -4,9 +4,6 @@
 //! [`Piece`]s of the outputs into its responses, streamed or whole. So a stream and a whole answer cannot differ, and neither can two APIs.
 
 mod auto;
-pub(crate) mod call_form;
-mod calls;
-mod channels;
 pub(crate) mod combine;
 mod drive;
 pub(crate) mod embeddings;
@@ -19,6 +16,7 @@ pub(crate) mod prepare;
 mod request;
 mod stops;
 mod text;
+pub(crate) mod tool_format;
 pub(crate) mod warm;
 mod whole;
 

@@ -12,13 +12,12 @@ use refrain_grammar::{Grammar, MaskAhead};
 use serde_json::json;
 
 use super::auto::AutoMask;
-use super::call_form::{CallFormat, Form};
-use super::calls::{self, OutputReader};
 use super::grammars;
 use super::logprobs::Logprobs;
 use super::prediction::Prediction;
 use super::request::{self, Format, Input, Plain, Request, ToolChoice};
 use super::stops::Stops;
+use super::tool_format::{Form, OutputReader};
 use crate::error::{ApiError, ApiResult};
 use crate::models::Model;
 
@@ -321,13 +320,7 @@ fn encode_chat(model: &Model, request: &Request, messages: &[Message]) -> ApiRes
             ToolChoice::None => Vec::new(),
             _ => request.tools.functions.iter().collect(),
         };
-        match model.call_format() {
-            format @ (CallFormat::Template | CallFormat::Channels) => {
-                let shown = shown.into_iter().map(|function| calls::function_json(function, format));
-                options.tools = shown.collect();
-            }
-            CallFormat::Text => calls::as_text(&mut messages, &shown),
-        }
+        model.told().show(&mut messages, &mut options, &shown);
     }
     let encode = |messages: &[Message], options: &ChatOptions| {
         let of_tokenizer = |error: TokenizerError| ApiError::of_engine(error, request.param);
@@ -417,7 +410,7 @@ fn constraint(prepared: &Prepared, cancel: &CancelToken) -> ApiResult<Constraint
         (Some((schema, path)), None) if !is_required => calls(Form::CallsOr { schema, path })?,
         _ => calls(Form::Calls)?,
     };
-    if has_tools && model.call_format() == CallFormat::Channels {
+    if has_tools && model.told().format.has_channels() {
         // This grammar has the reasoning in it.
         return Ok(Constraint::Grammar(grammar));
     }
@@ -508,8 +501,8 @@ impl Prepared {
                 (options, ahead) = (constrained, Some(Ahead::Grammar(masks)));
             }
             Constraint::Auto(grammar) => {
-                let (engine, format) = (&self.model.engine, self.model.call_format());
-                let mask = AutoMask::new(engine, format, grammar, prompt);
+                let (engine, format) = (&self.model.engine, self.model.told().format);
+                let mask = AutoMask::new(engine, format, &request.tools, grammar, prompt);
                 options.processors.push(Box::new(mask.clone()));
                 ahead = Some(Ahead::Auto(mask));
             }
@@ -517,7 +510,7 @@ impl Prepared {
         let stops = (has_tools && !request.stop.is_empty()).then(|| Stops::new(&request.stop));
         if has_tools {
             let answers_json = !matches!(request.format, Format::Text);
-            reader = Some(OutputReader::new(self.model.call_format(), &request.tools, answers_json));
+            reader = Some(OutputReader::new(self.model.told().format, &request.tools, answers_json));
         }
         if let Some(prediction) = &self.prediction {
             options.sources.push(Box::new(prediction.clone()));
