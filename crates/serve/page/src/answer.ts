@@ -92,13 +92,17 @@ export class AnswerText {
     }
   }
 
-  /** Renders the last block and what follows it. */
+  /** Renders the last blocks and what follows them. What a line begins depends on its end and on the next line, so two are waited for. */
   private render(): void {
-    const found = blocks(this.marks.text, this.start, (start, end) => this.marks.nodes(start, end));
+    const { text } = this.marks;
+    const found = blocks(text, this.start, (start, end) => this.marks.nodes(start, end));
     while (this.content.childNodes.length > this.nComplete) this.content.lastChild?.remove();
-    this.content.append(...found.map(({ node }) => node));
-    this.nComplete += Math.max(0, found.length - 1);
-    this.start = found.at(-1)?.start ?? this.start;
+    found.forEach(({ node }) => this.content.append(node));
+    const until = text.lastIndexOf("\n", text.lastIndexOf("\n") - 1);
+    const last = found.filter(({ start }) => start <= until).length - 1;
+    if (last < 1) return;
+    this.nComplete += last;
+    this.start = found[last]?.start ?? this.start;
   }
 }
 

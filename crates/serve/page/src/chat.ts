@@ -202,7 +202,7 @@ export class ChatView {
     const { turns } = this.chat;
     fill(this.feed, ...(turns.length === 0 ? [this.empty] : turns.map((turn) => (this.writing?.turn === turn ? this.placed(turn, this.writing.article) : this.article(turn)))));
     this.input.value = this.unsent.get(this.chat.id) ?? "";
-    this.follow.checked = true;
+    this.follow.checked = false;
     this.grow();
     this.showSettings();
     this.showComposer();
@@ -314,10 +314,10 @@ export class ChatView {
     this.focus();
   }
 
-  private regenerate(turn: Turn): void {
+  private regenerate(turn: Turn, asksNotes = turn.asksNotes): void {
     if (this.writing) return;
     this.drop(turn);
-    void this.add({ ...turn, answer: null, at: Date.now() });
+    void this.add({ ...turn, asksNotes, answer: null, at: Date.now() });
   }
 
   private editTurn(turn: Turn): void {
@@ -333,7 +333,7 @@ export class ChatView {
     const form = el(
       "form",
       { class: "editing" },
-      el("label", { for: id }, "Edit the message"),
+      el("h2", {}, el("label", { for: id }, "New text of the message")),
       text,
       el("p", { class: "actions" }, el("span", { class: "dim" }, "What follows is dropped."), el("button", { type: "button", click: close }, "Cancel"), el("button", { type: "submit", class: "primary" }, "Send")),
     );
@@ -410,6 +410,7 @@ export class ChatView {
       { class: "tools" },
       answer && copyButton(() => answer.answered.text, "Copy the answer"),
       el("button", { type: "button", class: "quiet", click: () => this.regenerate(turn) }, answer ? "Regenerate" : "Try again"),
+      answer?.answered.is_not_in_notes && el("button", { type: "button", class: "quiet", click: () => this.regenerate(turn, false) }, "Answer without notes"),
       canContinue && el("button", { type: "button", class: "quiet", click: () => !this.writing && void this.write(turn, answer) }, "Continue"),
     );
   }

@@ -95,7 +95,7 @@ export function fileList(files: readonly TextFile[]): HTMLElement | null {
     { class: "files" },
     ...files.map(({ name, text }) => {
       const id = newId();
-      return el("details", {}, el("summary", { id }, name), el("pre", { tabindex: 0, role: "region", "aria-labelledby": id }, text));
+      return el("details", {}, el("summary", { id }, name), el("pre", { tabindex: 0, role: "group", "aria-labelledby": id }, text));
     }),
   );
 }

@@ -45,11 +45,9 @@ function show(status: Status): void {
   const chats = new ChatView(status, meter);
   const list = new ChatList({
     create: () => {
-      void chats.open(null).then(() => {
-        window.history.pushState(null, "", "#ask");
-        route(false);
-        chats.focus();
-      });
+      // The one before stays in the browser's history.
+      window.history.pushState(null, "", "#ask");
+      void chats.open(null).then(() => chats.focus());
     },
     details: async (id) => {
       if (id === chats.chat.id) return chats.details();
@@ -81,8 +79,12 @@ function show(status: Status): void {
     const [wanted = "", id = ""] = location.hash.slice(1).split("/");
     if (wanted === "main") return;
     const view = wanted in views ? (wanted as View) : "ask";
-    if (view === "ask" && id !== "" && id !== chats.chat.id) void chats.open(id);
-    if (view === "ask" && shown === "ask") return place();
+    const opens = view === "ask" && id !== "" && id !== chats.chat.id;
+    if (opens) void chats.open(id);
+    if (view === "ask" && shown === "ask") {
+      if (!opens) place();
+      return;
+    }
     shown = view;
     closeSource();
     // The charts stand in the view whose jobs they show.
@@ -95,7 +97,7 @@ function show(status: Status): void {
     document.title = `${NAMES[view]} · Refrain`;
     list.place(view === "ask");
     fill(main, views[view]);
-    if (view === "ask" && !isFirst) place();
+    if (view === "ask" && !isFirst && !opens) place();
     if (!isFirst) {
       announce(NAMES[view]);
       window.scrollTo(0, 0);

@@ -38,6 +38,9 @@ export function blocks(source: string, from: number, leaf: Leaf): { node: HTMLEl
 }
 
 class Reader {
+  /** The levels of the headings that contain the current line. */
+  private readonly levels: number[] = [];
+
   constructor(
     private readonly source: string,
     private readonly leaf: Leaf,
@@ -67,9 +70,12 @@ class Reader {
     const heading = HEADING.exec(text);
     if (heading) {
       const closed = text.replace(/[ \t]+#*[ \t]*$/, "");
-      // Below the question, which is a heading of the second level.
-      const name = `h${Math.min(6, (heading[1] as string).length + 2)}` as "h3";
-      return [el(name, {}, ...this.inline([start + heading[0].length, start + Math.max(heading[0].length, closed.length)])), at + 1];
+      const level = (heading[1] as string).length;
+      while ((this.levels.at(-1) ?? 0) >= level) this.levels.pop();
+      this.levels.push(level);
+      // Below the question, which is a heading of the second level, and without a gap. The size is that of the mark.
+      const name = `h${Math.min(6, this.levels.length + 2)}` as "h3";
+      return [el(name, { class: `h${level}` }, this.inline([start + heading[0].length, start + Math.max(heading[0].length, closed.length)])), at + 1];
     }
     if (RULE.test(text)) return [el("hr"), at + 1];
     if (CALL.test(text)) return this.call(lines, at);
@@ -78,14 +84,14 @@ class Reader {
         const mark = QUOTE.exec(this.text(line));
         return mark && [line[0] + mark[0].length, line[1]];
       });
-      return [el("blockquote", {}, ...nodes(this.blocks(inside, depth + 1))), next];
+      return [el("blockquote", {}, nodes(this.blocks(inside, depth + 1))), next];
     }
     if (depth < DEPTH_MAX && ITEM.test(text)) return this.list(lines, at, depth);
     const second = lines[at + 1];
     if (text.includes("|") && second && DELIMITERS.test(this.text(second))) return this.table(lines, at);
     let next = at + 1;
     while (next < lines.length && !this.interrupts(lines, next)) next += 1;
-    return [el("p", {}, ...this.lines(lines.slice(at, next), ([from, until]) => this.inline([from, until]))), next];
+    return [el("p", {}, this.lines(lines.slice(at, next), ([from, until]) => this.inline([from, until]))), next];
   }
 
   /** Whether a line ends a paragraph. A number other than 1 is more often a year at the start of a line than a list. */
@@ -116,7 +122,7 @@ class Reader {
       "div",
       { class: "code" },
       el("div", { class: "code-bar" }, el("span", {}, language), copyButton(() => text, "Copy the code")),
-      el("pre", { tabindex: 0, role: "region", "aria-label": label }, el("code", {}, ...this.lines(inside, ([from, until]) => this.leaf(from, until)))),
+      el("pre", { tabindex: 0, role: "group", "aria-label": label }, el("code", {}, this.lines(inside, ([from, until]) => this.leaf(from, until)))),
     );
     return [block, next + 1];
   }
@@ -162,12 +168,12 @@ class Reader {
           inside.push([start + spaces, end]);
         }
       }
-      items.push(el("li", {}, ...nodes(this.blocks(inside, depth + 1))));
+      items.push(el("li", {}, nodes(this.blocks(inside, depth + 1))));
       // A blank line between two items.
       const [blank, after] = [lines[next], lines[next + 1]];
       if (blank && after && this.text(blank).trim() === "" && ITEM.test(this.text(after))) next += 1;
     }
-    return [/\d/.test(mark) ? el("ol", { start: parseInt(mark, 10) }, ...items) : el("ul", {}, ...items), next];
+    return [/\d/.test(mark) ? el("ol", { start: parseInt(mark, 10) }, items) : el("ul", {}, items), next];
   }
 
   private table(lines: readonly Line[], at: number): [HTMLElement, number] {
@@ -178,12 +184,12 @@ class Reader {
     const row = (line: Line, name: "th" | "td"): HTMLElement => {
       const cells = this.cells(line).slice(0, sides.length);
       while (cells.length < sides.length) cells.push([line[1], line[1]]);
-      return el("tr", {}, ...cells.map((cell, index) => el(name, { class: sides[index], scope: name === "th" && "col" }, ...this.inline(cell))));
+      return el("tr", {}, cells.map((cell, index) => el(name, { class: sides[index], scope: name === "th" && "col" }, this.inline(cell))));
     };
     const head = row(lines[at] as Line, "th");
     const [body, next] = this.while(lines, at + 2, (line) => (this.text(line).includes("|") ? line : null));
-    const table = el("table", {}, el("thead", {}, head), el("tbody", {}, ...body.map((line) => row(line, "td"))));
-    return [el("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" }, table), next];
+    const table = el("table", {}, el("thead", {}, head), el("tbody", {}, body.map((line) => row(line, "td"))));
+    return [el("div", { class: "table", tabindex: 0, role: "group", "aria-label": "Table" }, table), next];
   }
 
   /** The cells of a row, without the spaces around them. */
@@ -242,9 +248,12 @@ class Reader {
     // Marks that nothing closes up to the end, each looked for once.
     const open = new Set<string>();
     let from = start;
-    const flush = (until: number, next: number, ...inside: Node[]): void => {
+    // Where the next label of a link ends.
+    let label = -1;
+    // The text up to `until`, then an element: leaves are asked for in their order.
+    const flush = (until: number, next: number, element?: () => Node): void => {
       if (until > from) found.push(...this.leaf(from, until));
-      found.push(...inside);
+      if (element) found.push(element());
       from = next;
     };
     for (let at = start; at < end; ) {
@@ -263,17 +272,18 @@ class Reader {
           at += mark.length;
           continue;
         }
-        flush(at, close + mark.length, el("code", {}, ...this.leaf(at + mark.length, close)));
+        flush(at, close + mark.length, () => el("code", {}, this.leaf(at + mark.length, close)));
         at = from;
         continue;
       }
       if (char === "[" || (char === "!" && source[at + 1] === "[" && at + 1 < end)) {
-        const link = this.link(at + (char === "!" ? 2 : 1), end);
+        if (label < at) label = (source.indexOf("](", at) + 1 || Infinity) - 1;
+        const link = label < at + LABEL_MAX && this.link(at + (char === "!" ? 2 : 1), end);
         if (link) {
           // Pictures are not loaded: what stands for one is a link.
-          const { label, address, next } = link;
-          const inside = depth < DEPTH_MAX && label[1] > label[0] ? this.inline(label, depth + 1) : [document.createTextNode(address)];
-          flush(at, next, anchor(address, inside));
+          const { address, next } = link;
+          const inside = (): Node[] => (depth < DEPTH_MAX && link.label[1] > link.label[0] ? this.inline(link.label, depth + 1) : [document.createTextNode(address)]);
+          flush(at, next, () => anchor(address, inside()));
           at = next;
           continue;
         }
@@ -281,7 +291,8 @@ class Reader {
       if (char === "h" && !/\w/.test(source.charAt(at - 1))) {
         const address = /^https?:[/]{2}[^\s<>"`|]+/.exec(rest(ADDRESS_MAX))?.[0].replace(/[.,;:!?'*_~]+$|[)\]}]+[.,;:!?]*$/, "");
         if (address && isAddress(address)) {
-          flush(at, at + address.length, anchor(address, this.leaf(at, at + address.length)));
+          const end = at + address.length;
+          flush(at, end, () => anchor(address, this.leaf(end - address.length, end)));
           at = from;
           continue;
         }
@@ -291,7 +302,8 @@ class Reader {
         const close = this.closing(at + mark.length, end, mark);
         if (close > 0) {
           const name = mark === "~~" ? "s" : mark.length === 2 ? "strong" : "em";
-          flush(at, close + mark.length, el(name, {}, ...this.inline([at + mark.length, close], depth + 1)));
+          const begin = at + mark.length;
+          flush(at, close + mark.length, () => el(name, {}, this.inline([begin, close], depth + 1)));
           at = from;
           continue;
         }
@@ -365,7 +377,7 @@ export function toolCall(name: string, inside: Node[]): HTMLElement {
     "details",
     { class: "reasoning call" },
     el("summary", {}, name === "" ? "Tool call" : `Tool call: ${name}`),
-    el("pre", { tabindex: 0, role: "region", "aria-label": "Call" }, ...inside),
+    el("pre", { tabindex: 0, role: "group", "aria-label": "Call" }, inside),
   );
 }
 
@@ -377,5 +389,5 @@ function isAddress(address: string): boolean {
 }
 
 function anchor(address: string, inside: Node[]): HTMLElement {
-  return el("a", { href: address, target: "_blank", rel: "noopener noreferrer", title: address }, ...inside);
+  return el("a", { href: address, target: "_blank", rel: "noopener noreferrer", title: address }, inside);
 }

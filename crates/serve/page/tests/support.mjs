@@ -122,6 +122,7 @@ export async function withPage(server, test, { width = 1200, height = 800, schem
     await test(page);
     if (problems.length > 0) throw new Error(problems.join("\n"));
   } finally {
+    await context.unrouteAll({ behavior: "ignoreErrors" });
     await context.close();
   }
 }
