@@ -41,6 +41,8 @@ export class ChatView {
   /** The conversation on the screen. */
   chat: Chat = fresh();
   private writing: Writing | null = null;
+  /** Resolves when the newest turn is written and kept. */
+  private ended: Promise<void> = Promise.resolve();
   private readonly articles = new Map<Turn, HTMLElement>();
   /** What was typed and not sent, by conversation. */
   private readonly unsent = new Map<string, string>();
@@ -99,6 +101,7 @@ export class ChatView {
     // What the page shows and keeps of an answer goes with it.
     onForgotten(async (what) => {
       this.writing?.stop.abort();
+      await this.ended;
       this.before = null;
       await store.forget(what);
       await this.open((await store.chat(this.chat.id)) ? this.chat.id : null);
@@ -147,9 +150,9 @@ export class ChatView {
     this.onChange();
   }
 
-  /** The settings of the conversation over those of the page. */
-  private settings(): { mode: Mode; temperature: number; maxTokens: number; asksNotes: boolean } {
-    const { mode, temperature, maxTokens, asksNotes } = this.chat.settings;
+  /** The settings of a conversation over those of the page. */
+  private settings(chat = this.chat): { mode: Mode; temperature: number; maxTokens: number; asksNotes: boolean } {
+    const { mode, temperature, maxTokens, asksNotes } = chat.settings;
     const page = settings();
     return {
       mode: mode ?? page.mode,
@@ -174,6 +177,7 @@ export class ChatView {
         await store.keep(chat, settings().keepsChats);
         if (isShown) this.problem.textContent = "";
       } catch (error) {
+        if (isShown && error instanceof store.StoreError && error.isForgotten) await this.open(chat.id);
         if (isShown) this.problem.textContent = api.words(error);
       }
     }
@@ -415,9 +419,14 @@ export class ChatView {
     );
   }
 
-  /** Writes the answer of the last turn, or what follows its beginning. */
-  private async write(turn: Turn, begun: Answer | null): Promise<void> {
+  /** Writes the answer of the last turn, or what follows its beginning, and keeps it. */
+  private write(turn: Turn, begun: Answer | null): Promise<void> {
     const { chat } = this;
+    this.ended = this.writeIn(chat, turn, begun).then(() => this.keep(chat));
+    return this.ended;
+  }
+
+  private async writeIn(chat: Chat, turn: Turn, begun: Answer | null): Promise<void> {
     const article = this.articles.get(turn) as HTMLElement;
     const body = article.querySelector(".body") as HTMLElement;
     const writing: Writing = { chat, turn, article, stop: new AbortController() };
@@ -429,7 +438,7 @@ export class ChatView {
     const former = this.before?.find(({ asked }) => asked === turn.asked)?.answer?.answered.text;
     const state: Written = { runs: [], text: new AnswerText(), nLeftOut: begun?.nLeftOut ?? 0, isPlain: false, calls: begun?.calls ?? [] };
     try {
-      await this.runs(turn, begun, body, state, writing.stop.signal);
+      await this.runs(writing, begun, body, state);
       const first = state.runs[0] as Run;
       const compared = comparison(state.runs);
       turn.answer = answerOf(first.text, begun ? { ...begun.answered, text: first.text.text, is_cut: first.answered.is_cut, stats: first.answered.stats } : first.answered, state, false, compared?.words ?? null);
@@ -438,7 +447,7 @@ export class ChatView {
       } else {
         this.showAnswer(turn, turn.answer, body);
       }
-      if (former === first.answered.text && this.settings().temperature === 0 && !turn.asksNotes) {
+      if (former === first.answered.text && this.settings(chat).temperature === 0) {
         body.append(el("p", { class: "hint" }, "The same text again: temperature 0 takes the likeliest tokens. Options has a temperature for this conversation."));
       }
       this.tell(turn.answer, first.text.pieces);
@@ -463,8 +472,7 @@ export class ChatView {
       const focused = document.activeElement;
       if (focused === null || focused === document.body || this.form.contains(focused)) this.focus();
     }
-    if (chat === this.chat) this.showComposer();
-    await this.keep(chat);
+    this.showComposer();
   }
 
   private tell({ answered }: Answer, pieces: readonly Piece[]): void {
@@ -474,10 +482,11 @@ export class ChatView {
   }
 
   /** Runs the request of a turn, in both ways to compare them. */
-  private async runs(turn: Turn, begun: Answer | null, body: HTMLElement, state: Written, signal: AbortSignal): Promise<void> {
-    const { mode, temperature } = this.settings();
+  private async runs(writing: Writing, begun: Answer | null, body: HTMLElement, state: Written): Promise<void> {
+    const { chat, turn } = writing;
+    const { mode, temperature } = this.settings(chat);
     // With one seed, a sampled text is the same with drafts and without.
-    const seed = this.chat.settings.seed ?? (temperature > 0 ? crypto.getRandomValues(new Uint32Array(1))[0] : undefined);
+    const seed = chat.settings.seed ?? (temperature > 0 ? crypto.getRandomValues(new Uint32Array(1))[0] : undefined);
     const ways = mode === "compare" && !begun ? [true, false] : [mode === "plain"];
     const columns = el("div", { class: ways.length > 1 ? "columns" : "" });
     body.append(columns);
@@ -488,7 +497,7 @@ export class ChatView {
       columns.append(el("div", { class: "column" }, ways.length > 1 && el("h3", {}, isPlain ? "Without drafts" : "With drafts"), text.element));
       this.meter.start(isPlain, index === 0);
       const events =
-        turn.asksNotes && !begun ? this.ask(turn, seed, isPlain, ways.length === 1 || !isPlain, signal) : await this.say(turn, begun, seed, isPlain, state, signal);
+        turn.asksNotes && !begun ? this.ask(writing, seed, isPlain, ways.length === 1 || !isPlain) : await this.say(writing, begun, seed, isPlain, state);
       const answered = await run(events, this.progress, (event) => {
         if (event.kind === "calls") {
           state.calls = event.data;
@@ -508,17 +517,17 @@ export class ChatView {
   }
 
   /** A question to the notes. */
-  private ask(turn: Turn, seed: number | undefined, isPlain: boolean, isFirst: boolean, signal: AbortSignal): ReturnType<typeof api.chat> {
-    const { temperature, maxTokens } = this.settings();
+  private ask({ chat, turn, stop }: Writing, seed: number | undefined, isPlain: boolean, isFirst: boolean): ReturnType<typeof api.chat> {
+    const { temperature, maxTokens } = this.settings(chat);
     const request = { question: turn.asked, earlier: turn.earlier, max_tokens: maxTokens, temperature, seed, drafts: !isPlain, keep: settings().keep && isFirst };
-    return api.stream<Answered>("ask", request, signal);
+    return api.stream<Answered>("ask", request, stop.signal);
   }
 
   /** A message to the model, behind as many of the earlier turns as fit. */
-  private async say(turn: Turn, begun: Answer | null, seed: number | undefined, isPlain: boolean, state: Written, signal: AbortSignal): Promise<ReturnType<typeof api.chat>> {
-    const { temperature, maxTokens } = this.settings();
-    const { system, topP, topK, minP } = this.chat.settings;
-    const { turns } = this.chat;
+  private async say({ chat, turn, stop }: Writing, begun: Answer | null, seed: number | undefined, isPlain: boolean, state: Written): Promise<ReturnType<typeof api.chat>> {
+    const { temperature, maxTokens } = this.settings(chat);
+    const { system, topP, topK, minP } = chat.settings;
+    const { turns } = chat;
     // An answer from the notes goes on from their passages, as it began.
     const isFromNotes = begun !== null && turn.asksNotes;
     const before = isFromNotes ? [] : turns.slice(0, turns.indexOf(turn)).filter(({ answer }) => answer && !answer.answered.is_not_in_notes);
@@ -531,7 +540,7 @@ export class ChatView {
       { role: "user", content: withFiles(turn.asked, turn.files) },
       ...(begun ? [{ role: "assistant" as const, content: begun.answered.text }] : []),
     ];
-    state.nLeftOut = await this.leftOut(before, messages, maxTokens, signal);
+    state.nLeftOut = await this.leftOut(before, messages, maxTokens, stop.signal);
     const request: ChatRequest = {
       messages: messages(state.nLeftOut),
       continue_final_message: begun !== null,
@@ -545,7 +554,7 @@ export class ChatView {
       ...(minP !== undefined && { min_p: minP }),
       ...(isFromNotes && { documents: await passages(begun.answered) }),
     };
-    return api.chat(request, signal);
+    return api.chat(request, stop.signal);
   }
 
   /** How many of the oldest turns do not fit the context. */
@@ -556,8 +565,8 @@ export class ChatView {
     let wanted = room;
     while (n < before.length) {
       const given = messages(n);
-      // A token has a byte or more.
-      if (given.reduce((sum, { content }) => sum + content.length + 8, 0) < wanted) break;
+      // A token has a byte or more, and no code unit has more than three.
+      if (given.reduce((sum, { content }) => sum + 3 * content.length + 16, 0) < wanted) break;
       const tokens = await api.promptTokens(given, signal);
       if (tokens <= wanted) break;
       wanted = ROOM_LEFT * room;
@@ -597,7 +606,7 @@ const NOTHING: Answered = {
   left_out: [],
 };
 
-const fresh = (): Chat => ({ id: store.newId(), title: "New conversation", at: Date.now(), turns: [], settings: {}, rev: 0, isNamed: false });
+const fresh = (): Chat => ({ id: store.newId(), title: "New conversation", at: Date.now(), turns: [], settings: {}, rev: 0, nForgotten: 0, isNamed: false });
 
 function hint({ notes, model }: Status): string {
   if (!notes) return `The server has no notes. Start it with \`refrain serve --notes FOLDER\`. Messages, files and edits work without notes: the model ${model} answers on this device.`;

@@ -18,7 +18,7 @@ export function exportMarkdown(chat: Chat): void {
   download(chat, "md", "text/markdown", `${[`# ${chat.title}`, ...system, ...turns.flat()].join("\n\n")}\n`);
 }
 
-export function exportJson({ rev: _, ...chat }: Chat): void {
+export function exportJson({ rev: _, nForgotten: _n, ...chat }: Chat): void {
   download(chat, "json", "application/json", `${JSON.stringify({ format: "refrain-conversation", version: 1, ...chat }, null, 1)}\n`);
 }
 

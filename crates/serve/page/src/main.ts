@@ -144,6 +144,10 @@ function signIn(): void {
     void start();
   });
   closeSource();
+  // Without the token, the page shows nothing that this browser keeps.
+  document.body.classList.remove("has-list", "shows-list");
+  for (const id of ["chats", "chats-toggle"]) byId(id).hidden = true;
+  for (const id of ["main", "head"]) byId(id).inert = false;
   fill(nav);
   fill(main, el("section", { class: "view" }, form));
   input.focus();

@@ -56,6 +56,8 @@ export interface Chat extends Head {
   settings: ChatSettings;
   /** Changes so far. 0: never kept. */
   rev: number;
+  /** Deletions of parts so far: a tab that shows an earlier state does not bring them back. */
+  nForgotten: number;
   /** Whether a person has named it. */
   isNamed: boolean;
 }
@@ -67,8 +69,16 @@ export interface Head {
   at: number;
 }
 
-/** A conversation was deleted elsewhere, or the browser has no room for it; the message is for people. */
-export class StoreError extends Error {}
+/** A conversation is not kept; the message is for people. */
+export class StoreError extends Error {
+  constructor(
+    message: string,
+    /** Whether it, or a part of it, was deleted. */
+    readonly isForgotten = false,
+  ) {
+    super(message);
+  }
+}
 
 const [HEADS, CHATS] = ["heads", "chats"];
 
@@ -77,7 +87,11 @@ const unkept = new Map<string, Chat>();
 /** Called with the id of a conversation that another tab has changed or deleted. */
 const listeners = new Set<(id: string) => void>();
 const channel = new BroadcastChannel("refrain.chats");
-channel.onmessage = ({ data }) => listeners.forEach((listener) => listener(String(data)));
+channel.onmessage = ({ data }: MessageEvent<string | Forget>) => {
+  // The other tab has deleted what the browser keeps, and cannot reach what is in the memory of this one.
+  const ids = typeof data === "string" ? [data] : forgetUnkept(data);
+  ids.forEach((id) => listeners.forEach((listener) => listener(id)));
+};
 
 export function onOtherTab(listener: (id: string) => void): void {
   listeners.add(listener);
@@ -153,15 +167,15 @@ export async function keep(chat: Chat, isWanted: boolean): Promise<void> {
     const state = await transaction<"kept" | "changed" | "deleted">("readwrite", (heads, chats, is) => {
       const before = chats.get(chat.id);
       before.onsuccess = () => {
-        const known = (before.result as Chat | undefined)?.rev ?? 0;
-        if (known !== chat.rev) return is(known === 0 ? "deleted" : "changed");
+        const known = before.result as Chat | undefined;
+        if ((known?.rev ?? 0) !== chat.rev) return is(known && known.nForgotten === chat.nForgotten ? "changed" : "deleted");
         const { id, title, at } = chat;
         heads.put({ id, title, at });
         chats.put({ ...chat, rev: chat.rev + 1 });
         is("kept");
       };
     });
-    if (state === "deleted") throw new StoreError("This conversation was deleted in another tab. It is not kept any more.");
+    if (state === "deleted") throw new StoreError("The conversation, or a part of it, was deleted in another tab.", true);
     if (state === "changed") {
       // Both are kept.
       [chat.id, chat.rev, chat.title] = [newId(), 0, `${chat.title} (copy)`];
@@ -206,30 +220,40 @@ export async function search(words: string): Promise<Set<string>> {
 
 /** Deletes what was made from what is forgotten: turns before a time, or from the first turn on that a note was shown to. */
 export async function forget(what: Forget): Promise<void> {
+  forgetUnkept(what);
   const changed: string[] = [];
-  const rest = (chat: Chat): Chat | null => {
-    const turns = remaining(chat.turns, what);
-    if (turns.length === chat.turns.length) return chat;
-    changed.push(chat.id);
-    return turns.length === 0 ? null : { ...chat, turns, title: titleOf({ ...chat, turns }), rev: chat.rev && chat.rev + 1 };
-  };
-  for (const chat of [...unkept.values()]) {
-    const left = rest(chat);
-    if (left) unkept.set(chat.id, left);
-    else unkept.delete(chat.id);
-  }
   await each((chat, heads, cursor) => {
-    const left = rest(chat);
-    if (!left) {
-      heads.delete(chat.id);
-      cursor.delete();
-    } else if (left !== chat) {
+    const left = rest(chat, what);
+    if (left === chat) return;
+    changed.push(chat.id);
+    if (left) {
       const { id, title, at } = left;
       heads.put({ id, title, at });
-      cursor.update(left);
+      cursor.update({ ...left, rev: chat.rev + 1 });
+    } else {
+      heads.delete(chat.id);
+      cursor.delete();
     }
   }, "readwrite");
+  channel.postMessage(what);
   changed.forEach((id) => channel.postMessage(id));
+}
+
+/** The same in the memory of this tab. Returns the ids of what has changed. */
+function forgetUnkept(what: Forget): string[] {
+  return [...unkept.values()].flatMap((chat) => {
+    const left = rest(chat, what);
+    if (left) unkept.set(chat.id, left);
+    else unkept.delete(chat.id);
+    return left === chat ? [] : [chat.id];
+  });
+}
+
+/** What remains of a conversation; null if nothing does. */
+function rest(chat: Chat, what: Forget): Chat | null {
+  const turns = remaining(chat.turns, what);
+  if (turns.length === chat.turns.length) return chat;
+  return turns.length === 0 ? null : { ...chat, turns, title: titleOf({ ...chat, turns }), nForgotten: chat.nForgotten + 1 };
 }
 
 function each(work: (chat: Chat, heads: IDBObjectStore, cursor: IDBCursorWithValue) => void, mode: IDBTransactionMode): Promise<void> {

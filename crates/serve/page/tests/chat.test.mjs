@@ -630,4 +630,43 @@ describe("forgetting conversations", () => {
       await server.stop();
     }
   });
+
+  test("a deletion reaches other tabs, also one that writes and one that keeps nothing", async () => {
+    const server = await Server.start();
+    try {
+      await withPage(server, async (page) => {
+        await ask(page, QUESTION);
+        await isKept(page, "Eladus");
+        const tab = async (hash) => {
+          const other = await page.context().newPage();
+          await other.goto(`${server.url}/${server.query}${hash}`);
+          await other.getByRole("link", { name: "Ask" }).waitFor();
+          return other;
+        };
+        const writing = await tab(await page.evaluate(() => location.hash));
+        await writing.locator(".passages").waitFor();
+        await script(writing, [{ text: "It is about a slate that is missing from the roof", isSlow: true }]);
+        const unkept = await tab("#settings");
+        await unkept.getByText("Keep conversations").click();
+        await unkept.getByRole("link", { name: "Ask" }).click();
+        await ask(unkept, QUESTION);
+        await writing.getByText("Notes", { exact: true }).click();
+        await writing.getByLabel("Message", { exact: true }).fill("What is it about?");
+        await writing.keyboard.press("Enter");
+        await writing.getByText("It is about").waitFor();
+        await page.getByRole("link", { name: "History" }).click();
+        await page.getByRole("button", { name: "Forget everything…" }).click();
+        await page.getByRole("button", { name: "Forget", exact: true }).click();
+        await page.getByRole("heading", { name: "Forgotten" }).waitFor();
+        await writing.getByText("deleted in another tab").waitFor();
+        for (const other of [writing, unkept]) {
+          await other.locator(".empty").waitFor();
+          assert.deepEqual(await titles(other), []);
+        }
+        assert.doesNotMatch(await stored(page), /slate|roof/);
+      });
+    } finally {
+      await server.stop();
+    }
+  });
 });
