@@ -41,6 +41,7 @@ export class ChatView {
   /** The conversation on the screen. */
   chat: Chat = fresh();
   private writing: Writing | null = null;
+  private kept: Promise<void> = Promise.resolve();
   /** Resolves when the newest turn is written and kept. */
   private ended: Promise<void> = Promise.resolve();
   private readonly articles = new Map<Turn, HTMLElement>();
@@ -62,7 +63,7 @@ export class ChatView {
   private readonly notes = el("input", { type: "checkbox", role: "switch" });
   private readonly notesLabel = el("label", { class: "toggle", title: "Search the notes, and answer from what they say" }, this.notes, " Notes");
   private readonly follow = el("input", { type: "checkbox" });
-  private readonly followLabel = el("label", { class: "toggle", title: "The search also looks for the words of earlier questions." }, this.follow, " follows the last question");
+  private readonly followLabel = el("label", { class: "toggle", title: "The search also looks for the words of earlier questions." }, this.follow, " Follow-up");
   private readonly attached: Attached;
   private readonly mode: ReturnType<typeof radios>;
   private readonly form: HTMLFormElement;
@@ -77,7 +78,7 @@ export class ChatView {
     this.mode = radios<Mode>("Drafting", MODES, () => this.settings().mode, (mode) => void this.set({ mode }));
     this.attached = new Attached(() => this.showComposer());
     this.empty = el("div", { class: "empty" }, el("h2", {}, status.notes ? "Ask your notes" : "Ask the model"), el("p", {}, hint(status)), el("p", { class: "keys" }, "Enter sends, Shift+Enter is a new line, ↑ edits the last message, Esc stops, Ctrl+K finds conversations."));
-    const options = el("button", { type: "button", class: "quiet", title: "Name, system prompt, sampling, export, deletion", click: () => this.details() }, "Options");
+    const options = el("button", { type: "button", class: "quiet", title: "Name, system prompt, sampling, export, deletion", click: () => void this.details(this.chat.id) }, "Options");
     this.form = el(
       "form",
       { class: "composer" },
@@ -101,7 +102,7 @@ export class ChatView {
     // What the page shows and keeps of an answer goes with it.
     onForgotten(async (what) => {
       this.writing?.stop.abort();
-      await this.ended;
+      await this.settled();
       this.before = null;
       await store.forget(what);
       await this.open((await store.chat(this.chat.id)) ? this.chat.id : null);
@@ -131,16 +132,25 @@ export class ChatView {
     this.input.focus({ preventScroll: true });
   }
 
-  /** The name, settings, exports and deletion of this conversation. */
-  details(): void {
-    chatDialog(this.chat, {
-      keep: () => void this.keep(this.chat),
-      remove: () => void this.remove(this.chat.id),
+  /** The name, settings, exports and deletion of a conversation. */
+  async details(id: string): Promise<void> {
+    const chat = [this.chat, this.writing?.chat].find((open) => open?.id === id) ?? (await store.chat(id));
+    if (!chat) return;
+    chatDialog(chat, {
+      keep: () => void this.keep(chat),
+      remove: () => void this.remove(chat.id),
     });
   }
 
-  async remove(id: string): Promise<void> {
+  /** Resolves when what was stopped is kept: only then a deletion finds it. */
+  private async settled(): Promise<void> {
+    await this.ended.catch(() => undefined);
+    await this.kept;
+  }
+
+  private async remove(id: string): Promise<void> {
     if (this.writing?.chat.id === id) this.writing.stop.abort();
+    await this.settled();
     try {
       await store.remove(id);
       if (this.chat.id === id) await this.open(null);
@@ -168,8 +178,13 @@ export class ChatView {
     await this.keep(this.chat);
   }
 
-  /** Keeps a conversation that has a turn. */
-  private async keep(chat: Chat): Promise<void> {
+  /** Keeps a conversation that has a turn. One is kept after another: each must know of the change before. */
+  private keep(chat: Chat): Promise<void> {
+    this.kept = this.kept.then(() => this.keepNow(chat));
+    return this.kept;
+  }
+
+  private async keepNow(chat: Chat): Promise<void> {
     const isShown = chat === this.chat;
     if (chat.turns.length > 0) {
       chat.title = store.titleOf(chat);
@@ -188,11 +203,9 @@ export class ChatView {
   private async otherTab(id: string): Promise<void> {
     if (id === this.chat.id && this.writing?.chat !== this.chat) {
       const found = await store.chat(id);
-      if (found && found.rev === this.chat.rev) return;
-      if (found) {
-        await this.open(id);
-      } else if (this.chat.rev > 0) {
-        await this.open(null);
+      if (found && found.rev === this.chat.rev && found.nForgotten === this.chat.nForgotten) return;
+      await this.open(found && id);
+      if (!found) {
         this.problem.textContent = "The conversation was deleted in another tab.";
       }
     } else if (this.writing?.chat.id === id && !(await store.chat(id))) {
@@ -388,7 +401,7 @@ export class ChatView {
   private showAnswer(turn: Turn, answer: Answer, body: HTMLElement): void {
     const { answered, compared } = answer;
     const text = new AnswerText();
-    kept(answer).forEach((piece) => text.push(piece));
+    piecesOf(answer).forEach((piece) => text.push(piece));
     text.finish(answered);
     text.calls(answer.calls);
     fill(body, el("div", { class: "column" }, text.element, ...(answered.is_not_in_notes ? [] : foot(text, answered))), compared !== null && el("p", { class: "hint" }, compared), ...this.after(turn, answer));
@@ -492,7 +505,7 @@ export class ChatView {
     body.append(columns);
     for (const [index, isPlain] of ways.entries()) {
       const text = new AnswerText(() => this.scroll());
-      if (begun) kept(begun).forEach((piece) => text.push(piece));
+      if (begun) piecesOf(begun).forEach((piece) => text.push(piece));
       [state.text, state.isPlain] = [text, isPlain];
       columns.append(el("div", { class: "column" }, ways.length > 1 && el("h3", {}, isPlain ? "Without drafts" : "With drafts"), text.element));
       this.meter.start(isPlain, index === 0);
@@ -633,7 +646,7 @@ function answerOf(text: AnswerText, answered: Answered, { nLeftOut, isPlain, cal
 }
 
 /** The pieces of a kept answer. Their times are not kept. */
-function kept({ answered, reasoning, runs, sources }: Answer): Piece[] {
+function piecesOf({ answered, reasoning, runs, sources }: Answer): Piece[] {
   const piece = (text: string, origin: string | null, is_reasoning: boolean, n_joined: number): Piece => ({ text, origin, is_reasoning, us: 0, n_tokens: 0, n_steps: 0, n_joined });
   const pieces = reasoning === "" ? [] : [piece(reasoning, null, true, 1)];
   let from = 0;

@@ -13,7 +13,7 @@ export class Attached {
   private readonly list = el("ul", { class: "chips", "aria-label": "Attached files" });
   private readonly problem = el("p", { class: "error", role: "alert" });
   private readonly input = el("input", { type: "file", multiple: true, hidden: true, tabindex: -1, "aria-label": "Attach text files" });
-  readonly button = el("button", { type: "button", class: "quiet", title: FILES_HINT, click: () => this.input.click() }, "Attach files");
+  readonly button = el("button", { type: "button", class: "quiet", "aria-label": "Attach files", title: FILES_HINT, click: () => this.input.click() }, "Files");
   readonly element = el("div", { class: "attached" }, this.list, this.problem, this.input);
 
   constructor(private readonly onChange: () => void) {

@@ -3,16 +3,14 @@
 import * as api from "./api";
 import { Meter } from "./chart";
 import { ChatView } from "./chat";
-import { chatDialog } from "./dialog";
 import { byId, el, fill, newId } from "./dom";
 import { editView } from "./edit";
 import { historyView } from "./history";
 import { ChatList } from "./list";
 import { announce } from "./live";
-import { applyTheme, settings } from "./settings";
+import { applyTheme } from "./settings";
 import { settingsView } from "./settingsview";
 import { closeSource } from "./source";
-import * as store from "./store";
 import type { Status } from "./wire";
 
 type View = "ask" | "edit" | "history" | "settings";
@@ -49,17 +47,7 @@ function show(status: Status): void {
       window.history.pushState(null, "", "#ask");
       void chats.open(null).then(() => chats.focus());
     },
-    details: async (id) => {
-      if (id === chats.chat.id) return chats.details();
-      const chat = await store.chat(id);
-      if (!chat) return;
-      const keep = async (): Promise<void> => {
-        // Not kept: the list shows the old name, and nothing is lost.
-        await store.keep(chat, settings().keepsChats).catch(() => undefined);
-        await list.show();
-      };
-      chatDialog(chat, { keep: () => void keep(), remove: () => void chats.remove(id) });
-    },
+    details: (id) => void chats.details(id),
   });
   const views: Record<View, HTMLElement> = {
     ask: chats.element,
