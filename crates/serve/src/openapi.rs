@@ -81,6 +81,7 @@ fn document() -> Value {
             "stream_options": stream_options,
             "return_progress": flag,
             "return_origins": flag,
+            "drafts": flag,
         }),
     );
     let completions = body(

@@ -1,31 +1,53 @@
-// The text of an answer: pieces in the colours of their draft sources, then the copied spans, the citations and the sentences that
-// no passage supports.
+// The text of an answer: Markdown in the colours of the draft sources, then the copied spans, the citations and the sentences that no
+// passage supports.
 
 import { count, el, fill } from "./dom";
+import { blocks, toolCall } from "./markdown";
 import { originKey, originName } from "./origins";
 import { openSource, placeOf } from "./source";
-import type { Answered, Copied, Piece, Sentence } from "./wire";
+import type { Answered, Call, Copied, Piece, Sentence } from "./wire";
 
-/** An answer that is being written. */
+/** What the server found out about a text. */
+export type Checked = Pick<Answered, "copied" | "sentences" | "passages">;
+const NOTHING: Checked = { copied: [], sentences: [], passages: [] };
+
+/** An answer that is being written, or was. */
 export class AnswerText {
   readonly element = el("div", { class: "answer" });
   readonly pieces: Piece[] = [];
-  private readonly reasoning = el("p");
-  private readonly reasoningBox = el("details", { class: "reasoning" }, el("summary", {}, "Reasoning"), this.reasoning);
-  private readonly text = el("div", { class: "text" });
+  private readonly thought = el("p");
+  private readonly thoughtBox = el("details", { class: "reasoning" }, el("summary", {}, "Reasoning"), this.thought);
+  private readonly content = el("div", { class: "text" });
+  private readonly callBox = el("div");
+  private marks = new Marks(NOTHING);
   private unshown: Piece[] = [];
   private frame: number | undefined;
+  /** Where the last block begins: what stands before it is complete. */
+  private start = 0;
+  private nComplete = 0;
 
-  constructor() {
-    this.reasoningBox.hidden = true;
-    fill(this.element, this.reasoningBox, this.text);
+  /** `onShow` is called after each frame with new text. */
+  constructor(private readonly onShow: () => void = () => undefined) {
+    this.thoughtBox.hidden = true;
+    fill(this.element, this.thoughtBox, this.content, this.callBox);
+  }
+
+  get text(): string {
+    return this.marks.text;
+  }
+
+  get reasoning(): string {
+    return this.thought.textContent ?? "";
   }
 
   /** Shows a piece in the next frame. */
   push(piece: Piece): void {
     this.pieces.push(piece);
     this.unshown.push(piece);
-    this.frame ??= requestAnimationFrame(() => this.show());
+    this.frame ??= requestAnimationFrame(() => {
+      this.show();
+      this.onShow();
+    });
   }
 
   /** Shows what has arrived. */
@@ -34,24 +56,33 @@ export class AnswerText {
     this.frame = undefined;
     for (const piece of this.unshown) {
       if (piece.is_reasoning) {
-        this.reasoningBox.hidden = false;
-        this.reasoning.append(piece.text);
+        this.thoughtBox.hidden = false;
+        this.thought.append(piece.text);
       } else {
-        this.text.append(...token(piece, piece.text));
+        this.marks.push(piece);
       }
     }
     this.unshown = [];
+    this.render();
+  }
+
+  calls(calls: readonly Call[]): void {
+    fill(this.callBox, ...calls.map(({ name, arguments: given }) => toolCall(name, [document.createTextNode(given)])));
   }
 
   /** The whole text, with what the server found out about it. */
-  finish(answered: Pick<Answered, "text" | "copied" | "sentences" | "passages">): void {
+  finish(checked: Checked): void {
     this.show();
-    fill(this.text, ...marked(answered, this.pieces));
+    this.marks = new Marks(checked);
+    this.pieces.forEach((piece) => !piece.is_reasoning && this.marks.push(piece));
+    fill(this.content);
+    [this.start, this.nComplete] = [0, 0];
+    this.render();
   }
 
   /** Shows the pieces in the rhythm in which the model wrote them, `slower` times slower. Returns when the last one is shown. */
   async replay(slower: number): Promise<void> {
-    const tokens = [...this.text.querySelectorAll<HTMLElement>("[data-us]")];
+    const tokens = [...this.content.querySelectorAll<HTMLElement>("[data-us]")];
     tokens.forEach((element) => element.classList.add("later"));
     const start = performance.now();
     for (const element of tokens) {
@@ -59,6 +90,19 @@ export class AnswerText {
       if (wait > 1) await new Promise((resolve) => setTimeout(resolve, wait));
       element.classList.remove("later");
     }
+  }
+
+  /** Renders the last blocks and what follows them. What a line begins depends on its end and on the next line, so two are waited for. */
+  private render(): void {
+    const { text } = this.marks;
+    const found = blocks(text, this.start, (start, end) => this.marks.nodes(start, end));
+    while (this.content.childNodes.length > this.nComplete) this.content.lastChild?.remove();
+    found.forEach(({ node }) => this.content.append(node));
+    const until = text.lastIndexOf("\n", text.lastIndexOf("\n") - 1);
+    const last = found.filter(({ start }) => start <= until).length - 1;
+    if (last < 1) return;
+    this.nComplete += last;
+    this.start = found[last]?.start ?? this.start;
   }
 }
 
@@ -74,54 +118,79 @@ function token(piece: Piece, text: string): HTMLElement[] {
   );
 }
 
-/** The text in order, cut wherever a piece, a copied span, a sentence or a citation begins or ends. */
-function marked(answered: Pick<Answered, "text" | "copied" | "sentences" | "passages">, pieces: readonly Piece[]): Node[] {
-  const { text, copied, sentences, passages } = answered;
-  const written = placed(pieces);
-  const ends = new Set<number>([text.length]);
-  for (const { end } of written) ends.add(end);
-  for (const { output } of copied) output.forEach((offset) => ends.add(offset));
-  for (const { text: range, citations } of sentences) {
-    range.forEach((offset) => ends.add(offset));
-    citations.forEach((citation) => citation.text.forEach((offset) => ends.add(offset)));
+/** The text of an answer, and what each part of it is. */
+class Marks {
+  text = "";
+  private readonly pieces: Piece[] = [];
+  /** Where each piece ends. */
+  private readonly ends: number[] = [];
+  /** Where a copied span, a sentence or a citation begins or ends. */
+  private readonly cuts: number[];
+  private readonly sentences: Sentence[];
+
+  constructor(private readonly checked: Checked) {
+    const ranges = [
+      ...checked.copied.map(({ output }) => output),
+      ...checked.sentences.flatMap(({ text, citations }) => [text, ...citations.map((citation) => citation.text)]),
+    ];
+    this.cuts = ranges.flat().sort((a, b) => a - b);
+    // Each gets its badge where it ends.
+    this.sentences = checked.sentences.filter(({ support }) => support === "none");
   }
-  const nodes: Node[] = [];
-  let open: { span: Copied; element: HTMLElement } | null = null;
-  let [start, at] = [0, 0];
-  for (const end of [...ends].filter((offset) => offset > 0 && offset <= text.length).sort((a, b) => a - b)) {
-    while (at + 1 < written.length && (written[at]?.end ?? 0) <= start) at += 1;
-    const piece = written[at]?.piece;
-    const part = text.slice(start, end);
-    const span = copied.find(({ output }) => output[0] <= start && end <= output[1]) ?? null;
-    const sentence = sentences.find(({ text: range }) => range[0] <= start && end <= range[1]);
-    const citation = span ? undefined : sentence?.citations.find(({ text: range }) => range[0] <= start && end <= range[1]);
-    if (open?.span !== (span ?? undefined)) open = null;
-    const elements = citation ? [cited(part, citation, passages)] : piece ? token(piece, part) : [el("span", {}, part)];
-    if (sentence?.support === "none") elements.forEach((element) => element.classList.add("unsupported"));
-    if (span) {
-      if (!open) {
-        open = { span, element: copiedSpan(span, passages) };
-        nodes.push(open.element);
+
+  push(piece: Piece): void {
+    this.text += piece.text;
+    this.pieces.push(piece);
+    this.ends.push(this.text.length);
+  }
+
+  /** The nodes of a part, cut wherever a piece or anything else begins or ends. Parts are asked for in their order. */
+  nodes(from: number, until: number): Node[] {
+    const { copied, sentences, passages } = this.checked;
+    const found: Node[] = [];
+    let open: { span: Copied; element: HTMLElement } | null = null;
+    let [piece, cut] = [behind(this.ends, from), behind(this.cuts, from)];
+    for (let start = from; start < until; ) {
+      while ((this.ends[piece] ?? until) <= start) piece += 1;
+      while ((this.cuts[cut] ?? until) <= start) cut += 1;
+      const end = Math.min(until, this.ends[piece] ?? until, this.cuts[cut] ?? until);
+      const of = this.pieces[piece];
+      const part = this.text.slice(start, end);
+      const covers = ([first, last]: readonly [number, number]): boolean => first <= start && end <= last;
+      const span = copied.find(({ output }) => covers(output));
+      const sentence = sentences.find(({ text }) => covers(text));
+      const citation = span ? undefined : sentence?.citations.find(({ text }) => covers(text));
+      if (open && open.span !== span) open = null;
+      const elements = citation ? [cited(part, citation, passages)] : of ? token(of, part) : [el("span", {}, part)];
+      if (sentence?.support === "none") elements.forEach((element) => element.classList.add("unsupported"));
+      if (span) {
+        if (!open) {
+          open = { span, element: copiedSpan(span, passages) };
+          found.push(open.element);
+        }
+        open.element.append(...elements);
+      } else {
+        found.push(...elements);
       }
-      open.element.append(...elements);
-    } else {
-      nodes.push(...elements);
+      if (this.sentences[0] && end >= this.sentences[0].text[1]) {
+        this.sentences.shift();
+        found.push(badge());
+      }
+      start = end;
     }
-    if (sentence && end === sentence.text[1]) nodes.push(...badge(sentence));
-    start = end;
+    return found;
   }
-  return nodes;
 }
 
-/** The pieces of the answer with their ends in it. */
-function placed(pieces: readonly Piece[]): { piece: Piece; end: number }[] {
-  let end = 0;
-  return pieces
-    .filter((piece) => !piece.is_reasoning)
-    .map((piece) => {
-      end += piece.text.length;
-      return { piece, end };
-    });
+/** The first index whose value is greater. */
+function behind(sorted: readonly number[], value: number): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((sorted[middle] as number) > value) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }
 
 /** Text that stands in a passage: a button that opens its source at the place. */
@@ -158,10 +227,8 @@ function cited(part: string, citation: Sentence["citations"][number], passages: 
   );
 }
 
-function badge(sentence: Sentence): Node[] {
-  if (sentence.support !== "none") return [];
-  return [el("span", { class: "badge", title: "No passage has enough words of this sentence. It may still be true." }, "not found in the notes")];
-}
+const badge = (): HTMLElement =>
+  el("span", { class: "badge", title: "No passage has enough words of this sentence. It may still be true." }, "not found in the notes");
 
 /** The passages that the model was shown, each with what it gave to the answer. */
 export function passageList(answered: Answered): HTMLElement {

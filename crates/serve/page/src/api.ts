@@ -1,6 +1,6 @@
 // Requests to the server that the page came from.
 
-import type { Forget, Forgotten, History, Source, Status, StreamEvent } from "./wire";
+import type { Answered, Call, ChatRequest, Chunk, Forget, Forgotten, History, Message, Source, Status, StreamEvent } from "./wire";
 import { events } from "./sse";
 
 const TOKEN_KEY = "refrain.token";
@@ -43,7 +43,8 @@ export const history = (): Promise<History> => get("history");
 export const source = (id: string): Promise<Source> => get(`source/${encodeURIComponent(id)}`);
 
 export async function forget(what: Forget): Promise<Forgotten> {
-  const response = await send("forget", what);
+  const { file: _, ...request } = { file: "", ...what };
+  const response = await send("/page/forget", request);
   return (await response.json()) as Forgotten;
 }
 
@@ -53,7 +54,7 @@ export async function* stream<Result>(
   request: unknown,
   signal: AbortSignal,
 ): AsyncGenerator<StreamEvent<Result>> {
-  const response = await send(path, request, signal);
+  const response = await send(`/page/${path}`, request, signal);
   if (!response.body) throw new RequestError("The server sent no text.", response.status);
   let hasEnded = false;
   for await (const { name, data } of events(response.body)) {
@@ -62,6 +63,64 @@ export async function* stream<Result>(
     yield event;
   }
   if (!hasEnded) throw new RequestError("The connection ended before the text was complete.", 0);
+}
+
+/** The events of a turn of a conversation: those of an answer, which has no passages. Aborting the signal cancels the request. */
+export async function* chat(request: ChatRequest, signal: AbortSignal): AsyncGenerator<StreamEvent<Answered>> {
+  const wanted = { stream: true, stream_options: { include_usage: true }, return_progress: true, return_origins: true };
+  const response = await send("/v1/chat/completions", { ...request, ...wanted }, signal);
+  if (!response.body) throw new RequestError("The server sent no text.", response.status);
+  const calls: Call[] = [];
+  let [text, isCut, since, nTokens, nSteps] = ["", false, 0, 0, 0];
+  for await (const { data } of events(response.body)) {
+    if (data === "[DONE]") break;
+    const { error, prompt_progress: progress, choices, usage, timings } = JSON.parse(data) as Chunk;
+    if (error) {
+      yield { kind: "error", data: error };
+      return;
+    }
+    if (progress) yield { kind: "prefill", data: { done: progress.processed, total: progress.total } };
+    const choice = choices?.[0];
+    const { content, reasoning_content: reasoning, origin, tool_calls: parts } = choice?.delta ?? {};
+    for (const { index, function: part } of parts ?? []) {
+      const call = (calls[index] ??= { name: "", arguments: "" });
+      call.name += part.name ?? "";
+      call.arguments += part.arguments;
+    }
+    if (parts) yield { kind: "calls", data: calls };
+    const piece = content || reasoning;
+    if (piece) {
+      // Up to the end, times and counts are the page's own: a token comes alone, and each step writes one that was not drafted.
+      since ||= performance.now();
+      nTokens += 1;
+      const isDrafted = origin !== undefined && origin !== "target";
+      if (!isDrafted) nSteps += 1;
+      if (content) text += content;
+      const us = Math.round(1000 * (performance.now() - since));
+      const data = { text: piece, origin: isDrafted ? origin : null, is_reasoning: !content, us, n_tokens: nTokens, n_steps: nSteps };
+      yield { kind: "text", data };
+    }
+    isCut ||= choice?.finish_reason === "length";
+    if (!usage) continue;
+    const stats = {
+      prompt_tokens: usage.prompt_tokens,
+      cached_tokens: timings?.cache_n ?? 0,
+      tokens: usage.completion_tokens,
+      steps: timings?.n_steps ?? nSteps,
+      prefill_us: 1000 * (timings?.prompt_ms ?? 0),
+      decode_us: 1000 * (timings?.predicted_ms ?? performance.now() - since),
+    };
+    const nothing = { not_kept: null, searched: "", is_not_in_notes: false, passages: [], copied: [], sentences: [], left_out: [] };
+    yield { kind: "done", data: { text, is_cut: isCut, stats, ...nothing } };
+    return;
+  }
+  throw new RequestError("The connection ended before the text was complete.", 0);
+}
+
+/** The tokens of a prompt. */
+export async function promptTokens(messages: Message[], signal: AbortSignal): Promise<number> {
+  const response = await send("/v1/chat/completions/input_tokens", { messages }, signal);
+  return ((await response.json()) as { input_tokens: number }).input_tokens;
 }
 
 async function get<T>(path: string): Promise<T> {
@@ -76,7 +135,7 @@ function send(path: string, body: unknown, signal: AbortSignal | null = null): P
     body: JSON.stringify(body),
     signal,
   };
-  return answered(fetch(`/page/${path}`, init));
+  return answered(fetch(path, init));
 }
 
 function headers(): Record<string, string> {

@@ -1,6 +1,6 @@
 // Elements from data. Text is always a text node, so nothing of a note or an answer is ever read as markup.
 
-export type Child = Node | string | null | undefined | false;
+export type Child = Node | string | null | undefined | false | readonly Node[];
 type Listener = (event: Event) => void;
 type Attribute = string | number | boolean | null | undefined | Listener;
 
@@ -12,7 +12,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(name);
   setAttributes(element, attributes);
-  element.append(...present(children));
+  add(element, children);
   return element;
 }
 
@@ -20,13 +20,14 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 export function svg(name: string, attributes: Record<string, Attribute> = {}, ...children: Child[]): SVGElement {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   setAttributes(element, attributes);
-  element.append(...present(children));
+  add(element, children);
   return element;
 }
 
 /** Replaces the children of an element. */
 export function fill(element: Element, ...children: Child[]): void {
-  element.replaceChildren(...present(children));
+  element.replaceChildren();
+  add(element, children);
 }
 
 /** The element of the page with this id. */
@@ -44,8 +45,13 @@ export function newId(): string {
   return `i${nIds}`;
 }
 
-function present(children: Child[]): (Node | string)[] {
-  return children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false);
+/** Appends one by one: calls have a maximum of arguments. */
+function add(element: Element, children: Child[]): void {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (typeof child === "string" || child instanceof Node) element.append(child);
+    else for (const node of child) element.append(node);
+  }
 }
 
 function setAttributes(element: Element, attributes: Record<string, Attribute>): void {

@@ -4,11 +4,11 @@ import * as api from "./api";
 import type { Meter } from "./chart";
 import { modeChoice } from "./choice";
 import { count, el, fill, newId } from "./dom";
-import { numbers } from "./ask";
 import { onForgotten } from "./forget";
 import { Progress, run } from "./job";
 import { announce } from "./live";
 import { legend } from "./origins";
+import { numbers } from "./result";
 import { settings } from "./settings";
 import type { Change, Ended, Piece } from "./wire";
 
@@ -141,7 +141,7 @@ async function edit(
     output.append(diff.element);
     if (index === 0) output.scrollIntoView({ block: "nearest" });
     const request = { text: old, instruction, temperature, seed, drafts: !isPlain, keep: keep && (ways.length === 1 || !isPlain) };
-    const ended = await run<Ended>("edit", request, signal, progress, (event) => {
+    const ended = await run(api.stream<Ended>("edit", request, signal), progress, (event) => {
       if (event.kind === "change") diff.push(event.data);
       else if (event.kind === "text") {
         pieces.push(event.data);

@@ -5,10 +5,10 @@ import { byId, count, el, fill } from "./dom";
 import { announce } from "./live";
 import type { Forget, Forgotten } from "./wire";
 
-const listeners = new Set<(what: Forget) => void>();
+const listeners = new Set<(what: Forget) => void | Promise<void>>();
 
 /** Calls `listener` after each deletion. */
-export function onForgotten(listener: (what: Forget) => void): void {
+export function onForgotten(listener: (what: Forget) => void | Promise<void>): void {
   listeners.add(listener);
 }
 
@@ -28,7 +28,7 @@ export function confirmForget(what: Forget, name = ""): Promise<boolean> {
       try {
         const forgotten = await api.forget(what);
         isDone = true;
-        listeners.forEach((listener) => listener(what));
+        await Promise.all([...listeners].map((listener) => listener(what)));
         announce(report(forgotten));
         fill(dialog, el("h2", { id: "confirm-title" }, "Forgotten"), el("p", {}, report(forgotten)), el("p", { class: "actions" }, no));
         no.textContent = "Close";
@@ -47,13 +47,13 @@ export function confirmForget(what: Forget, name = ""): Promise<boolean> {
 function question(what: Forget, name: string): [string, string] {
   switch (what.what) {
     case "note":
-      return [`Forget “${name}”?`, "Its text in the index is deleted, with every answer, summary and computed prompt made from it. The file itself stays."];
+      return [`Forget “${name}”?`, "Its text in the index is deleted, with every answer, summary and computed prompt made from it, and what follows in conversations of this browser. The file itself stays."];
     case "before":
-      return ["Forget answers?", `Every answer, summary and computed prompt from ${name} is deleted. Notes stay in the index.`];
+      return ["Forget answers?", `Every answer, summary and computed prompt from ${name} is deleted, with the turns of conversations in this browser. Notes stay in the index.`];
     case "everything":
       return [
         "Forget everything?",
-        "All answers, summaries and computed prompts are deleted, and all notes leave the index: no question can be answered until they are added again. The files themselves stay.",
+        "All answers, summaries, computed prompts and conversations of this browser are deleted, and all notes leave the index: no question can be answered until they are added again. The files themselves stay.",
       ];
   }
 }
@@ -65,5 +65,5 @@ function report({ n_answers, n_summaries, n_prefix_blocks, is_notes_pending }: F
     count(n_prefix_blocks, "block of computed prompts", "blocks of computed prompts"),
   ];
   const rest = is_notes_pending ? " Another program has the index open, and deletes the notes at its next update." : "";
-  return `Deleted: ${parts.join(", ")}, and what this page showed of them.${rest}`;
+  return `Deleted: ${parts.join(", ")}, and what this page showed and kept of them.${rest}`;
 }

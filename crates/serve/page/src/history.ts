@@ -58,7 +58,7 @@ function entry({ kind, at_ms, request, text, tokens, steps, is_kept, notes }: En
             "li",
             {},
             title || file,
-            el("button", { type: "button", class: "icon", "aria-label": `Forget the note ${title || file}`, click: () => void confirmForget({ what: "note", id }, title || file) }, "✕"),
+            el("button", { type: "button", class: "icon", "aria-label": `Forget the note ${title || file}`, click: () => void confirmForget({ what: "note", id, file }, title || file) }, "✕"),
           ),
         ),
       ),

@@ -50,14 +50,12 @@ export class Progress {
 
 /** Runs a job to its end. `show` takes every event but the errors. */
 export async function run<Result extends Ended>(
-  path: "ask" | "edit",
-  request: unknown,
-  signal: AbortSignal,
+  events: AsyncGenerator<StreamEvent<Result>>,
   progress: Progress,
   show: (event: Exclude<StreamEvent<Result>, { kind: "error" }>) => void,
 ): Promise<Result> {
   progress.start();
-  for await (const event of api.stream<Result>(path, request, signal)) {
+  for await (const event of events) {
     switch (event.kind) {
       case "error":
         throw new api.RequestError(api.sentence(event.data.message), 0);

@@ -1,11 +1,12 @@
 // The page of `refrain serve`: views, sign-in and routes.
 
 import * as api from "./api";
-import { askView } from "./ask";
 import { Meter } from "./chart";
+import { ChatView } from "./chat";
 import { byId, el, fill, newId } from "./dom";
 import { editView } from "./edit";
 import { historyView } from "./history";
+import { ChatList } from "./list";
 import { announce } from "./live";
 import { applyTheme } from "./settings";
 import { settingsView } from "./settingsview";
@@ -39,18 +40,40 @@ function show(status: Status): void {
     api.token.clear();
     location.reload();
   };
+  const chats = new ChatView(status, meter);
+  const list = new ChatList({
+    create: () => {
+      // The one before stays in the browser's history.
+      window.history.pushState(null, "", "#ask");
+      void chats.open(null).then(() => chats.focus());
+    },
+    details: (id) => void chats.details(id),
+  });
   const views: Record<View, HTMLElement> = {
-    ask: askView(status, meter),
+    ask: chats.element,
     edit: editView(meter),
     history: history.element,
     settings: settingsView(status, signOut),
   };
   const links = (Object.keys(NAMES) as View[]).map((view) => ({ view, link: el("a", { href: `#${view}` }, NAMES[view]) }));
   fill(nav, ...links.map(({ link }) => link));
+  let shown: View | null = null;
+  const place = (): void => {
+    const { id, turns } = chats.chat;
+    if (shown === "ask") window.history.replaceState(null, "", turns.length > 0 ? `#ask/${id}` : "#ask");
+    void list.show(id);
+  };
   const route = (isFirst: boolean): void => {
-    const wanted = location.hash.slice(1);
+    const [wanted = "", id = ""] = location.hash.slice(1).split("/");
     if (wanted === "main") return;
     const view = wanted in views ? (wanted as View) : "ask";
+    const opens = view === "ask" && id !== "" && id !== chats.chat.id;
+    if (opens) void chats.open(id);
+    if (view === "ask" && shown === "ask") {
+      if (!opens) place();
+      return;
+    }
+    shown = view;
     closeSource();
     // The charts stand in the view whose jobs they show.
     if (view === "ask" || view === "edit") views[view].prepend(meter.element);
@@ -60,14 +83,30 @@ function show(status: Status): void {
       else link.removeAttribute("aria-current");
     });
     document.title = `${NAMES[view]} · Refrain`;
+    list.place(view === "ask");
     fill(main, views[view]);
+    if (view === "ask" && !isFirst && !opens) place();
     if (!isFirst) {
       announce(NAMES[view]);
       window.scrollTo(0, 0);
     }
   };
   window.onhashchange = () => route(false);
+  document.onkeydown = (event) => {
+    // Dialogs have keys of their own.
+    if (document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape") {
+      if (!closeSource() && !list.close()) chats.stop();
+    } else if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey) {
+      event.preventDefault();
+      if (shown !== "ask") location.hash = "#ask";
+      // The view is there after the change of the address.
+      setTimeout(() => list.search());
+    }
+  };
   route(true);
+  void list.show(chats.chat.id);
+  chats.onChange = place;
 }
 
 /** Asks for the token. It stays in this tab's session storage. */
@@ -93,6 +132,10 @@ function signIn(): void {
     void start();
   });
   closeSource();
+  // Without the token, the page shows nothing that this browser keeps.
+  document.body.classList.remove("has-list", "shows-list");
+  for (const id of ["chats", "chats-toggle"]) byId(id).hidden = true;
+  for (const id of ["main", "head"]) byId(id).inert = false;
   fill(nav);
   fill(main, el("section", { class: "view" }, form));
   input.focus();
@@ -101,7 +144,4 @@ function signIn(): void {
 api.takeToken();
 applyTheme();
 api.whenUnauthorized(signIn);
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") closeSource();
-});
 void start();

@@ -26,8 +26,8 @@ export function originKey(origin: string): string {
 /** The legend of an answer: each source with its pattern, its name and its number of pieces. */
 export function legend(pieces: readonly Piece[]): HTMLElement {
   const counts = new Map<string | null, number>([[null, 0]]);
-  for (const { origin, is_reasoning } of pieces) {
-    if (!is_reasoning) counts.set(origin, (counts.get(origin) ?? 0) + 1);
+  for (const { origin, is_reasoning, n_joined } of pieces) {
+    if (!is_reasoning) counts.set(origin, (counts.get(origin) ?? 0) + (n_joined ?? 1));
   }
   const list = el("ul", { class: "legend", "aria-label": "Where the tokens were drafted" });
   const sorted = [...counts].sort(([a, n], [b, m]) => (a === null ? -1 : b === null ? 1 : m - n));
@@ -47,9 +47,9 @@ export function legend(pieces: readonly Piece[]): HTMLElement {
   return list;
 }
 
-/** `11 of 18 tokens were drafted`, for those who do not see the colours. */
+/** `11 of 18 pieces were drafted`, for those who do not see the colours. */
 export function draftedSummary(pieces: readonly Piece[]): string {
-  const shown = pieces.filter((piece) => !piece.is_reasoning);
-  const drafted = shown.filter((piece) => piece.origin !== null);
-  return `${drafted.length} of ${count(shown.length, "piece")} were drafted`;
+  const number = (of: (piece: Piece) => boolean): number =>
+    pieces.filter((piece) => !piece.is_reasoning && of(piece)).reduce((sum, { n_joined }) => sum + (n_joined ?? 1), 0);
+  return `${number(({ origin }) => origin !== null)} of ${count(number(() => true), "piece")} were drafted`;
 }

@@ -10,10 +10,12 @@ export interface Settings {
   theme: Theme;
   mode: Mode;
   keep: boolean;
+  /** Whether conversations are kept in this browser. */
+  keepsChats: boolean;
 }
 
 const KEY = "refrain.settings";
-const DEFAULTS: Settings = { maxTokens: 256, temperature: 0, theme: "system", mode: "drafts", keep: true };
+const DEFAULTS: Settings = { maxTokens: 256, temperature: 0, theme: "system", mode: "drafts", keep: true, keepsChats: true };
 
 export const MAX_TOKENS_LIMIT = 4096;
 export const TEMPERATURE_LIMIT = 2;
@@ -66,5 +68,6 @@ function checked(given: Settings): Settings {
     theme: one(given.theme, ["system", "light", "dark"], DEFAULTS.theme),
     mode: one(given.mode, ["drafts", "plain", "compare"], DEFAULTS.mode),
     keep: given.keep !== false,
+    keepsChats: given.keepsChats !== false,
   };
 }

@@ -15,7 +15,11 @@ export function settingsView(status: Status, signOut: () => void): HTMLElement {
     type: "number", min: 0, max: TEMPERATURE_LIMIT, step: 0.1, inputmode: "decimal",
   }, (input) => change({ temperature: input.valueAsNumber }), (input) => (input.value = String(settings().temperature)));
   const keep = el("input", { type: "checkbox", role: "switch", change: () => change({ keep: keep.checked }) });
-  const show = (): void => void (keep.checked = settings().keep);
+  const keepsChats = el("input", { type: "checkbox", role: "switch", change: () => change({ keepsChats: keepsChats.checked }) });
+  const show = (): void => {
+    keep.checked = settings().keep;
+    keepsChats.checked = settings().keepsChats;
+  };
   show();
   onChange(show);
   const about: [string, string][] = [
@@ -37,6 +41,7 @@ export function settingsView(status: Status, signOut: () => void): HTMLElement {
       tokens,
       temperature,
       el("label", { class: "switch" }, keep, el("span", {}, "Keep answers"), el("span", { class: "dim" }, "Kept answers draft later ones. The history forgets them.")),
+      el("label", { class: "switch" }, keepsChats, el("span", {}, "Keep conversations"), el("span", { class: "dim" }, "In this browser, for this address, not encrypted. Off: new ones last as long as the tab. The history forgets those that are kept.")),
     ),
     el("div", { class: "group" }, choice("theme", "Theme", [["system", "System"], ["light", "Light"], ["dark", "Dark"]])),
     el("div", { class: "group" }, el("h3", {}, "This server"), el("dl", {}, ...about.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))),

@@ -29,20 +29,22 @@ export async function openSource(id: string, place: Range | null, from: HTMLElem
   }
 }
 
-export function closeSource(): void {
+/** Closes the panel. Returns whether it was open. */
+export function closeSource(): boolean {
   const side = byId("side");
-  if (side.hidden) return;
+  if (side.hidden) return false;
   nOpened += 1;
   side.hidden = true;
   fill(side);
   document.body.classList.remove("has-side");
   if (opener?.isConnected) opener.focus();
   opener = null;
+  return true;
 }
 
 function frame(title: string, ...children: Node[]): HTMLElement {
   const heading = el("h2", { tabindex: -1 }, title);
-  const close = el("button", { type: "button", class: "icon", "aria-label": "Close the source", click: closeSource }, "✕");
+  const close = el("button", { type: "button", class: "icon", "aria-label": "Close the source", click: () => closeSource() }, "✕");
   const side = byId("side");
   fill(side, el("div", { class: "bar" }, heading, close), ...children);
   side.hidden = false;
@@ -71,7 +73,7 @@ function show(source: Source, place: Range | null, id: string): void {
   });
   const forget = el(
     "button",
-    { type: "button", class: "quiet danger", click: () => void confirmForget({ what: "note", id }, title).then((isDone) => isDone && closeSource()) },
+    { type: "button", class: "quiet danger", click: () => void confirmForget({ what: "note", id, file: source.file }, title).then((isDone) => isDone && closeSource()) },
     "Forget this note…",
   );
   const body = el("div", { class: "note-text", tabindex: 0, role: "region", "aria-label": "Text of the note" }, ...sections);

@@ -28,6 +28,8 @@ export interface Piece {
   us: number;
   n_tokens: number;
   n_steps: number;
+  /** Pieces of a kept answer that were joined to this one. */
+  n_joined?: number;
 }
 
 export interface Stats {
@@ -66,6 +68,12 @@ export interface Sentence {
   citations: { text: Range; number: number; verdict: "supports" | "not_shown" | "does_not_support" | "too_short" }[];
 }
 
+/** A call of a tool. */
+export interface Call {
+  name: string;
+  arguments: string;
+}
+
 export interface Ended {
   text: string;
   /** Whether the text was cut at the limit of tokens. */
@@ -93,6 +101,7 @@ export type StreamEvent<Result> =
   | { kind: "prefill"; data: Prefill }
   | { kind: "text"; data: Piece }
   | { kind: "change"; data: Change }
+  | { kind: "calls"; data: Call[] }
   | { kind: "done"; data: Result }
   | { kind: "error"; data: { message: string } };
 
@@ -121,11 +130,49 @@ export interface Entry {
   notes: { id: string; title: string; file: string }[];
 }
 
+export interface Message {
+  role: "system" | "user" | "assistant";
+  content: string;
+}
+
+/** A request to write the next turn of a conversation, or to continue the last one. */
+export interface ChatRequest {
+  messages: Message[];
+  documents?: { title: string; text: string }[];
+  continue_final_message: boolean;
+  add_generation_prompt: boolean;
+  max_tokens: number;
+  temperature: number;
+  top_p?: number;
+  top_k?: number;
+  min_p?: number;
+  seed?: number;
+  drafts: boolean;
+}
+
+/** A chunk of `/v1/chat/completions`, as far as the page reads it. */
+export interface Chunk {
+  error?: { message: string };
+  prompt_progress?: { total: number; processed: number };
+  choices?: {
+    delta: {
+      content?: string;
+      reasoning_content?: string;
+      origin?: string;
+      tool_calls?: { index: number; function: { name?: string; arguments: string } }[];
+    };
+    finish_reason: "stop" | "length" | "tool_calls" | null;
+  }[];
+  usage?: { prompt_tokens: number; completion_tokens: number } | null;
+  timings?: { cache_n: number; prompt_ms: number; predicted_ms: number; n_steps: number };
+}
+
 export interface History {
   entries: Entry[];
 }
 
-export type Forget = { what: "note"; id: string } | { what: "before"; at_ms: number } | { what: "everything" };
+/** A note has its file's name too: conversations of this browser are found by it. */
+export type Forget = { what: "note"; id: string; file: string } | { what: "before"; at_ms: number } | { what: "everything" };
 
 export interface Forgotten {
   n_answers: number;

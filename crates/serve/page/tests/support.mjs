@@ -1,6 +1,6 @@
 // A server with sample notes, and a browser.
 import { spawn, execFileSync } from "node:child_process";
-import { accessSync, constants, cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { accessSync, constants, cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -27,6 +27,9 @@ export const browserFile = [process.env.CHROMIUM, ...["chromium", "chromium-brow
 );
 /** The program: $REFRAIN, or the one that `cargo build` has made. */
 const program = process.env.REFRAIN ?? path.join(root, "target/debug/refrain");
+
+/** With REFRAIN_PAGE=dist, the browser gets the files of dist/ in place of those in the program, so that a change needs no build. */
+const dist = process.env.REFRAIN_PAGE === "dist" && path.join(root, "crates/serve/page/dist");
 
 /** A note that tries to be markup. */
 export const HOSTILE = {
@@ -95,6 +98,12 @@ export async function withPage(server, test, { width = 1200, height = 800, schem
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce" });
   context.setDefaultTimeout(20_000);
   await context.addInitScript({ path: axe });
+  if (dist) {
+    await context.route(/\/(page\/(page\.js|page\.css|icon\.svg))?(\?.*)?$/, async (route) => {
+      const name = path.basename(new URL(route.request().url()).pathname) || "index.html";
+      await route.fulfill({ response: await route.fetch(), body: readFileSync(path.join(dist, name)) });
+    });
+  }
   const page = await context.newPage();
   const problems = [];
   page.on("console", (message) => {
@@ -113,6 +122,7 @@ export async function withPage(server, test, { width = 1200, height = 800, schem
     await test(page);
     if (problems.length > 0) throw new Error(problems.join("\n"));
   } finally {
+    await context.unrouteAll({ behavior: "ignoreErrors" });
     await context.close();
   }
 }
@@ -139,5 +149,65 @@ export async function ask(page, question) {
   await page.keyboard.press("Enter");
   const turn = page.locator(".turn").nth(turns);
   await turn.locator(".passages").waitFor();
+  return turn;
+}
+
+/** Answers messages in place of the model: each of `answers` is `{ text, reasoning, calls, finish, isSlow }`. What was asked is in `asked(page)`. */
+export async function script(page, answers) {
+  const install = (answers) => {
+    window.scripted ??= { asked: [], fetch: window.fetch.bind(window) };
+    window.scripted.answers = answers;
+    window.fetch = async (address, init) => {
+      if (address !== "/v1/chat/completions") return window.scripted.fetch(address, init);
+      window.scripted.asked.push(JSON.parse(init.body));
+      const { text = "", reasoning, calls, finish = "stop", isSlow = false, status = 200, message } = window.scripted.answers.shift() ?? { text: "And so on." };
+      if (status !== 200) return new Response(JSON.stringify({ error: { message } }), { status });
+      const chunks = [{ choices: [], prompt_progress: { total: 8, processed: 8 } }];
+      const delta = (delta, finish_reason = null) => chunks.push({ choices: [{ index: 0, delta, finish_reason }], usage: null });
+      if (reasoning) delta({ reasoning_content: reasoning, origin: "target" });
+      (text.match(/\s*\S+|\s+$/g) ?? []).forEach((content, index) => delta({ content, origin: index % 3 === 2 ? "context" : "target" }));
+      (calls ?? []).forEach((call, index) => delta({ tool_calls: [{ index, function: call }] }));
+      delta({}, finish);
+      const n = chunks.length;
+      chunks.push({
+        choices: [],
+        usage: { prompt_tokens: 8, completion_tokens: n },
+        timings: { cache_n: 0, prompt_n: 8, prompt_ms: 4, predicted_n: n, predicted_ms: 9, n_steps: n - 1 },
+      });
+      const encoder = new TextEncoder();
+      const body = new ReadableStream({
+        async start(controller) {
+          const fail = () => controller.error(new DOMException("Aborted", "AbortError"));
+          init.signal?.addEventListener("abort", fail);
+          try {
+            for (const chunk of chunks) {
+              controller.enqueue(encoder.encode(`data: ${JSON.stringify(chunk)}\n\n`));
+              if (isSlow) await new Promise((resolve) => setTimeout(resolve, 80));
+            }
+            controller.enqueue(encoder.encode("data: [DONE]\n\n"));
+            controller.close();
+          } catch {
+            // The page has stopped reading.
+          }
+        },
+      });
+      return new Response(body, { headers: { "content-type": "text/event-stream" } });
+    };
+  };
+  await page.evaluate(install, answers);
+}
+
+/** The requests of the messages that a script has answered. */
+export const asked = (page) => page.evaluate(() => window.scripted.asked);
+
+/** Sends a message that does not ask the notes, and waits for the end of the answer. */
+export async function say(page, message) {
+  const turns = await page.locator(".turn").count();
+  const notes = page.locator(".composer").getByRole("switch", { name: "Notes" });
+  if (await notes.isChecked()) await page.locator(".composer").getByText("Notes", { exact: true }).click();
+  await page.getByLabel("Message", { exact: true }).fill(message);
+  await page.keyboard.press("Enter");
+  const turn = page.locator(".turn").nth(turns);
+  await turn.getByRole("button", { name: /Regenerate|Try again/ }).waitFor();
   return turn;
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use refrain::internals::tokenizer::ReasoningSplitter;
 use refrain::{
-    CancelToken, ErrorKind, Event, FinishReason, GenerateError, Origin, OwnedGeneration, SessionError, Stats,
-    TextKind, TokenEvent,
+    CancelToken, Drafting, ErrorKind, Event, FinishReason, GenerateError, Origin, OwnedGeneration,
+    SessionError, Stats, TextKind, TokenEvent,
 };
 use refrain_assistant::provenance::{Shown, SpanOptions, copied_spans};
 use tokio::sync::mpsc::Sender;
@@ -76,7 +76,11 @@ impl Driver<'_> {
         // Copies of a grammar take no part of a turn: no other request waits for them.
         let Output { options, logprobs, reader, stops, ahead } = prepared.output(index, cancel);
         let mut turn = enter()?;
-        let mut session = model.engine.session(model.session.clone()).map_err(of_session)?;
+        let mut session_options = model.session.clone();
+        if !request.drafts {
+            session_options.drafting = Drafting::Off;
+        }
+        let mut session = model.engine.session(session_options).map_err(of_session)?;
         session.append_tokens(prompt).map_err(of_session)?;
         model.warm.restore(&mut session, key);
         let n_cached = session.state().n_cached_tokens();
@@ -207,6 +211,7 @@ impl Driver<'_> {
             usage.cached += stats.cached_tokens;
         }
         usage.output += stats.tokens;
+        usage.steps += stats.steps;
         usage.reasoning += n_reasoning;
         usage.prefill_time += Duration::from_secs_f64(stats.time_us.prefill / 1e6);
         usage.decode_time += Duration::from_secs_f64(stats.time_us.decode() / 1e6);

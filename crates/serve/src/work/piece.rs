@@ -65,6 +65,7 @@ pub(crate) struct Usage {
     pub(crate) prompt: usize,
     pub(crate) cached: usize,
     pub(crate) output: usize,
+    pub(crate) steps: usize,
     pub(crate) reasoning: usize,
     pub(crate) accepted_prediction: usize,
     pub(crate) rejected_prediction: usize,

@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) truncates: bool,
     /// Further variables of the template.
     pub(crate) variables: Vec<(String, Value)>,
+    /// Whether the output is drafted. The text is the same without drafts.
+    pub(crate) drafts: bool,
     pub(crate) priority: Priority,
 }
 
@@ -64,6 +66,7 @@ impl Request {
             continues: false,
             truncates: false,
             variables: Vec::new(),
+            drafts: true,
             priority: Priority::Interactive,
         }
     }

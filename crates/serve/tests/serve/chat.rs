@@ -269,6 +269,40 @@ fn a_prediction_drafts_and_changes_no_output() {
     accepted(json!("Quite another text about hills."));
 }
 
+#[test]
+fn without_drafts_an_answer_is_the_same_in_a_step_per_token() {
+    let server = Running::start();
+    let request = with(
+        &chat("Write about the boats in the harbour."),
+        json!({
+            "temperature": 1.0,
+            "seed": 3,
+            "max_tokens": 32,
+            "stream": true,
+            "stream_options": { "include_usage": true },
+            "return_origins": true,
+        }),
+    );
+    let answer = |drafts: bool| {
+        let chunks =
+            server.post("/v1/chat/completions", &with(&request, json!({ "drafts": drafts }))).chunks();
+        let text = joined(&chunks, 1, true).remove(0);
+        let deltas = chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["origin"].as_str());
+        let n_drafted = deltas.filter(|origin| *origin != "target").count();
+        let timings = chunks.last().unwrap()["timings"].clone();
+        (text, n_drafted, timings)
+    };
+    let (plain, n_drafted, timings) = answer(false);
+    assert_eq!((n_drafted, &timings["n_steps"]), (0, &timings["predicted_n"]));
+    assert!(
+        timings["predicted_ms"].as_f64() > Some(0.0) && timings["prompt_n"].as_u64() > Some(0),
+        "{timings}"
+    );
+    assert_eq!(answer(true).0, plain);
+    let reply = server.post("/v1/chat/completions", &with(&request, json!({ "drafts": "no" })));
+    assert_eq!(reply.status, 400, "{}", reply.body);
+}
+
 /// The fixture model answers in these words.
 const DOCUMENT: &str = "The repair of the car was given to Qulittus Works.";
 

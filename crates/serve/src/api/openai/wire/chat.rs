@@ -20,7 +20,7 @@ pub(crate) struct Delivery {
     pub(crate) includes_usage: bool,
     /// Whether chunks show the prefill.
     pub(crate) shows_progress: bool,
-    /// Whether chunks name the origin of their text.
+    /// Whether chunks name the origin of their text, and the last one has the times.
     pub(crate) shows_origins: bool,
 }
 
@@ -66,6 +66,7 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery)> {
         continues,
         truncates: false,
         variables,
+        drafts: fields.bool("drafts")?.unwrap_or(true),
         priority: common::priority(&mut fields)?,
     };
     let is_text =
