@@ -9,7 +9,7 @@ import { Worker } from 'node:worker_threads';
 import { Engine } from '../dist/index.js';
 import { LONG, OPTIONS } from './common.mjs';
 
-/** Generations of a worker thread. */
+/** Generations of a worker thread; 10000 is the long form. */
 const GENERATIONS = Number(process.env.REFRAIN_TEST_GENERATIONS ?? 12);
 
 function run(script) {
@@ -35,7 +35,9 @@ test('8 worker threads generate the same text, and memory does not grow', { time
   await round(2);
   const before = process.memoryUsage.rss();
   await round(GENERATIONS);
-  const grown = (process.memoryUsage.rss() - before) / 2 ** 20;
+  const after = process.memoryUsage.rss();
+  console.log(`8 threads × ${GENERATIONS} generations: resident memory from ${before >> 10} to ${after >> 10} KiB`);
+  const grown = (after - before) / 2 ** 20;
   // Workers leave arenas of the allocator behind; a generation that leaked would leave its session's 3 MiB.
   assert.ok(grown < 96, `${grown.toFixed(0)} MiB more after ${8 * GENERATIONS} generations`);
 });

@@ -1,0 +1,69 @@
+package dev.refrain
+
+import java.util.concurrent.TimeUnit
+import kotlin.test.assertEquals
+import kotlin.test.assertTrue
+import kotlinx.coroutines.runBlocking
+import org.junit.jupiter.api.Test
+
+/** A program ends when its `main` returns, whatever it has left open. */
+class EndsTest {
+    private fun ends(name: String) {
+        val java = "${System.getProperty("java.home")}/bin/java"
+        val command = listOf(java, "-Drefrain.root=$root", "-cp", System.getProperty("java.class.path"), "dev.refrain.Programs", name)
+        val program = ProcessBuilder(command).redirectErrorStream(true).start()
+        try {
+            assertTrue(program.waitFor(60, TimeUnit.SECONDS), "the program runs on")
+            assertEquals("done", program.inputReader().readText().trim())
+            assertEquals(0, program.exitValue())
+        } finally {
+            program.destroyForcibly()
+        }
+    }
+
+    @Test
+    fun `a program that closes ends`() = ends("closes")
+
+    @Test
+    fun `a program that forgets to close ends`() = ends("forgets")
+
+    @Test
+    fun `a program ends while jobs run and a listener listens`() = ends("runs")
+}
+
+/** The programs. */
+internal object Programs {
+    @JvmStatic
+    fun main(arguments: Array<String>) {
+        when (arguments.single()) {
+            "closes" -> engine().use { engine ->
+                engine.asked().use { session -> runBlocking { jobFlow { session.generate(short) }.result() } }
+            }
+            "forgets" -> {
+                val folders = Folders()
+                runBlocking {
+                    val session = engine().asked()
+                    jobFlow { session.generate(short) }.result()
+                    session.generate(short).await()
+                    val notes = Notes.open(NotesOptions(folder = folders.index))
+                    jobFlow { notes.add(listOf(folders.notes.toString())) }.result()
+                }
+            }
+            "runs" -> {
+                val engine = engine()
+                engine.asked().generate(long)
+                val heard = java.util.concurrent.CountDownLatch(1)
+                engine.asked().generate(long).listen(
+                    object : EventListener {
+                        override fun onEvents(events: List<Event>): Boolean {
+                            heard.countDown()
+                            return true
+                        }
+                    },
+                )
+                heard.await()
+            }
+        }
+        println("done")
+    }
+}
