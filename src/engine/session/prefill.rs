@@ -88,6 +88,53 @@ impl Session {
         Ok((self.target.kv.len(), end))
     }
 
+    /// Fills the batch of the next pass with the next tokens of the prompt, at most `n_rows_max` and those of a chunk. Returns their positions:
+    /// none if nothing is left to do. Only the first call for a prompt prepares the readers of rows, which takes longer than a row.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing but the batch has changed.
+    pub(in crate::engine) fn set_prompt_rows(
+        &mut self,
+        n_rows_max: usize,
+        is_first: bool,
+        cancel: &CancelToken,
+    ) -> Result<Range<usize>, ForwardError> {
+        let end = if is_first {
+            self.prepare_prefill(cancel).0
+        } else {
+            self.drafting.sources.recover();
+            self.answer_pressure(cancel);
+            self.conversation.tokens.len().saturating_sub(1)
+        };
+        let Self { shared, options, conversation, target, remembered, .. } = self;
+        let done = target.kv.len();
+        let limit = end.min(done + n_rows_max.min(options.prefill_chunk));
+        // As in a chunk of its own.
+        let limit = remembered.filter(|at| (done + 1..=limit).contains(at)).unwrap_or(limit);
+        if done < limit {
+            target.set_chain(shared, &conversation.tokens[done..limit])?;
+        }
+        Ok(done..limit)
+    }
+
+    /// Commits the rows of [`set_prompt_rows`](Self::set_prompt_rows) behind their pass to the final hidden states. Adds the time of
+    /// calibration to `calibrate_us`.
+    ///
+    /// # Errors
+    /// As [`calibrate_chunk`](Self::calibrate_chunk).
+    pub(in crate::engine) fn commit_prompt_rows(
+        &mut self,
+        positions: Range<usize>,
+        cancel: &CancelToken,
+        calibrate_us: &mut f64,
+    ) -> Result<(), ForwardError> {
+        self.target.kv.commit_all(&self.target.batch);
+        if self.remembered == Some(positions.end) {
+            self.target.kv.checkpoint(self.shared.compute(), Purpose::Snapshot);
+        }
+        self.read_pass(positions, PassEnd::Hidden, cancel, calibrate_us)
+    }
+
     /// As [`prefill`](Self::prefill), for encoded turns. Adds the time of calibration to `calibrate_us`.
     pub(in crate::engine) fn prefill_tokens(
         &mut self,
@@ -195,7 +242,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`calibrate_chunk`](Self::calibrate_chunk).
-    fn read_pass(
+    pub(in crate::engine) fn read_pass(
         &mut self,
         positions: Range<usize>,
         pass_end: PassEnd,

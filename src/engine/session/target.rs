@@ -148,6 +148,16 @@ impl TargetState {
         result
     }
 
+    /// Fills the batch of the next pass with tokens behind the cached ones.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing but the batch has changed.
+    pub(super) fn set_chain(&mut self, shared: &Shared, tokens: &[TokenId]) -> Result<(), ForwardError> {
+        self.workspace.tap(self.taps);
+        self.batch.set_chain(self.kv.len(), tokens);
+        shared.model.check(&self.batch, &self.kv)
+    }
+
     /// Fills the batch of the next pass with the rows of `tree`, padded to `n_rows`.
     ///
     /// # Errors
