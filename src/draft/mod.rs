@@ -52,7 +52,7 @@ pub use constants::{OrderConfig, ReliabilityConfig};
 pub use context::ContextSource;
 pub(crate) use cost::CostCorrection;
 pub use cost::CostProfile;
-pub(crate) use cost::joint::{JointCosts, JointRows};
+pub(crate) use cost::joint::{JointCosts, JointRows, PromptPace};
 pub use draft_times::DraftTimes;
 pub use evidence::{Agreement, Evidence, EvidenceClass};
 pub use history::{HistorySource, HistoryStore};

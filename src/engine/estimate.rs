@@ -53,7 +53,7 @@ pub struct MemoryEstimate {
     pub tokenizer_bytes: u64,
     /// Keys, values and recurrent states of all sessions.
     pub kv_bytes: u64,
-    /// Activations, attention scores and logits of a pass, of all sessions.
+    /// Activations, attention scores and logits of a pass, of all sessions; of a streamed model, also those of one long prompt.
     pub batch_bytes: u64,
     /// Drafting of all sessions: the sources and what they read of the target.
     pub drafts_bytes: u64,
@@ -91,7 +91,8 @@ impl MemoryEstimate {
             stream_bytes: stream.map_or(0, |stream| stream.total_bytes() - stream.pinned_bytes),
             tokenizer_bytes: (config.vocab_size as u64).saturating_mul(TOKENIZER_TOKEN_BYTES),
             kv_bytes: of_all(of_session.kv),
-            batch_bytes: of_all(of_session.batch),
+            batch_bytes: of_all(of_session.batch)
+                .saturating_add(stream.map_or(0, |stream| stream.prompt_bytes)),
             drafts_bytes: of_all(of_session.drafts),
             draft_model_bytes: 0,
             history_bytes: match session.history {

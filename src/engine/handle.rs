@@ -149,6 +149,7 @@ impl Engine {
             learned: Mutex::new(Learned::new(costs)),
             projection_costs: Mutex::new(projection_costs),
             joint_costs: Mutex::default(),
+            prompt_pace: Mutex::default(),
             carried: Mutex::default(),
             profile,
             profile_mismatch,

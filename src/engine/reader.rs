@@ -8,6 +8,7 @@
 //! Rows that the walk visits are already projected. *Echo* also lists the successors of rejected rows, whose hidden
 //! states are still in memory.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use crate::draft::{DraftSource, DraftTree, NodeIdx, NodeSet, SUCCESSORS_MAX, Successor, SuccessorLists};
@@ -124,7 +125,7 @@ impl Reader {
         self.shortlist.as_ref().filter(|_| !self.is_full)
     }
 
-    /// Lists the successors of the `n_rows` rows of the last batch.
+    /// Lists the successors of these rows of the last batch.
     ///
     /// # Errors
     /// As [`Model::logits_with_cancel`].
@@ -132,15 +133,15 @@ impl Reader {
         &mut self,
         shared: &Shared,
         workspace: &mut Workspace,
-        n_rows: usize,
+        rows: Range<usize>,
         cancel: &AtomicBool,
     ) -> Result<&SuccessorLists, ForwardError> {
         self.lists.clear();
         let width = self.listed().map_or(shared.model.config().vocab_size, |list| list.tokens().len());
         let slice = (LOGITS_MAX / width.max(1)).clamp(LIST_ROWS_MIN, 64);
-        for first in (0..n_rows).step_by(slice) {
+        for first in rows.clone().step_by(slice) {
             self.rows.clear();
-            self.rows.extend(first as u32..n_rows.min(first + slice) as u32);
+            self.rows.extend(first as u32..rows.end.min(first + slice) as u32);
             let (model, compute) = (&shared.model, shared.compute());
             let shortlist = self.shortlist.as_ref().filter(|_| !self.is_full);
             match shortlist {

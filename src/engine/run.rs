@@ -35,6 +35,8 @@ pub(super) struct Run {
     /// Tokens of the newest step that the app has taken.
     pub(super) n_taken: usize,
     pub(super) prompt_len: usize,
+    /// Whether the session is prepared to read the prompt in the steps of others.
+    pub(super) reads_prompt: bool,
     /// Flash traffic at the start of the generation, and at the end of its prefill.
     pub(super) flows: [Flow; 2],
     /// The energy meter at the end of the prefill.

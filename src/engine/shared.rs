@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned};
+use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned, PromptPace};
 use crate::draft_model::DraftModel;
 use crate::energy::EnergyMeter;
 use crate::engine::measure::ContextCosts;
@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(super) learned: Mutex<Learned>,
     /// The learned difference between passes that generations share and passes of their own.
     pub(super) joint_costs: Mutex<JointCosts>,
+    /// How many rows of prompts join passes of steps.
+    pub(super) prompt_pace: Mutex<PromptPace>,
     /// The time that the drafts of ended generations have lost.
     pub(super) carried: Mutex<Carried>,
     /// Costs of projecting rows onto the vocabulary.
@@ -88,6 +90,10 @@ impl Shared {
     pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
         // Every change replaces the whole value, so a panic elsewhere cannot leave a partial one.
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn prompt_pace(&self) -> MutexGuard<'_, PromptPace> {
+        self.prompt_pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn joint_costs(&self) -> MutexGuard<'_, JointCosts> {

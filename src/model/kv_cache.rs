@@ -311,6 +311,16 @@ impl KvCache {
         self.pass_rows_max.is_some()
     }
 
+    /// Whether a pass may run each layer over a long chain before the next layer: no layer reads the ring of an earlier layer, which then
+    /// holds the newest rows of the chain only.
+    pub(crate) fn is_swept(&self) -> bool {
+        let reads_ring = |layer: &LayerState| match layer {
+            LayerState::Shared(source_idx) => matches!(self.layers[*source_idx], LayerState::Ring(..)),
+            LayerState::Kv(_) | LayerState::Ring(..) | LayerState::Recurrent(_) => false,
+        };
+        !self.layers.iter().any(reads_ring)
+    }
+
     /// Rows of the longest pass, if they are limited.
     pub(crate) fn pass_rows_max(&self) -> Option<usize> {
         self.pass_rows_max
@@ -601,9 +611,15 @@ impl KvCache {
     }
 
     /// Rolls recurrent layers back to `len` tokens or fewer, and returns their number.
-    fn truncate_recurrent(&mut self, len: usize) -> usize {
-        // All recurrent layers remember the same positions.
-        self.recurrent_mut().map(|layer| layer.truncate(len)).min().unwrap_or(len)
+    fn truncate_recurrent(&mut self, mut len: usize) -> usize {
+        loop {
+            let left = self.recurrent_mut().map(|layer| layer.truncate(len)).min().unwrap_or(len);
+            // All recurrent layers remember the same positions, unless a sweep failed in the middle of the layers.
+            if left == len || self.recurrent().all(|layer| layer.len() == left) {
+                return left;
+            }
+            len = left;
+        }
     }
 
     /// Whether all rings hold the slots that a row at position `len` sees.

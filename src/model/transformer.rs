@@ -33,6 +33,7 @@ mod parts;
 mod per_layer;
 mod recurrent;
 mod streams;
+mod sweep;
 mod timing;
 
 use std::sync::OnceLock;
@@ -67,6 +68,7 @@ use experts::ExpertBuffers;
 pub use head::ProjectedPart;
 pub use parts::Part;
 use streams::StreamBuffers;
+pub(in crate::model) use sweep::{SWEEP_ROWS_MAX, sweep_bytes};
 pub(crate) use timing::LayerTime;
 
 /// A loaded transformer: immutable, shared by all sessions.
@@ -195,6 +197,12 @@ impl Workspace {
         // The last norm has left the residual stream in the buffer of normed rows.
         let rows = if config.eagle3().is_some() { &self.buffers.normed } else { &self.buffers.x };
         &rows[row * config.hidden_dim..][..config.hidden_dim]
+    }
+
+    /// Releases the buffers of rows, whose hidden states are lost.
+    pub(crate) fn release_rows(&mut self) {
+        self.buffers = Buffers::default();
+        self.taps.rows = Vec::new();
     }
 
     /// Makes the next passes keep the residual streams before three layers, or none. Passes of static graphs keep none.
@@ -515,68 +523,94 @@ impl Model {
         ws: &mut Buffers,
         end: PassEnd,
     ) -> Result<(), ForwardError> {
-        let last_idx = match end {
-            PassEnd::Hidden | PassEnd::Unprojected => usize::MAX,
-            PassEnd::KeysAndValues => self.config.last_stateful_layer(),
-        };
+        let last_idx = self.last_partial_layer(end);
         for (layer_idx, layer) in (first_layer..=last_idx).zip(layers) {
-            Part::poll(parts)?;
             let at = At { compute, plan: &self.config.layers[layer_idx], layer, layer_idx };
-            if let Some(streams) = &self.config.streams {
-                self.predict_streams(&at, streams, ws);
-            }
-            if let Some(rank) = at.plan.branch_rank {
-                self.compute_branch(&at, rank, ws);
-            }
-            match &at.plan.mixer {
-                Mixer::Attention(attention) => {
-                    self.project_qkv(&at, attention, rows, parts, ws);
-                    if attention.kv_layer().is_none() {
-                        self.write_kv(&at, attention, rows, parts, ws);
-                    }
-                    if layer_idx == last_idx {
-                        break;
-                    }
-                    self.attend(&at, attention, rows, parts, ws);
-                }
-                // A state needs all of a row's inputs, so nothing is left out at the end of a prefill chunk.
-                Mixer::ShortConv(conv) => self.short_conv(&at, conv, rows, parts, ws),
-                Mixer::DeltaNet(delta) => self.delta_net(&at, delta, rows, parts, ws),
-                Mixer::Mamba2(mamba) => self.mamba2(&at, mamba, rows, parts, ws),
-            }
-            if layer_idx == last_idx {
-                break;
-            }
-            let bias = match &at.plan.mixer {
-                Mixer::ShortConv(_) => LayerWeight::ConvOutBias,
-                _ => LayerWeight::OBias,
-            };
-            self.add_result(&at, LayerWeight::PostAttnNorm, Some(bias), ws);
-            if at.plan.branch_rank.is_some() {
-                self.add_branch(&at, ws);
-            }
-            Part::poll(parts)?;
-            match &at.plan.feed {
-                FeedForward::None => {}
-                FeedForward::Dense(dense) => self.feed_forward(&at, dense, ws),
-                FeedForward::Experts(experts) => self.feed_experts(&at, experts, parts, ws)?,
-            }
-            if at.plan.feed != FeedForward::None {
-                self.add_result(&at, LayerWeight::PostFfnNorm, None, ws);
-            }
-            if let Some(streams) = &self.config.streams {
-                self.correct_streams(&at, streams, ws);
-            }
-            if let Some(per_layer) = &self.config.per_layer {
-                self.add_per_layer(&at, per_layer, ws);
-            }
-            if let Some(&[scale]) = layer.vector(LayerWeight::OutputScale) {
-                for_rows(compute, &mut ws.x, self.config.hidden_dim, &|_, row| {
-                    kernels::scale(compute.kernels, row, scale);
-                });
+            if self.mix(&at, last_idx, rows, parts, ws)? {
+                self.feed(&at, parts, ws)?;
             }
         }
         Ok(())
+    }
+
+    /// The first half of a layer, up to the result of its mixer in the residual stream. `false` if the pass needs no more of layer
+    /// `last_idx`.
+    fn mix(
+        &self,
+        at: &At<'_>,
+        last_idx: usize,
+        rows: &Rows<'_>,
+        parts: &mut [Part<'_>],
+        ws: &mut Buffers,
+    ) -> Result<bool, ForwardError> {
+        Part::poll(parts)?;
+        if let Some(streams) = &self.config.streams {
+            self.predict_streams(at, streams, ws);
+        }
+        if let Some(rank) = at.plan.branch_rank {
+            self.compute_branch(at, rank, ws);
+        }
+        match &at.plan.mixer {
+            Mixer::Attention(attention) => {
+                self.project_qkv(at, attention, rows, parts, ws);
+                if attention.kv_layer().is_none() {
+                    self.write_kv(at, attention, rows, parts, ws);
+                }
+                if at.layer_idx == last_idx {
+                    return Ok(false);
+                }
+                self.attend(at, attention, rows, parts, ws);
+            }
+            // A state needs all of a row's inputs, so nothing is left out at the end of a prefill chunk.
+            Mixer::ShortConv(conv) => self.short_conv(at, conv, rows, parts, ws),
+            Mixer::DeltaNet(delta) => self.delta_net(at, delta, rows, parts, ws),
+            Mixer::Mamba2(mamba) => self.mamba2(at, mamba, rows, parts, ws),
+        }
+        if at.layer_idx == last_idx {
+            return Ok(false);
+        }
+        let bias = match &at.plan.mixer {
+            Mixer::ShortConv(_) => LayerWeight::ConvOutBias,
+            _ => LayerWeight::OBias,
+        };
+        self.add_result(at, LayerWeight::PostAttnNorm, Some(bias), ws);
+        if at.plan.branch_rank.is_some() {
+            self.add_branch(at, ws);
+        }
+        Ok(true)
+    }
+
+    /// The second half of a layer: its feed-forward part, and what follows it.
+    fn feed(&self, at: &At<'_>, parts: &mut [Part<'_>], ws: &mut Buffers) -> Result<(), ForwardError> {
+        Part::poll(parts)?;
+        match &at.plan.feed {
+            FeedForward::None => {}
+            FeedForward::Dense(dense) => self.feed_forward(at, dense, ws),
+            FeedForward::Experts(experts) => self.feed_experts(at, experts, parts, ws)?,
+        }
+        if at.plan.feed != FeedForward::None {
+            self.add_result(at, LayerWeight::PostFfnNorm, None, ws);
+        }
+        if let Some(streams) = &self.config.streams {
+            self.correct_streams(at, streams, ws);
+        }
+        if let Some(per_layer) = &self.config.per_layer {
+            self.add_per_layer(at, per_layer, ws);
+        }
+        if let Some(&[scale]) = at.layer.vector(LayerWeight::OutputScale) {
+            for_rows(at.compute, &mut ws.x, self.config.hidden_dim, &|_, row| {
+                kernels::scale(at.compute.kernels, row, scale);
+            });
+        }
+        Ok(())
+    }
+
+    /// The last layer of a pass, if it is computed in part only.
+    fn last_partial_layer(&self, end: PassEnd) -> usize {
+        match end {
+            PassEnd::Hidden | PassEnd::Unprojected => usize::MAX,
+            PassEnd::KeysAndValues => self.config.last_stateful_layer(),
+        }
     }
 
     /// Checks that a batch continues the cache, fits behind its prefix and has tokens of the vocabulary.
@@ -584,6 +618,11 @@ impl Model {
     /// # Errors
     /// [`ForwardError`].
     pub(crate) fn check(&self, batch: &Batch, kv: &KvCache) -> Result<(), ForwardError> {
+        self.check_pieces(batch, batch.len(), kv)
+    }
+
+    /// As [`check`](Self::check), for rows that run in pieces of up to `piece_len` rows.
+    fn check_pieces(&self, batch: &Batch, piece_len: usize, kv: &KvCache) -> Result<(), ForwardError> {
         let (base, n_rows, n_slots) = (batch.base(), batch.len(), kv.n_slots());
         if base != kv.len() {
             return Err(ForwardError::NotNext { base, len: kv.len() });
@@ -591,8 +630,9 @@ impl Model {
         if n_rows > n_slots - base {
             return Err(ForwardError::CacheFull { base, n_rows, n_slots });
         }
-        if let Some(n_rows_max) = kv.pass_rows_max().filter(|&max| n_rows > max) {
-            return Err(ForwardError::TooManyRows { n_rows, n_rows_max });
+        let n_piece_rows = n_rows.min(piece_len);
+        if let Some(n_rows_max) = kv.pass_rows_max().filter(|&max| n_piece_rows > max) {
+            return Err(ForwardError::TooManyRows { n_rows: n_piece_rows, n_rows_max });
         }
         let vocab_size = self.config.vocab_size;
         match batch.tokens().iter().find(|t| t.index() >= vocab_size) {

@@ -24,6 +24,7 @@ mod graphs;
 mod heads;
 mod hidden_states;
 mod learned;
+mod long_prompts;
 mod lossless;
 mod memory_pressure;
 #[path = "../model_files/mod.rs"]

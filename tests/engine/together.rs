@@ -23,6 +23,7 @@ use refrain::{
 };
 
 use crate::common::{self, LogitsRecorder, Run, Tiny, VOCAB_SIZE, options, plain, prompt, run, samplings};
+use crate::model_files::golden;
 
 /// A sequence of the model: a committed prefix, then a tree.
 struct Sequence {
@@ -239,6 +240,56 @@ fn step_to_the_end(cases: &mut [Case]) -> SharedPasses {
         cases.iter_mut().for_each(|case| case.take().unwrap());
     }
     shared
+}
+
+/// Prompts that come while others decode join their steps, a few rows at a time. Each output equals plain decoding of its own; one prompt
+/// is cancelled in the middle.
+#[test]
+fn prompts_join_the_steps_of_others() {
+    for name in ["tiny", "lfm2", "qwen3_5", "gemma3", "gpt_oss", "granitemoehybrid"] {
+        let tiny = Tiny { ty: BlockType::Q8_0, head_dim: 32, ..Tiny::default() };
+        let engine = match name {
+            "tiny" => tiny.engine(2),
+            family => {
+                let checkpoint = Checkpoint::open(golden(family)).unwrap();
+                Engine::load(&checkpoint, tiny.options(), |_, _| {}).unwrap()
+            }
+        };
+        for (i, session) in readers().into_iter().chain([plain()]).enumerate() {
+            let session = SessionOptions { prefill_chunk: 16, ..session };
+            let prompts = [prompt(90, 20), prompt(91, 25), prompt(92, 140), prompt(93, 80), prompt(94, 140)];
+            let n_tokens = [60, 50, 12, 10, 8];
+            let alone = [0, 1, 2, 3]
+                .map(|case| run(&engine, plain(), Vec::new(), &prompts[case], options(n_tokens[case])));
+            let case = |number: usize, cancel: &CancelToken| {
+                let options = GenerateOptions { cancel: cancel.clone(), ..options(n_tokens[number]) };
+                Case::new(engine.session(session.clone()).unwrap(), &prompts[number], options)
+            };
+            let (never, cancel) = (CancelToken::new(), CancelToken::new());
+            let mut cases = vec![case(0, &never), case(1, &never)];
+            for _ in 0..3 {
+                step_all(&mut cases);
+                cases.iter_mut().for_each(|case| case.take().unwrap());
+            }
+            cases.extend([case(2, &never), case(3, &never), case(4, &cancel)]);
+            let mut shared = step_all(&mut cases);
+            cases.iter_mut().for_each(|case| case.take().unwrap());
+            let of_case = |case: &Case| case.generation.prompt_progress();
+            assert!(of_case(&cases[2]).is_some_and(|(done, total)| 0 < done && done < total), "{name}");
+            assert!(cases[..2].iter().all(|case| case.tokens.len() > 3), "{name}: nobody waits for a prompt");
+            cancel.cancel();
+            shared += step_to_the_end(&mut cases);
+            for (case, alone) in cases.iter().zip(&alone) {
+                case.assert_equal(alone, &format!("{name}, session {i}"));
+            }
+            assert_eq!(
+                (cases[4].finish, cases[4].tokens.len()),
+                (Some(FinishReason::Cancelled), 0),
+                "{name}"
+            );
+            assert!(shared.prompt_rows > 0 && shared.prompt_rows < shared.rows, "{name}: {shared:?}");
+        }
+    }
 }
 
 /// Every way to read the target's rows, whose hidden states come from a shared pass.

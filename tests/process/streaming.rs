@@ -340,6 +340,33 @@ fn drafts_are_made_while_weights_are_read() {
     }
 }
 
+/// A prompt of several chunks reads each layer once, and reports its progress meanwhile.
+#[test]
+fn a_long_prompt_reads_the_weights_once() {
+    let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 6, ..Tiny::default() };
+    let prompt = prompt(9, 300);
+    let reference = reference(tiny, &prompt, &Sampling::default());
+    let (_dir, path) = packed(tiny);
+    for pinned in [Pinned::Layers(0), Pinned::Layers(2)] {
+        let engine = engine(&path, tiny, 2, pinned);
+        let streamed = engine.streamed().unwrap();
+        for (i, options_of) in sessions().into_iter().enumerate() {
+            let mut session = engine.session(SessionOptions { prefill_chunk: 16, ..options_of }).unwrap();
+            session.append_tokens(&prompt).unwrap();
+            let (mut reports, before) = (Vec::new(), streamed.flow().read_bytes);
+            session.prefill(&CancelToken::new(), |done, total| reports.push((done, total))).unwrap();
+            let read = streamed.flow().read_bytes - before;
+            assert!(reports.is_sorted() && reports.last() == Some(&(299, 299)), "{reports:?}");
+            assert!(reports.len() >= 6 && reports.iter().all(|(_, total)| *total == 299), "{reports:?}");
+            // Full calibration reads the output matrix for each chunk.
+            let once = streamed.pass_bytes() + streamed.ring_room();
+            assert!(i == 3 || read <= once + streamed.pass_bytes(), "{read} bytes, {once} for a pass: {i}");
+            let run = run_in(&mut session, options(&Sampling::default()), usize::MAX);
+            run.assert_equal(&reference, &format!("{pinned:?}, session {i}"));
+        }
+    }
+}
+
 #[test]
 fn several_turns_a_cancellation_and_a_fork() {
     let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 4, ..Tiny::default() };

@@ -93,7 +93,8 @@ fn decode(model: &Path, budget: u64, drafts: bool) {
     assert!(memory.pinned_bytes + memory.ring_bytes <= budget, "{memory:?}");
     for (session, does_draft) in [(plain(), false), (SessionOptions::default(), true)] {
         let mut session = engine.session(session).unwrap();
-        session.append_tokens(&prompt(1, 300)).unwrap();
+        // Two chunks and more, which share the reading of the weights.
+        session.append_tokens(&prompt(1, 470)).unwrap();
         let options = GenerateOptions { max_tokens: 12, ignore_eos: true, ..GenerateOptions::default() };
         let run = run_in(&mut session, options, usize::MAX);
         assert_eq!(run.tokens.len(), 12);

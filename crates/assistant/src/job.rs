@@ -239,7 +239,13 @@ impl<T> Job<T> {
         };
         let since = Instant::now();
         let n_before = prefilling.session.state().n_cached_tokens();
-        let chunk = prefilling.session.prefill_chunk(&self.cancel);
+        let chunk = match self.priority {
+            // Whatever comes meanwhile waits for a chunk only.
+            Priority::Background => prefilling.session.prefill_chunk(&self.cancel),
+            Priority::Interactive | Priority::Foreground => {
+                prefilling.session.prefill_pass(&self.cancel, |_, _| {})
+            }
+        };
         drop(turn);
         let time = since.elapsed();
         prefilling.time_us += time.as_secs_f64() * 1e6;

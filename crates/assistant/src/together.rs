@@ -102,7 +102,7 @@ impl<T> Group<T> {
         let since = Instant::now();
         let reading = self.members.iter_mut().find(|member| matches!(member.work, Work::Prefill(..)));
         if let Some(member) = reading {
-            let read = member.read(cancel)?;
+            let read = member.read(cancel, priority)?;
             drop(turn);
             member.prefill_us += since.elapsed().as_secs_f64() * 1e6;
             if let Some((done, total)) = read {
@@ -187,10 +187,18 @@ impl Member {
     }
 
     /// Reads a chunk of the prompt. Returns what was read of it so far.
-    fn read(&mut self, cancel: &CancelToken) -> Result<Option<(usize, usize)>, TaskError> {
+    fn read(
+        &mut self,
+        cancel: &CancelToken,
+        priority: Priority,
+    ) -> Result<Option<(usize, usize)>, TaskError> {
         let Work::Prefill(session, _) = &mut self.work else { return Ok(None) };
         let n_before = session.state().n_cached_tokens();
-        let (done, total) = session.prefill_chunk(cancel).map_err(failed)?;
+        let read = match priority {
+            Priority::Background => session.prefill_chunk(cancel),
+            Priority::Interactive | Priority::Foreground => session.prefill_pass(cancel, |_, _| {}),
+        };
+        let (done, total) = read.map_err(failed)?;
         let n_cached = *self.n_cached.get_or_insert(n_before.min(done));
         self.n_prompt = total;
         Ok((done > n_cached).then_some((done, total)))

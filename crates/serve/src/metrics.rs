@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     shared_passes: AtomicU64,
     shared_steps: AtomicU64,
     shared_rows: AtomicU64,
+    shared_prompt_rows: AtomicU64,
     drafted: AtomicU64,
     accepted: AtomicU64,
     first_token: Histogram,
@@ -100,6 +101,7 @@ impl Metrics {
         add(&self.shared_passes, shared.passes as u64);
         add(&self.shared_steps, shared.generations as u64);
         add(&self.shared_rows, shared.rows as u64);
+        add(&self.shared_prompt_rows, shared.prompt_rows as u64);
     }
 
     pub(crate) fn add_request(&self, time: Duration) {
@@ -109,7 +111,7 @@ impl Metrics {
     /// The metrics as text.
     pub(crate) fn text(&self, gauges: &Gauges) -> String {
         let mut out = String::new();
-        let counters: [(&str, &str, f64); 15] = [
+        let counters: [(&str, &str, f64); 16] = [
             ("requests_total", "Requests to the models.", get(&self.requests) as f64),
             ("requests_refused_total", "Requests that were refused.", get(&self.refused) as f64),
             ("requests_failed_total", "Requests that failed.", get(&self.failed) as f64),
@@ -123,8 +125,17 @@ impl Metrics {
             ("output_tokens_total", "Tokens of outputs.", get(&self.output_tokens) as f64),
             ("steps_total", "Verification steps.", get(&self.steps) as f64),
             ("shared_passes_total", "Passes with rows of several requests.", get(&self.shared_passes) as f64),
-            ("shared_steps_total", "Verification steps in shared passes.", get(&self.shared_steps) as f64),
+            (
+                "shared_steps_total",
+                "Verification steps, and parts of prompts, in shared passes.",
+                get(&self.shared_steps) as f64,
+            ),
             ("shared_rows_total", "Rows of shared passes.", get(&self.shared_rows) as f64),
+            (
+                "shared_prompt_rows_total",
+                "Tokens of prompts that were computed in passes of requests that decode.",
+                get(&self.shared_prompt_rows) as f64,
+            ),
             ("draft_tokens_total", "Draft tokens that were verified.", get(&self.drafted) as f64),
             ("draft_tokens_accepted_total", "Draft tokens that were accepted.", get(&self.accepted) as f64),
             ("prefill_seconds_total", "Time of prefills.", get(&self.prefill_us) as f64 / 1e6),

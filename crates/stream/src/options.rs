@@ -13,8 +13,8 @@ use super::slowed::Slowed;
 pub enum Pinned {
     /// A budget for the whole process, in bytes. Memory that the process already holds
     /// ([`resident_bytes`](super::resident_bytes)), [reserved memory](StreamOptions::reserved_bytes) and the
-    /// ring are subtracted first. The rest pins the output matrix, keeps up to 4,096 rows of the embedding that were
-    /// read, and pins layers, then the whole embedding. Experts are not pinned with their layers: room for those of a
+    /// ring are subtracted first, then at most an eighth of the rest for the rows of a long prompt, which read each layer once. What is left
+    /// pins the output matrix, keeps up to 4,096 rows of the embedding that were read, and pins layers, then the whole embedding. Experts are not pinned with their layers: room for those of a
     /// row is subtracted first too, and what is left at the end holds the experts that are used most.
     ///
     /// A ring of up to 16 MiB is allocated with any budget, so a small model can be streamed with a budget of

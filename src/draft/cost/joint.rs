@@ -1,4 +1,5 @@
-//! Which generations share a pass: those whose rows take less time together than in passes of their own.
+//! Which generations share a pass: those whose rows take less time together than in passes of their own. How many rows of prompts
+//! join them.
 
 use super::CostProfile;
 
@@ -101,6 +102,21 @@ impl JointCosts {
         }
     }
 
+    /// Expected time of a pass over all members, in µs.
+    pub(crate) fn all_us(&self, members: &[JointRows<'_>]) -> f32 {
+        let all: Vec<usize> = (0..members.len()).collect();
+        self.pass_us(members, &all)
+    }
+
+    /// Expected time of a pass over all members with `n` further rows, in µs, if these cost as much as theirs.
+    pub(crate) fn longer_us(&self, members: &[JointRows<'_>], n: usize) -> f32 {
+        let total = members.iter().map(|member| member.rows).sum::<usize>().max(1);
+        let more =
+            |member: &JointRows<'_>| member.costs.verify_us(total + n, 1) / member.costs.verify_us(total, 1);
+        let share = |member: &JointRows<'_>| member.rows as f32 / total as f32;
+        self.all_us(members) * members.iter().map(|member| share(member) * more(member)).sum::<f32>()
+    }
+
     /// Expected time of a pass over a group, in µs.
     fn pass_us(&self, members: &[JointRows<'_>], group: &[usize]) -> f32 {
         let us = Self::us(members, group);
@@ -116,6 +132,47 @@ impl JointCosts {
         let total = Self::rows(members, group).max(1);
         let share = |i: usize| members[i].rows as f32 / total as f32;
         group.iter().map(|&i| share(i) * members[i].costs.verify_us(total, 1)).sum()
+    }
+}
+
+/// Rows of prompts in a pass with rows of generations that decode: as many as make it [`PROMPT_STRETCH`] times as long.
+///
+/// What a row costs depends on its position, and a pass has its own costs for a part. So the first pass takes the rows by the costs of
+/// steps, and each later one corrects their number by the time of the pass before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PromptPace {
+    /// `None` before the first pass.
+    rows: Option<f32>,
+}
+
+/// How much longer a pass may take with rows of prompts. A token may then take 1.5 times as long as without, with room for noise.
+const PROMPT_STRETCH: f32 = 1.3;
+/// Bounds of the correction by one pass: an interrupted pass carries little information.
+const PACE_FACTOR_MIN: f32 = 0.7;
+const PACE_FACTOR_MAX: f32 = 1.1;
+
+impl PromptPace {
+    /// Rows for the next pass, from 1 to `rows_max`; `longer_us` is the expected time of the pass with so many further rows.
+    pub(crate) fn rows(&self, rows_max: usize, longer_us: impl Fn(usize) -> f32) -> usize {
+        let rows = self.rows.map_or_else(
+            || {
+                let limit_us = PROMPT_STRETCH * longer_us(0);
+                (1..=rows_max).take_while(|&n| longer_us(n) <= limit_us).count()
+            },
+            |rows| rows as usize,
+        );
+        rows.clamp(1, rows_max.max(1))
+    }
+
+    /// Learns from a pass with `n` rows of prompts that took `us`, and would have taken `quiet_us` without them.
+    pub(crate) fn observe(&mut self, n: usize, quiet_us: f32, us: f32) {
+        let factor = PROMPT_STRETCH * quiet_us / us;
+        // Fewer rows than wanted say nothing about as many.
+        let wanted = self.rows.unwrap_or(n as f32).max(1.0);
+        if factor.is_finite() && (n >= wanted as usize || factor < 1.0) {
+            let rows = wanted.min(n as f32 + 1.0) * factor.clamp(PACE_FACTOR_MIN, PACE_FACTOR_MAX);
+            self.rows = Some(rows.max(1.0));
+        }
     }
 }
 
@@ -153,6 +210,33 @@ mod tests {
         let mut members = members(&costs, &[4, 8, 4]);
         members[0].rows_max = 8;
         assert_eq!(JointCosts::default().groups(&members), [vec![0, 2], vec![1]]);
+    }
+
+    #[test]
+    fn rows_of_prompts_lengthen_a_pass_by_a_third() {
+        let costs = CostProfile::from_measurements(&[(1, 100.0), (2, 105.0), (64, 409.0)]);
+        let members = members(&costs, &[1]);
+        let joint = JointCosts::default();
+        let mut pace = PromptPace::default();
+        let rows = |pace: &PromptPace| pace.rows(200, |n| joint.longer_us(&members, n));
+        assert_eq!(rows(&pace), 6);
+        // Rows of the prompt cost three times as much as expected, then little.
+        for (row_us, expected) in [(15.0, 1..=3), (1.0, 25..=35)] {
+            for _ in 0..60 {
+                let n = rows(&pace);
+                pace.observe(n, 100.0, 100.0 + row_us * n as f32);
+            }
+            assert!(expected.contains(&rows(&pace)), "{row_us}: {}", rows(&pace));
+        }
+        // The last rows of a prompt are few, and an interrupted pass is one of many.
+        let before = rows(&pace);
+        pace.observe(1, 100.0, 100.0);
+        assert_eq!(rows(&pace), before);
+        pace.observe(before, 100.0, 1e6);
+        assert!(rows(&pace) >= before / 2);
+        pace.observe(before, f32::NAN, 0.0);
+        assert_eq!(pace.rows(3, |_| 0.0), 3);
+        assert_eq!(PromptPace::default().rows(0, |_| 1.0), 1);
     }
 
     #[test]

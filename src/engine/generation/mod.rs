@@ -22,7 +22,9 @@ use crate::engine::options::{DraftRows, GenerateOptions};
 use crate::engine::run::Run;
 use crate::engine::session::Session;
 use crate::engine::stats::{Stats, Stopwatch, StreamingStats};
+use crate::engine::step::joins_any;
 use crate::error::GenerateError;
+use crate::face::internals;
 use crate::kernels::FloatEnv;
 use refrain_files::ErrorKind;
 
@@ -204,6 +206,53 @@ impl<S: BorrowMut<Session>> Generation<S> {
             run.joules = session.shared.joules();
         }
         Ok(())
+    }
+
+    internals! {
+        /// Prefills a chunk of the prompt, or if the pass of a streamed model may be `long`, as many tokens as it can have; then calls
+        /// `progress` meanwhile with (tokens done, tokens to do). Returns whether the prompt is prefilled.
+        ///
+        /// # Errors
+        /// As [`prefill`](Self::prefill).
+        fn prefill_part(
+            &mut self,
+            long: bool,
+            progress: &mut dyn FnMut(usize, usize),
+        ) -> Result<bool, GenerateError> {
+            if !matches!(self.progress, Progress::Prompt) {
+                return Ok(true);
+            }
+            let Self { session, run, .. } = self;
+            let session = session.as_mut().expect("the session is here").borrow_mut();
+            let mut watch = Stopwatch::start();
+            self.progress = Progress::Working;
+            let passed = match long {
+                true => session.prefill_pass(&run.cancel, progress),
+                false => session.prefill_chunk(&run.cancel),
+            };
+            self.progress = Progress::Prompt;
+            watch.lap(&mut run.stats.time_us.prefill);
+            let (done, total) = passed?;
+            if done == total {
+                self.prefill(|_, _| {})?;
+            }
+            Ok(done == total)
+        }
+
+        /// Whether its rows may share passes with generations of the same engine and the same options.
+        fn shares_passes(&self) -> bool {
+            self.session.as_ref().is_some_and(|session| {
+                let session: &Session = session.borrow();
+                joins_any(session, std::iter::once(session))
+            })
+        }
+
+        /// The tokens of the prompt that are computed, and those that are to be; `None` once it is prefilled.
+        fn prompt_progress(&self) -> Option<(usize, usize)> {
+            let session: &Session = self.session.as_ref()?.borrow();
+            let is_prompt = matches!(self.progress, Progress::Prompt);
+            is_prompt.then(|| (session.target.kv.len(), session.conversation.tokens.len() - 1))
+        }
     }
 
     /// Runs the next step, or ends the output if it is complete.

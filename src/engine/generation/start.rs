@@ -71,6 +71,7 @@ pub(super) fn start(session: &mut Session, options: GenerateOptions) -> Result<R
         events: std::collections::VecDeque::new(),
         n_taken: 0,
         prompt_len,
+        reads_prompt: false,
         flows: [session.shared.flow(); 2],
         joules: None,
         scratch: WalkScratch::default(),

@@ -174,7 +174,9 @@ pub struct SessionOptions {
     /// next length. Empty (the default): no padding, except that static graphs run whole calls.
     pub verify_lens: Vec<usize>,
     /// Prompt tokens per forward pass, 1..=[`PREFILL_CHUNK_MAX`](crate::PREFILL_CHUNK_MAX). Static graphs use
-    /// the rows of a prefill graph. A cancelled prefill keeps its finished chunks.
+    /// the rows of a prefill graph. Of a streamed model, several chunks share the reading of each layer, as far as
+    /// [`StreamMemory::prompt_bytes`](crate::streaming::StreamMemory::prompt_bytes) reaches. A cancelled prefill keeps its
+    /// finished passes.
     pub prefill_chunk: usize,
     /// Maximum rows that are projected onto the vocabulary at a time. A streamed output matrix takes more, up
     /// to 8 MiB of logits.

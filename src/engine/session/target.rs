@@ -123,6 +123,41 @@ impl TargetState {
         shared.model.forward_through(shared.compute(), part, end, Hooks::default())
     }
 
+    /// As [`forward_chain`](Self::forward_chain) of a streamed model, in pieces of `piece_len` tokens that share the reading of each layer.
+    /// Calls `progress` with (layers done, layers of the pass).
+    ///
+    /// # Errors
+    /// [`ForwardError`]; cached tokens may be lost.
+    pub(super) fn forward_sweep(
+        &mut self,
+        shared: &Shared,
+        tokens: &[TokenId],
+        piece_len: usize,
+        end: PassEnd,
+        cancel: &CancelToken,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), ForwardError> {
+        let Self { kv, workspace, batch, .. } = self;
+        workspace.tap(self.taps);
+        batch.set_chain(kv.len(), tokens);
+        let part = Part::new(batch, kv, workspace, cancel.flag());
+        let result = shared.model.forward_sweep(shared.compute(), part, piece_len, end, progress);
+        if result.is_err() {
+            workspace.release_rows();
+        }
+        result
+    }
+
+    /// Fills the batch of the next pass with tokens behind the cached ones.
+    ///
+    /// # Errors
+    /// [`ForwardError`]; nothing but the batch has changed.
+    pub(super) fn set_chain(&mut self, shared: &Shared, tokens: &[TokenId]) -> Result<(), ForwardError> {
+        self.workspace.tap(self.taps);
+        self.batch.set_chain(self.kv.len(), tokens);
+        shared.model.check(&self.batch, &self.kv)
+    }
+
     /// Fills the batch of the next pass with the rows of `tree`, padded to `n_rows`.
     ///
     /// # Errors

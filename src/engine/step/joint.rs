@@ -4,6 +4,7 @@
 //! each: decide ─► draft ─┐                ┌─► each: walk ─► commit ─► observe
 //!                        ├─ verify, once ─┤
 //! each: decide ─► draft ─┘                └─► each: walk ─► commit ─► observe
+//! prompts: some rows ────┘                └─► commit them
 //! ```
 
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct SharedPasses {
     pub generations: usize,
     /// Rows of these passes.
     pub rows: usize,
+    /// Those of them that are tokens of prompts.
+    pub prompt_rows: usize,
 }
 
 impl std::ops::AddAssign for SharedPasses {
@@ -32,6 +35,7 @@ impl std::ops::AddAssign for SharedPasses {
         self.passes += other.passes;
         self.generations += other.generations;
         self.rows += other.rows;
+        self.prompt_rows += other.prompt_rows;
     }
 }
 
@@ -39,9 +43,7 @@ impl Member<'_> {
     /// Whether rows of both may share a pass: they belong to one engine, and its layers run one by one, all of them over
     /// every row.
     fn may_share(&self, other: &Self) -> bool {
-        let can_share =
-            |member: &Self| member.session.shared.model.graphs().is_none() && !member.session.target.prunes();
-        Arc::ptr_eq(&self.session.shared, &other.session.shared) && can_share(self) && can_share(other)
+        may_share(self.session, other.session)
     }
 
     /// The rows of the step, or before its draft those of the newest step, with their costs.
@@ -58,6 +60,35 @@ impl Member<'_> {
         // The memory bound of a session's workspace.
         JointRows { costs, rows, rows_max: options.prefill_chunk.max(options.rows_max()) }
     }
+}
+
+fn may_share(session: &Session, other: &Session) -> bool {
+    let can_share = |session: &Session| session.shared.model.graphs().is_none() && !session.target.prunes();
+    Arc::ptr_eq(&session.shared, &other.shared) && can_share(session) && can_share(other)
+}
+
+/// Whether some rows of a prompt may join the next step of one of these sessions.
+pub(in crate::engine) fn joins_any<'a>(
+    prompt: &Session,
+    mut decoding: impl Iterator<Item = &'a Session>,
+) -> bool {
+    decoding.any(|session| may_share(prompt, session))
+}
+
+/// Rows of prompts that may join the pass of a group.
+pub(super) fn prompt_rows(shared: &Shared, group: &[Member<'_>]) -> usize {
+    let rows: Vec<JointRows<'_>> = group.iter().map(Member::joint_rows).collect();
+    let n_rows: usize = rows.iter().map(|member| member.rows).sum();
+    let joint = *shared.joint_costs();
+    // A row fits in any case, so that prompts get on beside full trees.
+    let room = rows[0].rows_max.saturating_sub(n_rows).max(1);
+    shared.prompt_pace().rows(room, |n| joint.longer_us(&rows, n))
+}
+
+/// Expected time of a pass of a group, with its projections.
+pub(super) fn group_us(shared: &Shared, group: &[Member<'_>]) -> f32 {
+    let rows: Vec<JointRows<'_>> = group.iter().map(Member::joint_rows).collect();
+    shared.joint_costs().all_us(&rows)
 }
 
 /// Groups the members whose rows may share a pass.

@@ -28,6 +28,7 @@ mod draft;
 mod joint;
 mod observe;
 mod overlap;
+mod prompt;
 mod verify;
 mod walk;
 
@@ -49,8 +50,10 @@ use commit::commit;
 use decide::{Decision, decide};
 use draft::{Drafted, draft};
 pub use joint::SharedPasses;
+pub(in crate::engine) use joint::joins_any;
 use observe::{PassTime, observe};
 use overlap::StepFlows;
+pub(in crate::engine) use prompt::Prompt;
 use refrain_stream::Flow;
 use refrain_trees::TokenId;
 use verify::{verify, verify_together};
@@ -83,18 +86,18 @@ struct Begun {
 
 /// Runs the next step of each member: it commits at least one token and queues their events. Members of one engine share
 /// passes where the measured costs say that this is faster; the others run passes of their own, one after another.
-/// Every member has an outcome afterwards.
-pub(in crate::engine) fn step(members: &mut [Member<'_>]) -> SharedPasses {
+/// Every member has an outcome afterwards. Some rows of `prompts` join the first pass that they may share.
+pub(in crate::engine) fn step(members: &mut [Member<'_>], prompts: &mut [Prompt<'_>]) -> SharedPasses {
     let mut shared_passes = SharedPasses::default();
     joint::group_by_engine(members);
     for of_engine in groups(members) {
-        shared_passes += step_of_engine(of_engine);
+        shared_passes += step_of_engine(of_engine, prompts);
     }
     shared_passes
 }
 
 /// As [`step`], for a single member or members of one engine whose rows may share passes.
-fn step_of_engine(members: &mut [Member<'_>]) -> SharedPasses {
+fn step_of_engine(members: &mut [Member<'_>], prompts: &mut [Prompt<'_>]) -> SharedPasses {
     // The draft of a step counts the cost of its rows in the pass that is expected.
     joint::group_by_cost(members);
     for group in groups(members) {
@@ -114,7 +117,8 @@ fn step_of_engine(members: &mut [Member<'_>]) -> SharedPasses {
             begun.after_draft = flow;
         }
         let before_us = if n_groups > 1 { joint::alone_us(group) } else { None };
-        shared_passes += pass_and_end(group);
+        let prompts = if number == 0 { &mut *prompts } else { &mut [] };
+        shared_passes += pass_and_end(group, prompts);
         if let Some(before_us) = before_us {
             joint::observe_alone(group, before_us, n_members);
         }
@@ -122,8 +126,8 @@ fn step_of_engine(members: &mut [Member<'_>]) -> SharedPasses {
     shared_passes
 }
 
-/// The pass of a group, and the stages after it.
-fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
+/// The pass of a group, and the stages after it. Rows of `prompts` join it.
+fn pass_and_end(group: &mut [Member<'_>], prompts: &mut [Prompt<'_>]) -> SharedPasses {
     let (mut watch, mut us) = (Stopwatch::start(), 0.0);
     for member in &mut *group {
         member.set_rows();
@@ -132,45 +136,66 @@ fn pass_and_end(group: &mut [Member<'_>]) -> SharedPasses {
     let mut shared_passes = SharedPasses::default();
     let Some(first) = group.first() else { return shared_passes };
     let shared = Arc::clone(&first.session.shared);
-    let n_rows: usize = group.iter().map(Member::n_rows).sum();
-    let is_shared = group.len() > 1;
-    if is_shared {
-        shared_passes += SharedPasses { passes: 1, generations: group.len(), rows: n_rows };
+    let n_member_rows: usize = group.iter().map(Member::n_rows).sum();
+    let mut prompts = match prompts {
+        [] => Vec::new(),
+        prompts => prompt::join(prompts, first.session, joint::prompt_rows(&shared, group)),
+    };
+    let n_prompt_rows: usize = prompts.iter().map(|prompt| prompt.n_rows()).sum();
+    let (n_rows, n_members) = (n_member_rows + n_prompt_rows, group.len());
+    if n_members + prompts.len() > 1 {
+        let (generations, prompt_rows) = (n_members + prompts.len(), n_prompt_rows);
+        shared_passes += SharedPasses { passes: 1, generations, rows: n_rows, prompt_rows };
     }
+    let quiet_us = if prompts.is_empty() { 0.0 } else { joint::group_us(&shared, group) };
+    watch.lap(&mut us);
 
-    let n_members = group.len();
-    let verified = verify_group(&shared, group);
+    let (verified, mut failures) = verify_group(&shared, group, &mut prompts);
     watch.lap(&mut us);
 
     let passed = going(group);
-    if is_shared {
+    if n_members > 1 {
         joint::project_roots(&shared, passed);
-        // After a cancellation or an error, the time says nothing about the next pass.
-        if passed.len() == n_members {
+        // After a cancellation or an error, the time says nothing about the next pass. One with rows of prompts is longer.
+        if passed.len() == n_members && prompts.is_empty() {
             joint::observe_pass(&shared, passed, us);
         }
     }
-    for member in passed {
-        member.end(
-            verified,
-            PassTime { us: us * member.n_rows() as f64 / n_rows as f64, n_sharing: n_members },
-        );
+    let share_us = |n: usize| us * n as f64 / n_rows as f64;
+    for member in &mut *passed {
+        // A row of a prompt costs as much as a generation without drafts.
+        let n_sharing = n_members + n_prompt_rows;
+        member.end(verified, PassTime { us: share_us(member.n_rows()), n_sharing });
+    }
+    if n_prompt_rows > 0 && passed.len() == n_members && failures.iter().all(Option::is_none) {
+        let projected_us: f64 = passed.iter().map(|member| member.run.projection.time_us()).sum();
+        shared.prompt_pace().observe(n_prompt_rows, quiet_us, (us + projected_us) as f32);
+    }
+    for (prompt, failure) in prompts.iter_mut().zip(&mut failures) {
+        prompt.end(failure.take(), share_us(prompt.n_rows()));
     }
     shared_passes
 }
 
-/// Runs the rows of a group to their final hidden states, in one pass. A member whose rows fail has an error as its outcome.
-fn verify_group(shared: &Shared, group: &mut [Member<'_>]) -> Verified {
+/// Runs the rows of a group and of prompts to their final hidden states, in one pass. A member whose rows fail has an error as its
+/// outcome; the errors of prompts are returned.
+fn verify_group(
+    shared: &Shared,
+    group: &mut [Member<'_>],
+    prompts: &mut [&mut Prompt<'_>],
+) -> (Verified, Vec<Option<ForwardError>>) {
     let whole = Verified { nodes: NodeSet::ALL, pruned: None, n_kept: 0 };
-    if let [member] = group {
-        return member.verify().unwrap_or(whole);
+    if let ([member], []) = (&mut *group, &*prompts) {
+        return (member.verify().unwrap_or(whole), Vec::new());
     }
     let parts = group.iter_mut().map(|member| member.session.target.part(&member.run.cancel));
-    let failures = verify_together(shared, &mut parts.collect::<Vec<Part<'_>>>());
+    let parts = parts.chain(prompts.iter_mut().map(|prompt| prompt.part()));
+    let mut failures = verify_together(shared, &mut parts.collect::<Vec<Part<'_>>>());
+    let of_prompts = failures.split_off(group.len());
     for (member, failure) in group.iter_mut().zip(failures) {
         failure.into_iter().for_each(|error| member.fail(error));
     }
-    whole
+    (whole, of_prompts)
 }
 
 /// The groups of sorted members.

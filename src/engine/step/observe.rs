@@ -21,7 +21,7 @@ use refrain_trees::TokenId;
 pub(super) struct PassTime {
     /// In µs. Of a pass that generations share, the part of this one's rows.
     pub(super) us: f64,
-    /// Generations with rows in the pass.
+    /// Generations with rows in the pass, and rows of prompts.
     pub(super) n_sharing: usize,
 }
 

@@ -39,6 +39,7 @@ use crate::model::packed::PackedSection;
 use crate::model::resident::Layer;
 use crate::model::rows::Meanwhile;
 use crate::model::transformer::error::ForwardError;
+use crate::model::transformer::{SWEEP_ROWS_MAX, sweep_bytes};
 use refrain_stream::{
     Flow, Lease, Meter, ReadAt, ReadFailure, ReadMode, Ring, TakeError, Turn, TurnError, Turns,
 };
@@ -92,6 +93,8 @@ pub struct Streamed {
     /// holder of the turn.
     lean_wanted: AtomicBool,
     is_lean: AtomicBool,
+    /// Whether a sweep has its memory.
+    sweeps: AtomicBool,
 }
 
 /// A layer of a streamed model: its section of the file, and its weights while it is pinned.
@@ -127,6 +130,9 @@ pub struct StreamMemory {
     pub ring_bytes: u64,
     /// Bytes of the slots of experts that are read on request.
     pub experts_bytes: u64,
+    /// Bytes for a long prompt while its layers are read: one prompt at a time, and only while it is read. Not part of the
+    /// [total](Self::total_bytes).
+    pub prompt_bytes: u64,
     /// The number of pinned layers.
     pub n_pinned_layers: usize,
     /// Whether the output matrix is pinned.
@@ -162,6 +168,35 @@ impl AsRef<[Layer]> for PassLayer {
     }
 }
 
+/// The memory for a sweep, until it is dropped.
+pub(crate) struct SweepMemory<'a> {
+    streamed: &'a Streamed,
+    bytes: u64,
+}
+
+impl SweepMemory<'_> {
+    /// Maximum rows of the sweep. `taps`: a draft source reads residual streams before three layers.
+    pub(crate) fn n_rows(&self, taps: bool) -> usize {
+        let Streamed { config, experts, .. } = self.streamed;
+        let fits = |n_rows: usize| {
+            sweep_bytes(config, experts.is_some(), taps, n_rows).is_some_and(|bytes| bytes <= self.bytes)
+        };
+        // The bytes rise with the rows.
+        let (mut fitting, mut end) = (0, SWEEP_ROWS_MAX + 1);
+        while end - fitting > 1 {
+            let middle = fitting.midpoint(end);
+            *(if fits(middle) { &mut fitting } else { &mut end }) = middle;
+        }
+        fitting
+    }
+}
+
+impl Drop for SweepMemory<'_> {
+    fn drop(&mut self) {
+        self.streamed.sweeps.store(false, Ordering::Release);
+    }
+}
+
 /// A pass over the streamed weights. Only one exists at a time.
 pub(in crate::model) struct Pass<'a> {
     streamed: &'a Streamed,
@@ -189,6 +224,7 @@ impl Streamed {
             rows_bytes: self.embedding_rows.as_ref().map_or(0, RowReader::kept_len),
             ring_bytes: self.ring_bytes(),
             experts_bytes: self.experts.as_ref().map_or(0, ExpertCache::bytes),
+            prompt_bytes: self.plan.sweep_bytes,
             n_pinned_layers,
             head_pinned: self.plan.head,
             embedding_pinned: self.plan.embedding,
@@ -233,6 +269,15 @@ impl Streamed {
     /// Bytes that a pass and its projection read while all planned layers are pinned.
     pub fn pass_bytes(&self) -> u64 {
         self.pass_bytes
+    }
+
+    /// The memory for a sweep; `None` while another sweep has it, under memory pressure, and if every layer is in memory.
+    pub(crate) fn sweep_memory(&self) -> Option<SweepMemory<'_>> {
+        self.ring.as_ref()?;
+        if self.lean_wanted.load(Ordering::Relaxed) || self.sweeps.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(SweepMemory { streamed: self, bytes: self.plan.sweep_bytes })
     }
 
     /// Whether a layer is in memory except under memory pressure.

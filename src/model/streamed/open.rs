@@ -11,9 +11,11 @@ use super::{
 };
 use crate::kernels::{PANEL_ROWS, PackedMatrix, PageBuf};
 use crate::model::checkpoint::WeightId;
+use crate::model::config::ModelConfig;
 use crate::model::layers::{LayersError, SectionTensors, vectors_bytes};
 use crate::model::packed::{PackedFile, PackedSection, PackedTensor, Part};
 use crate::model::resident::{PerLayerWeights, StreamWeights, TensorSource, Weights};
+use crate::model::transformer::{SWEEP_ROWS_MAX, sweep_bytes};
 use refrain_stream::{
     Extent, Meter, ReadAt, ReadFailure, Ring, RingOptions, StreamOptions, Turns, check_options, read_full,
     reader_of, resident_bytes,
@@ -136,6 +138,7 @@ impl Opening<'_> {
             pass_bytes,
             lean_wanted: AtomicBool::new(false),
             is_lean: AtomicBool::new(false),
+            sweeps: AtomicBool::new(false),
         };
         Ok((streamed, weights))
     }
@@ -310,6 +313,11 @@ fn place(file: &PackedFile, id: WeightId) -> (&PackedTensor, u64) {
     (&section.tensors[at], section.offset + section.tensors[at].offset)
 }
 
+/// Memory of the longest sweep.
+fn longest_sweep(config: &ModelConfig, reads_experts: bool) -> u64 {
+    sweep_bytes(config, reads_experts, false, SWEEP_ROWS_MAX.min(config.context_len)).unwrap_or(0)
+}
+
 fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
     let tied = file.config().tied_head;
     let (layers, copies) = (Vec::new(), Vec::new());
@@ -324,6 +332,7 @@ fn sizes(file: &PackedFile, places: Option<&ExpertPlaces>) -> Sizes {
         per_layer: 0,
         per_layer_pinned: 0,
         streams: 0,
+        sweep: longest_sweep(file.config(), places.is_some()),
         experts,
     };
     for section in file.sections() {

@@ -27,6 +27,8 @@ pub(super) struct Sizes {
     pub(super) per_layer_pinned: u64,
     /// The projections of residual streams, which every plan pins; 0 if there is one stream.
     pub(super) streams: u64,
+    /// Memory of the longest sweep; 0 if the model runs none.
+    pub(super) sweep: u64,
 }
 
 /// The choice of pinned weights, and the size of the ring for the others.
@@ -44,6 +46,8 @@ pub(super) struct Plan {
     pub(super) n_slots: usize,
     /// Experts that can be in memory at a time; 0 if all are pinned with their layers, or there are none.
     pub(super) n_experts: usize,
+    /// Memory for the rows of a sweep.
+    pub(super) sweep_bytes: u64,
 }
 
 /// The fewest buffers of a ring: one to compute with, one to read into.
@@ -56,6 +60,10 @@ const SLOTS: usize = 3;
 /// Bytes that a ring may take regardless of the budget: far less than a process holds beside its weights, and
 /// enough for small models.
 const RING_BYTES_FREE: u64 = 16 << 20;
+
+/// Part of the memory for weights that the rows of a sweep may take: a token then reads at most an eighth of it more, and a prompt of `n`
+/// chunks reads the weights once instead of `n` times.
+const SWEEP_SHARE: u64 = 8;
 
 impl Sizes {
     fn total(&self) -> u64 {
@@ -114,6 +122,7 @@ impl Plan {
             slot_len,
             n_slots: SLOTS,
             n_experts,
+            sweep_bytes: sizes.sweep,
         }
     }
 
@@ -127,6 +136,7 @@ impl Plan {
             slot_len: 0,
             n_slots: 0,
             n_experts: 0,
+            sweep_bytes: 0,
         }
     }
 
@@ -152,6 +162,8 @@ impl Plan {
         // If memory is scarce, a pinned layer is worth more than a third buffer.
         let n_slots = if ring(SLOTS) <= (left / 4).max(RING_BYTES_FREE) { SLOTS } else { SLOTS_MIN };
         left = left.saturating_sub(ring(n_slots));
+        let sweep_bytes = sizes.sweep.min(left / SWEEP_SHARE);
+        left -= sweep_bytes;
         let mut take = |bytes: u64| {
             let fits = bytes <= left;
             left -= if fits { bytes } else { 0 };
@@ -185,7 +197,7 @@ impl Plan {
         let n_more = left.checked_div(slot_bytes).map_or(0, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let n_experts = n_min.saturating_add(n_more).min(n_total);
         let keeps_rows = keeps_rows && !embedding;
-        Ok(Self { layers, head, embedding, keeps_rows, per_layer, slot_len, n_slots, n_experts })
+        Ok(Self { layers, head, embedding, keeps_rows, per_layer, slot_len, n_slots, n_experts, sweep_bytes })
     }
 
     /// Bytes of memory of a buffer.
@@ -212,6 +224,7 @@ impl Plan {
             rows_bytes: pinned(sizes.embedding_rows, self.keeps_rows),
             ring_bytes: pinned(self.slot_bytes().saturating_mul(self.n_slots as u64), is_streamed),
             experts_bytes: experts.slot_bytes.saturating_mul(self.n_experts as u64),
+            prompt_bytes: self.sweep_bytes,
             n_pinned_layers: self.layers.iter().filter(|is_pinned| **is_pinned).count(),
             head_pinned: self.head,
             embedding_pinned: self.embedding,
@@ -254,6 +267,7 @@ mod tests {
             per_layer: 0,
             per_layer_pinned: 0,
             streams: 0,
+            sweep: 0,
         }
     }
 
@@ -328,6 +342,23 @@ mod tests {
     }
 
     #[test]
+    fn a_long_prompt_takes_an_eighth_of_the_budget_at_most() {
+        let sizes = Sizes { sweep: 50 * MIB, ..sizes(28, None) };
+        for limit in (60..900).step_by(7).map(|mib| mib * MIB) {
+            let plan = Plan::new(&sizes, Pinned::Memory(limit), 0, 10 * MIB).unwrap();
+            let head = if plan.head { 120 * MIB } else { 0 };
+            let used = n_pinned(&plan) as u64 * (LAYER + COPIES) + ring_bytes(&plan) + head;
+            if plan.n_slots > 0 {
+                assert!(used + plan.sweep_bytes + 10 * MIB <= limit, "{used} of {limit}: {plan:?}");
+                assert!(plan.sweep_bytes <= (limit / 8).min(50 * MIB), "{plan:?}");
+                assert!(plan.sweep_bytes == 50 * MIB || limit < 600 * MIB, "{plan:?}");
+            }
+        }
+        assert_eq!(Plan::new(&sizes, Pinned::Layers(3), 0, 0).unwrap().sweep_bytes, 50 * MIB);
+        assert_eq!(Plan::resident(28).sweep_bytes, 0);
+    }
+
+    #[test]
     fn experts_take_what_is_left() {
         let experts = ExpertSizes { slot_bytes: 3 * MIB, n_min: 8, n_total: 28 * 128, bytes: 10_000 * MIB };
         let sizes = Sizes { experts, ..sizes(28, None) };
@@ -381,6 +412,7 @@ mod tests {
             per_layer: 0,
             per_layer_pinned: 0,
             streams: 0,
+            sweep: 0,
             experts: ExpertSizes::default(),
         };
         let plan = Plan::new(&sizes, Pinned::Memory(0), 0, 50 * MIB).unwrap();
@@ -400,6 +432,7 @@ mod tests {
             per_layer: 0,
             per_layer_pinned: 0,
             streams: 0,
+            sweep: 0,
             experts: ExpertSizes::default(),
         };
         assert_eq!(Plan::new(&sizes, Pinned::Layers(0), 0, 0).unwrap().slot_len, (16 << 10) + 8192);

@@ -9,6 +9,7 @@
 //! attention run by part. A row's arithmetic does not depend on the other rows, so a part has the bits of a
 //! pass of its own. A pass of one sequence is a pass of one part.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Buffers, Compute, ForwardError, Model, Normed, PassEnd, Taps, Workspace};
@@ -113,14 +114,52 @@ impl<'a> Part<'a> {
         (self.kv.recurrent_layer_mut(layer_idx), rows, states)
     }
 
-    /// Begins a pass over the rows of the batch.
-    fn begin(&mut self, hidden_dim: usize) -> Result<(), ForwardError> {
+    pub(super) fn batch(&self) -> &'a Batch {
+        self.batch
+    }
+
+    pub(super) fn kv(&self) -> &KvCache {
+        self.kv
+    }
+
+    /// Prepares for the written rows of the batch, and what is kept of them.
+    pub(super) fn begin_rows(&mut self, hidden_dim: usize) {
         self.kv.note_written(self.batch.len());
         let Taps { layers, rows } = &mut self.workspace.taps;
         rows.clear();
         if layers.is_some() {
             rows.resize(3 * self.batch.len() * hidden_dim, f32::NAN);
         }
+    }
+
+    /// Computes the rotations of the batch's positions that are not there yet.
+    pub(super) fn grow_ropes(&mut self) {
+        let positions = self.batch.positions().iter();
+        let n_positions = positions.map(|&p| p as usize + 1).max().unwrap_or(0);
+        let context_len = self.kv.context_len();
+        self.workspace.ropes.iter_mut().for_each(|rope| rope.grow(n_positions, context_len));
+    }
+
+    /// Begins a piece of a sweep in a recurrent layer: these rows of the batch.
+    pub(super) fn begin_piece(&mut self, layer_idx: usize, rows: Range<usize>) -> Result<(), ForwardError> {
+        self.workspace.rows.set_whole(self.batch.base() + rows.start, rows.len());
+        let begun = self.kv.recurrent_layer_mut(layer_idx).begin(&self.workspace.rows);
+        begun.map_err(recurrent_error)
+    }
+
+    /// Commits a piece of a sweep in a recurrent layer.
+    pub(super) fn end_piece(&mut self, layer_idx: usize) {
+        self.kv.recurrent_layer_mut(layer_idx).commit_all();
+    }
+
+    /// Takes back what a sweep that failed has left in the layers.
+    pub(super) fn end_failed_sweep(&mut self) {
+        self.kv.truncate(self.batch.base());
+    }
+
+    /// Begins a pass over the rows of the batch.
+    fn begin(&mut self, hidden_dim: usize) -> Result<(), ForwardError> {
+        self.begin_rows(hidden_dim);
         if !self.kv.is_recurrent() {
             return Ok(());
         }
@@ -130,12 +169,7 @@ impl<'a> Part<'a> {
             (Form::Tree, parents) => rows.set_tree(base, parents, self.batch.len()),
             (Form::Leaves, _) => panic!("recurrent layers have no rows below rows of earlier passes"),
         }
-        self.kv.begin(rows).map_err(|error| match error {
-            RecurrentError::NotNext { base, len } => ForwardError::NotNext { base, len },
-            RecurrentError::TooManyRows { n_rows, n_rows_max } => {
-                ForwardError::TooManyRows { n_rows, n_rows_max }
-            }
-        })
+        self.kv.begin(rows).map_err(recurrent_error)
     }
 
     /// Drops rows from the pass of recurrent layers.
@@ -170,6 +204,15 @@ impl<'a> Part<'a> {
     /// What attention reads and needs beside the queries.
     pub(super) fn attended(&mut self, layer_idx: usize) -> (&KvLayer, &mut AttentionScratch) {
         (self.kv.layer_mut(layer_idx), &mut self.workspace.attention)
+    }
+}
+
+fn recurrent_error(error: RecurrentError) -> ForwardError {
+    match error {
+        RecurrentError::NotNext { base, len } => ForwardError::NotNext { base, len },
+        RecurrentError::TooManyRows { n_rows, n_rows_max } => {
+            ForwardError::TooManyRows { n_rows, n_rows_max }
+        }
     }
 }
 
@@ -240,16 +283,13 @@ impl Model {
         ws.resize(config, parts.iter().map(|part| part.batch.len()).sum::<usize>() - n_kept);
         let mut x = &mut ws.x[..];
         for part in &mut *parts {
-            let positions = part.batch.positions();
             let fresh = kept.map(|kept| {
                 let tokens = (0u32..).zip(part.batch.tokens());
                 let fresh = tokens.filter(|(row, _)| kept.rows.binary_search(row).is_err());
                 fresh.map(|(_, &token)| token).collect::<Vec<_>>()
             });
             let tokens = fresh.as_deref().unwrap_or(part.batch.tokens());
-            let (n_positions, context_len) =
-                (positions.iter().map(|&p| p as usize + 1).max().unwrap_or(0), part.kv.context_len());
-            part.workspace.ropes.iter_mut().for_each(|rope| rope.grow(n_positions, context_len));
+            part.grow_ropes();
             let own = x.split_off_mut(..tokens.len() * config.hidden_dim).expect("a row for each token");
             self.embed(tokens, own)?;
             if config.embedding_scale != 1.0 {

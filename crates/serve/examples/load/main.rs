@@ -2,6 +2,7 @@
 //!
 //! ```sh
 //! cargo run --release -p refrain-serve --example load -- session [MODEL.gguf]   # times of tokens, beside load and without
+//! cargo run --release -p refrain-serve --example load -- prompt [MODEL.gguf]    # times of streams' tokens, beside a long prompt and without
 //! cargo run --release -p refrain-serve --example load -- slow [N]               # 1,000 slow connections
 //! cargo run --release -p refrain-serve --example load -- aborts [N]             # 10,000 aborted requests
 //! cargo run --release -p refrain-serve --example load -- mixed [N]              # 100,000 requests, every answer compared
@@ -12,6 +13,7 @@
 
 #[path = "../../tests/support/load/mod.rs"]
 mod load;
+mod prompt;
 mod rounds;
 mod session;
 #[path = "../../tests/support/mod.rs"]
@@ -30,9 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("session") => session::measure(&arguments[1..]),
         // The clients of `session`.
         Some("generate") => session::generate(&arguments[1..]),
+        Some("prompt") => prompt::measure(&arguments[1..]),
         Some("slow") => rounds::slow(number(1000)?),
         Some("aborts") => rounds::aborts(number(10_000)?),
         Some("mixed") => rounds::mixed(number(100_000)?),
-        _ => Err("one of: session, slow, aborts, mixed".into()),
+        _ => Err("one of: session, prompt, slow, aborts, mixed".into()),
     }
 }

@@ -1,5 +1,5 @@
-//! Drives the passes of a request and sends the pieces of its outputs. A chunk of a prompt is a turn of its own; steps share turns with other
-//! requests.
+//! Drives the passes of a request and sends the pieces of its outputs. Steps share turns with other requests, and so do the parts of a prompt
+//! while others decode.
 
 use refrain::internals::tokenizer::TokenizerParts as _;
 use std::time::{Duration, Instant};
@@ -52,6 +52,9 @@ pub(crate) fn drive(app: &App, prepared: &Prepared, sender: &Sender<Piece>, canc
 const LAST_ATTEMPTS: usize = 20;
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
+/// A streamed response reports the prompt about as often as a prefill has chunks.
+const PROGRESS_TOKENS: usize = 256;
+
 struct Driver<'a> {
     app: &'a App,
     prepared: &'a Prepared,
@@ -75,7 +78,7 @@ impl Driver<'_> {
         let enter = || model.gate.enter(priority, cancel).ok_or_else(ApiError::stopped);
         // Copies of a grammar take no part of a turn: no other request waits for them.
         let Output { options, logprobs, reader, stops, ahead } = prepared.output(index, cancel);
-        let mut turn = enter()?;
+        let turn = enter()?;
         let mut session_options = model.session.clone();
         if !request.drafts {
             session_options.drafting = Drafting::Off;
@@ -85,28 +88,38 @@ impl Driver<'_> {
         model.warm.restore(&mut session, key);
         let n_cached = session.state().n_cached_tokens();
         let prefill_since = Instant::now();
-        let mut done = n_cached;
-        loop {
-            let chunk = session.prefill_chunk(cancel);
-            let (n_computed, total) = chunk.map_err(|error| self.failed(error))?;
-            if n_computed > done || n_computed >= total {
-                done = n_computed;
-                self.send(Piece::Prefill { done, total, cached: n_cached.min(total) });
-            }
-            if done >= total {
-                break;
-            }
-            self.check_time()?;
-            drop(turn);
-            turn = enter()?;
-        }
-        let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
         let generation =
             OwnedGeneration::new(session, options).map_err(|refused| self.failed(refused.error))?;
         drop(turn);
         let mut generation = Box::new(generation);
+        let prompt_reader = model.combiner.enter(priority, &model.gate, self.app.metrics());
+        let total = prompt.len() - 1;
+        let mut shown = n_cached;
+        let mut show = |done: usize| {
+            if done >= shown + PROGRESS_TOKENS || done >= total {
+                shown = done;
+                self.send(Piece::Prefill { done, total, cached: n_cached.min(total) });
+            }
+        };
+        while let Some((before, _)) = generation.prompt_progress() {
+            let progress = &mut |done: usize, _: usize| {
+                if done < total {
+                    show(done)
+                }
+            };
+            let read = prompt_reader.read(generation, cancel, progress).ok_or_else(ApiError::stopped)?;
+            generation = read.map_err(|error| self.failed(error))?;
+            if let Some((done, _)) =
+                generation.prompt_progress().filter(|(done, _)| *done > before && *done < total)
+            {
+                show(done);
+            }
+            self.check_time()?;
+        }
+        show(total);
+        let prefill_us = prefill_since.elapsed().as_secs_f64() * 1e6;
         let mut writer = Writer::new(self, index, prompt.len(), logprobs, reader, stops);
-        let decoder = model.combiner.enter(priority, &model.gate, self.app.metrics());
+        let decoder = prompt_reader.decode();
         let (mut first_token, mut tokens) = (None, Vec::new());
         let (finish, mut stats) = loop {
             if generation.awaits_pass() {
@@ -149,8 +162,9 @@ impl Driver<'_> {
         };
         writer.end(finish, stop, &request.documents);
         model.warm.keep(&session, key);
-        (stats.cached_tokens, stats.prefilled_tokens) = (n_cached, done - n_cached.min(done));
-        stats.time_us.prefill += prefill_us;
+        (stats.cached_tokens, stats.prefilled_tokens) = (n_cached, total - n_cached.min(total));
+        // With the time in which the prompt waited.
+        stats.time_us.prefill = prefill_us;
         self.app.metrics().add_output(&stats, first_token);
         self.count(index, &stats, n_reasoning);
         Ok(())
