@@ -22,6 +22,8 @@ use crate::metrics::Metrics;
 /// The leader waits for a sixteenth of the newest step.
 const WAIT_SHARE: u32 = 16;
 
+/// Steps that a prompt waits for. Nobody steps if all requests that decode wait for their clients: then it is read in turns of its own.
+const STEPS_AWAITED: u32 = 4;
 /// How often a waiting request looks at its cancel token, which wakes nobody.
 const CANCEL_POLL: Duration = Duration::from_millis(10);
 
@@ -133,9 +135,10 @@ impl<'a> Reader<'a> {
             return Some((generation, false));
         }
         let ticket = state.hand_in(generation, true);
+        let until = Instant::now() + CANCEL_POLL + STEPS_AWAITED * state.step_time;
         loop {
             let seat = state.seat(ticket);
-            let ends = cancel.is_cancelled() || state.n_decoding == 0;
+            let ends = cancel.is_cancelled() || state.n_decoding == 0 || Instant::now() >= until;
             match &state.seats[seat].content {
                 Content::HasStepped(_) => return Some((state.take_back(seat)?, true)),
                 Content::Waits(_) if ends => {
@@ -430,9 +433,14 @@ mod tests {
         });
         assert_eq!(found, alone[0].as_deref().unwrap()[..found.len()]);
         assert!(n_joined > 1, "in parts");
-        // Nobody decodes any more, and a cancelled request does not wait.
-        let stopped = CancelToken::new();
+        // A request that decodes, but does not step: its client reads nothing.
         let decoder = enter().decode();
+        let (mut alone_beside, reader) = (unread(&text, &cancel), enter());
+        while alone_beside.prompt_progress().is_some() {
+            alone_beside = reader.read(alone_beside, &cancel, &mut |_, _| {}).unwrap().unwrap();
+        }
+        // A cancelled request does not wait.
+        let stopped = CancelToken::new();
         stopped.cancel();
         assert!(enter().read(unread(&text, &stopped), &stopped, &mut |_, _| {}).is_none());
         drop(decoder);
