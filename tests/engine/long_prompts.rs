@@ -93,6 +93,9 @@ fn the_bits_are_those_of_the_model_in_memory() {
         let (_dir, path) = packed(family);
         let reference = reference(&path);
         for pinned in [Pinned::Layers(0), Pinned::Layers(1), Pinned::Memory(0)] {
+            if pinned == Pinned::Memory(0) && IN_CHUNKS.contains(&family) {
+                continue; // The projection of layers' own inputs is pinned in any case.
+            }
             let engine = engine(&path, 2, Some(StreamOptions::new(pinned)));
             let streamed = engine.streamed().unwrap();
             let has_sweeps = streamed.memory().prompt_bytes > 0;
@@ -102,8 +105,8 @@ fn the_bits_are_those_of_the_model_in_memory() {
                 found.assert_equal(&reference, &case);
                 let read = found.stats.streaming.unwrap().prefill.read_bytes;
                 let once = streamed.pass_bytes() + streamed.ring_room();
-                // Experts are read as routers choose them.
-                if has_sweeps && streamed.memory().experts_bytes == 0 {
+                // Experts are read as routers choose them, and rows for a list of tokens by themselves.
+                if has_sweeps && i < 2 && streamed.memory().experts_bytes == 0 {
                     assert!(read <= 2 * once, "{case}: {read} bytes, {once} for a pass");
                 }
             }
