@@ -452,18 +452,19 @@ export class ChatView {
     const state: Written = { runs: [], text: new AnswerText(), nLeftOut: begun?.nLeftOut ?? 0, isPlain: false, calls: begun?.calls ?? [] };
     try {
       await this.runs(writing, begun, body, state);
-      const first = state.runs[0] as Run;
+      // Of two, the one with drafts: it comes last.
+      const last = state.runs.at(-1) as Run;
       const compared = comparison(state.runs);
-      turn.answer = answerOf(first.text, begun ? { ...begun.answered, text: first.text.text, is_cut: first.answered.is_cut, stats: first.answered.stats } : first.answered, state, false, compared?.words ?? null);
+      turn.answer = answerOf(last.text, begun ? { ...begun.answered, text: last.text.text, is_cut: last.answered.is_cut, stats: last.answered.stats } : last.answered, state, false, compared?.words ?? null);
       if (compared) {
         body.append(compared.element, ...this.after(turn, turn.answer));
       } else {
         this.showAnswer(turn, turn.answer, body);
       }
-      if (former === first.answered.text && this.settings(chat).temperature === 0) {
+      if (former === last.text.text && this.settings(chat).temperature === 0) {
         body.append(el("p", { class: "hint" }, "The same text again: temperature 0 takes the likeliest tokens. Options has a temperature for this conversation."));
       }
-      this.tell(turn.answer, first.text.pieces);
+      this.tell(turn.answer, last.text.pieces);
     } catch (error) {
       const problem = api.words(error);
       state.text.show();
