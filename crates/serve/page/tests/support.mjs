@@ -48,7 +48,7 @@ export class Server {
     const env = { ...process.env, HOME: server.folder, XDG_DATA_HOME: server.folder, XDG_CONFIG_HOME: server.folder, XDG_CACHE_HOME: server.folder };
     if (token) env.REFRAIN_TOKEN = token;
     // Drafts at any cost: whether an answer of a few tokens would pay for them depends on the clock.
-    const args = ["serve", "--listen", "0", "--drafting", "stake=off"];
+    const args = ["serve", "--listen", "0", "--drafting", "rows=8"];
     if (notes) {
       const samples = path.join(server.folder, "notes");
       const index = path.join(server.folder, "index");
