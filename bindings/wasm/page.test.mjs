@@ -87,11 +87,18 @@ test("a file that is no model is an error with its kind", async () => {
 });
 
 test("tokens, log-probabilities and logits have the bits of the native run", { timeout: 300_000 }, async () => {
-  const lines = await page.evaluate(async () => {
-    const { default: init, bits } = await import("./pkg/refrain_wasm.js");
-    await init();
-    const read = async (name) => new Uint8Array(await (await fetch(`/fixtures/${name}.gguf`)).arrayBuffer());
-    return bits(await read("target"), await read("draft"));
+  const lines = await page.evaluate(() => {
+    // In a worker, as apps run it.
+    const script = `
+      import init, { bits } from "${new URL("pkg/refrain_wasm.js", location)}";
+      const read = async (name) => new Uint8Array(await (await fetch(\`${location.origin}/fixtures/\${name}.gguf\`)).arrayBuffer());
+      await init();
+      postMessage(bits(await read("target"), await read("draft")));`;
+    const worker = new Worker(URL.createObjectURL(new Blob([script], { type: "text/javascript" })), { type: "module" });
+    return new Promise((resolve, reject) => {
+      worker.onmessage = ({ data }) => resolve(data);
+      worker.onerror = ({ message }) => reject(new Error(message || "the worker cannot be loaded"));
+    });
   });
   const native = (await readFile(bits, "utf8")).trimEnd();
   for (const [got, expected] of lines.split("\n").map((line, i) => [line, native.split("\n")[i]])) {

@@ -1,5 +1,6 @@
 package dev.refrain
 
+import com.sun.jna.NativeLibrary
 import kotlinx.coroutines.runBlocking
 
 /**
@@ -7,7 +8,8 @@ import kotlinx.coroutines.runBlocking
  *
  * The same output is decoded in turns: by a job whose events nobody takes until it has ended ([Job.wait]), by batches
  * ([Job.nextEvents]), by [jobFlow], and by a listener. The first is the engine's own time in its thread, with the queue of events; the
- * differences are what Kotlin adds.
+ * differences are what Kotlin adds. Time of processors is that of all threads of the process: other programs do not change it, and work
+ * beside the engine's thread counts.
  */
 object Overhead {
     private const val TOKENS = 900
@@ -40,23 +42,28 @@ object Overhead {
                 }
             },
         )
+        val walls = ways.mapValues { mutableListOf<Double>() }
         val times = ways.mapValues { mutableListOf<Double>() }
         repeat(TURNS) {
             for ((name, take) in ways) {
                 engine.session(SessionOptions(contextLen = 1024u, history = false, drafting = Drafting.OFF), null).use { session ->
                     session.appendText("The train leaves at")
-                    val start = System.nanoTime()
-                    val result = take(session)
-                    times.getValue(name) += (System.nanoTime() - start) / 1e3 / result.stats.tokens.toDouble()
+                    val (start, started) = System.nanoTime() to processorUs()
+                    val tokens = take(session).stats.tokens.toDouble()
+                    walls.getValue(name) += (System.nanoTime() - start) / 1e3 / tokens
+                    times.getValue(name) += (processorUs() - started) / tokens
                 }
             }
         }
         val alone = median(times.getValue("job alone"))
         for ((name, all) in times) {
-            val us = median(all)
-            println("%-24s%8.2f µs per token, %+.2f µs".format(name, us, us - alone))
+            val (wall, us) = median(walls.getValue(name)) to median(all)
+            println("%-24s%8.2f µs per token, of processors %8.2f µs, %+.2f µs".format(name, wall, us, us - alone))
         }
     }
+
+    /** As `clock` of C, which counts microseconds on every POSIX system. */
+    private fun processorUs() = NativeLibrary.getInstance("c").getFunction("clock").invokeLong(emptyArray()).toDouble()
 
     private fun median(values: List<Double>) = values.sorted()[values.size / 2]
 }
