@@ -366,7 +366,8 @@ fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + S
 
 /// The name of a file without its ending, or of a folder; a model that has a name instead of a path keeps it.
 fn name_of(path: &Path) -> String {
-    if !path.exists() {
+    let is_file_name = path.extension().is_some_and(|end| end == "gguf" || end == "refrain");
+    if !path.exists() && !is_file_name {
         return path.to_string_lossy().into_owned();
     }
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };

@@ -163,7 +163,7 @@ fn what_the_files_do_not_cover_is_not_in_them() {
     let ran = chat(&args, turns);
     let said = "not in these files: the answer is from the conversation alone";
     assert_eq!(ran.stderr.matches(said).count(), 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("nearest: Car repair"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("nearest: ") && ran.stderr.contains("car.md Car repair"), "{}", ran.stderr);
     let reports = reports(&args[..2], turns);
     assert_eq!(reports[0]["searched"]["is_not_in_notes"], true, "{}", reports[0]);
     assert_eq!(reports[0]["passages"].as_array().map(Vec::len), Some(0));

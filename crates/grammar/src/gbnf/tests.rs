@@ -14,7 +14,7 @@ fn form(text: &str) -> &'static str {
         let rest = line.split_once(": /").map_or("", |(_, rest)| rest.trim_end_matches('/'));
         rest.len() == 1
             || rest.starts_with('[') && rest.find(']') == Some(rest.len() - 1)
-            || rest.starts_with("\\x{")
+            || rest.starts_with("\\x{") && rest.find('}') == Some(rest.len() - 1)
     };
     let lexemes: Vec<&str> = lark.lines().filter(|line| line.starts_with('L')).collect();
     match (lark.lines().any(|line| line.starts_with('r')), lexemes.iter().all(|line| is_letter(line))) {
@@ -24,15 +24,16 @@ fn form(text: &str) -> &'static str {
     }
 }
 
-/// As published with llama.cpp's documentation: a string, a number and white space end where the next mark begins.
+/// A string, a number and white space end where the next mark begins.
 const JSON: &str = r#"
-root   ::= object
-value  ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
-array  ::= "[" ws ( value ("," ws value)* )? "]" ws
-string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
+root   ::= map
+map    ::= "{" gap (entry ("," gap entry)*)? "}" gap
+entry  ::= text ":" gap any
+list   ::= "[" gap (any ("," gap any)*)? "]" gap
+any    ::= map | list | text | number | ("null" | "false" | "true") gap
+text   ::= "\"" ([^"\\\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9A-F]{4}))* "\"" gap
+number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]+)? ([Ee] [+-]? [0-9]{1,3})? gap
+gap    ::= | " " | "\n" [ \t]{0,20}
 "#;
 
 #[test]
