@@ -405,6 +405,8 @@ mod tests {
         let (combiner, gate, metrics) = (Combiner::default(), Gate::default(), Metrics::default());
         let enter = || combiner.enter(Priority::Interactive, &gate, &metrics);
         let decoder = enter().decode();
+        // The prompt waits for the first step on a busy machine too.
+        combiner.interactive.lock().step_time = Duration::from_secs(5);
         let (mut decoding, mut found) = (generation(&engine, "A note about", &cancel), Vec::new());
         let n_joined = thread::scope(|scope| {
             let reads = scope.spawn(|| {

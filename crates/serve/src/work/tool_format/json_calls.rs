@@ -129,7 +129,15 @@ impl ToolFormat for JsonCalls {
                 lark.sequence(&[&parts[..], &*close].concat())
             }
             Layout::Alone if !is_begun => {
-                call(lark, "", &[]);
+                // Lexemes of their own: other JSON, which the output may be too, begins with the first.
+                lark.rule("brace", "\"{\"");
+                lark.rule("name_key", "\"\\\"name\\\"\"");
+                lark.each(tools, |lark, function, index| {
+                    let arguments = lark.json(&format!("arguments_{index}"), &function.parameters);
+                    let name = format!(": {}, \"{}\": ", Value::from(function.name.as_str()), self.arguments);
+                    let (brace, key) = (Part::Rule("brace"), Part::Rule("name_key"));
+                    lark.sequence(&[brace, key, Part::Text(&name), Part::Rule(&arguments), Part::Text("}")])
+                });
                 "call".to_owned()
             }
             Layout::Alone => {
