@@ -658,6 +658,8 @@ describe("forgetting conversations", () => {
         await writing.getByLabel("Message", { exact: true }).fill("What is it about?");
         await writing.keyboard.press("Enter");
         await writing.getByText("It is about").waitFor();
+        // A tab behind others is slow on a busy machine.
+        await page.bringToFront();
         await page.getByRole("link", { name: "History" }).click();
         await page.getByRole("button", { name: "Forget everything…" }).click();
         await page.getByRole("button", { name: "Forget", exact: true }).click();

@@ -96,7 +96,7 @@ export async function closeBrowser() {
 /** Runs `test` with a new page, and fails on any message of the browser: errors of scripts, refused by the policy, missing files. */
 export async function withPage(server, test, { width = 1200, height = 800, scheme = "light", hash = "", allow = [] } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce" });
-  context.setDefaultTimeout(20_000);
+  context.setDefaultTimeout(60_000);
   await context.addInitScript({ path: axe });
   if (dist) {
     await context.route(/\/(page\/(page\.js|page\.css|icon\.svg))?(\?.*)?$/, async (route) => {
