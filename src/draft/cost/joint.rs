@@ -147,12 +147,15 @@ pub(crate) struct PromptPace {
 
 /// How much longer a pass may take with rows of prompts. A token may then take 1.5 times as long as without, with room for noise.
 const PROMPT_STRETCH: f32 = 1.3;
-/// Bounds of the correction by one pass: an interrupted pass carries little information.
-const PACE_FACTOR_MIN: f32 = 0.7;
+/// Bounds of the correction by one pass, which carries little information if it was interrupted. They are alike, so that noise moves the
+/// number neither way.
+const PACE_FACTOR_MIN: f32 = 1.0 / 1.1;
 const PACE_FACTOR_MAX: f32 = 1.1;
+/// Rows that join at any price, so that a prompt gets on.
+const PROMPT_ROWS_MIN: usize = 2;
 
 impl PromptPace {
-    /// Rows for the next pass, from 1 to `rows_max`; `longer_us` is the expected time of the pass with so many further rows.
+    /// Rows for the next pass, from [`PROMPT_ROWS_MIN`] to `rows_max`; `longer_us` is the expected time of the pass with so many further rows.
     pub(crate) fn rows(&self, rows_max: usize, longer_us: impl Fn(usize) -> f32) -> usize {
         let rows = self.rows.map_or_else(
             || {
@@ -161,17 +164,17 @@ impl PromptPace {
             },
             |rows| rows as usize,
         );
-        rows.clamp(1, rows_max.max(1))
+        rows.max(PROMPT_ROWS_MIN).min(rows_max.max(1))
     }
 
     /// Learns from a pass with `n` rows of prompts that took `us`, and would have taken `quiet_us` without them.
     pub(crate) fn observe(&mut self, n: usize, quiet_us: f32, us: f32) {
         let factor = PROMPT_STRETCH * quiet_us / us;
         // Fewer rows than wanted say nothing about as many.
-        let wanted = self.rows.unwrap_or(n as f32).max(1.0);
+        let wanted = self.rows.unwrap_or(n as f32).max(PROMPT_ROWS_MIN as f32);
         if factor.is_finite() && (n >= wanted as usize || factor < 1.0) {
             let rows = wanted.min(n as f32 + 1.0) * factor.clamp(PACE_FACTOR_MIN, PACE_FACTOR_MAX);
-            self.rows = Some(rows.max(1.0));
+            self.rows = Some(rows.max(PROMPT_ROWS_MIN as f32));
         }
     }
 }

@@ -408,6 +408,7 @@ mod tests {
         // The prompt waits for the first step on a busy machine too.
         combiner.interactive.lock().step_time = Duration::from_secs(5);
         let (mut decoding, mut found) = (generation(&engine, "A note about", &cancel), Vec::new());
+        decoding.prefill(|_, _| {}).unwrap();
         let n_joined = thread::scope(|scope| {
             let reads = scope.spawn(|| {
                 let (reader, mut generation, mut n_joined) = (enter(), unread(&text, &cancel), 0);
