@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use refrain::{ChatOptions, Message, Role};
 use refrain::internals::tokenizer::{ChatTemplate, SpecialTexts};
+use refrain::{ChatOptions, Message, Role};
 
 fuzz_target!(|source: &str| {
     let Ok(template) = ChatTemplate::new(source.to_owned()) else { return };

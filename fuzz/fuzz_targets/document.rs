@@ -6,8 +6,8 @@ use refrain_index::notes::internals::read;
 
 /// In the order of the seeds (`index/tests/index/notes_formats.rs`).
 const NAMES: [&str; 13] = [
-    "a.html", "a.csv", "a.tsv", "a.json", "a.yaml", "a.rst", "a.org", "a.rs", "a.docx", "a.odt", "a.epub", "a.pdf",
-    "a.xhtml",
+    "a.html", "a.csv", "a.tsv", "a.json", "a.yaml", "a.rst", "a.org", "a.rs", "a.docx", "a.odt", "a.epub",
+    "a.pdf", "a.xhtml",
 ];
 
 fuzz_target!(|bytes: &[u8]| {

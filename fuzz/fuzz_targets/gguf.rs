@@ -1,12 +1,12 @@
 //! A GGUF file: the container, the hyper-parameters and tensors, the tokenizer in its metadata.
 #![no_main]
 
-use refrain::internals::tokenizer::TokenizerParts as _;
 use libfuzzer_sys::fuzz_target;
 use refrain::checkpoint::Checkpoint;
-use refrain::{SpecialTokens, Tokenizer};
 use refrain::internals::model::checkpoint::WeightId;
 use refrain::internals::model::gguf::GgufFile;
+use refrain::internals::tokenizer::TokenizerParts as _;
+use refrain::{SpecialTokens, Tokenizer};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(file) = GgufFile::from_bytes(bytes.to_vec().into(), "fuzz.gguf") else { return };

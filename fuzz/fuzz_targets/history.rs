@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use refrain::drafting::{Candidates, DraftSource};
 use refrain::TokenId;
+use refrain::drafting::{Candidates, DraftSource};
 use refrain::internals::draft::EchoList;
 use refrain_index::history::Access;
 use refrain_index::{HistoryKey, HistoryLog, HistoryOptions, SyncPolicy};

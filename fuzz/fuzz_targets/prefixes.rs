@@ -43,7 +43,8 @@ impl Folder {
         assert_eq!(store.keep(&session, "a", &[], usize::MAX).expect("keeps"), 3);
         drop(store);
         let inside = |folder: &PathBuf| {
-            let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+            let entries =
+                fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
             let is_lock = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "lock");
             entries.into_iter().find(|path| !is_lock(path)).expect("an entry")
         };

@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use refrain::internals::model::Source;
 use refrain::internals::model::arch::parse_config;
 use refrain::internals::model::encoder::{CONFIG_FILES, is_encoder, parse_encoder_config};
 use refrain::internals::model::hf::{SafetensorsFile, ShardIndex};
-use refrain::internals::model::Source;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, bytes)) = bytes.split_first() else { return };
@@ -19,7 +19,10 @@ fuzz_target!(|bytes: &[u8]| {
             is_encoder(texts.split('\0').next().unwrap_or_default());
             let text_of = |name: &str| {
                 let texts = CONFIG_FILES.iter().zip(texts.split('\0'));
-                Ok(texts.filter(|(file, text)| **file == name && !text.is_empty()).map(|(_, text)| text.to_owned()).next())
+                Ok(texts
+                    .filter(|(file, text)| **file == name && !text.is_empty())
+                    .map(|(_, text)| text.to_owned())
+                    .next())
             };
             if let Ok(config) = parse_encoder_config("fuzz", &text_of) {
                 assert!((3..=config.n_positions - config.first_position).contains(&config.tokens_max));
@@ -27,11 +30,16 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         b'i' => {
-            let Ok(Ok(index)) = std::str::from_utf8(bytes).map(|text| ShardIndex::parse(text, "index.json")) else {
+            let Ok(Ok(index)) = std::str::from_utf8(bytes).map(|text| ShardIndex::parse(text, "index.json"))
+            else {
                 return;
             };
             for shard in index.shards() {
-                assert!(shard.ends_with(".safetensors") && !shard.starts_with('.') && !shard.contains(['/', '\\']));
+                assert!(
+                    shard.ends_with(".safetensors")
+                        && !shard.starts_with('.')
+                        && !shard.contains(['/', '\\'])
+                );
             }
         }
         _ => {

@@ -51,7 +51,10 @@ fuzz_target!(|bytes: &[u8]| {
         let mut logits = vec![0.0; *vocab_size];
         if let Err(error) = mask.process(&output, &mut logits) {
             let error = error.downcast_ref::<GrammarError>();
-            assert!(matches!(error, Some(GrammarError::TooComplex { .. } | GrammarError::NoToken { .. })), "{error:?}");
+            assert!(
+                matches!(error, Some(GrammarError::TooComplex { .. } | GrammarError::NoToken { .. })),
+                "{error:?}"
+            );
             return;
         }
         let allowed: Vec<usize> = (0..logits.len()).filter(|&token| logits[token] == 0.0).collect();
