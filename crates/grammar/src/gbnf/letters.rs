@@ -1,8 +1,8 @@
 //! Grammars whose lexemes are letters. Classes that overlap are split, so that each letter belongs to one lexeme.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 
+use super::lark::{self, Node};
 use super::lexemes::reachable;
 use super::set::Letters;
 use super::{Expr, Rules};
@@ -16,22 +16,22 @@ pub(super) fn write(rules: &Rules) -> String {
     for (_, (expr, _)) in reached() {
         add_edges(expr, &mut edges);
     }
-    let mut writer = Writer {
-        out: format!("start: r{}\n", rules.root),
-        n_rules: 0,
-        atoms: atoms(rules, &is_reached, &edges),
-        classes: HashMap::new(),
-    };
-    for (rule, (expr, _)) in reached() {
-        let body = writer.body(expr);
-        let _ = writeln!(writer.out, "r{rule}: {body}");
-    }
-    for index in 0..writer.atoms.len() {
+    let atoms = atoms(rules, &is_reached, &edges);
+    let mut lowered =
+        Lowered { atoms: &atoms, classes: Vec::new(), places: HashMap::new(), n_rules: rules.rules.len() };
+    let mut nodes: Vec<Option<Node>> = rules
+        .rules
+        .iter()
+        .zip(&is_reached)
+        .map(|(expr, is_reached)| is_reached.then(|| lowered.node(expr)))
+        .collect();
+    nodes.extend(lowered.classes.into_iter().map(Some));
+    let text = |atom: &Letters| {
         let mut text = String::new();
-        writer.atoms[index].write(&mut text);
-        let _ = writeln!(writer.out, "L{index}: /{text}/");
-    }
-    writer.out
+        atom.write(&mut text);
+        text
+    };
+    lark::write(&nodes, rules.root, atoms.iter().map(text))
 }
 
 fn add_edges(expr: &Expr, edges: &mut BTreeSet<u32>) {
@@ -70,88 +70,50 @@ fn add_used(expr: &Expr, edges: &BTreeSet<u32>, used: &mut BTreeSet<u32>) {
     }
 }
 
-struct Writer {
-    out: String,
-    n_rules: usize,
+struct Lowered<'a> {
     /// In ascending order.
-    atoms: Vec<Letters>,
-    /// The names of classes.
-    classes: HashMap<Letters, String>,
+    atoms: &'a [Letters],
+    /// The rules of classes with several atoms, behind those of the grammar.
+    classes: Vec<Node>,
+    /// The atom or the rule of each class.
+    places: HashMap<&'a Letters, Class>,
+    n_rules: usize,
 }
 
-impl Writer {
-    /// The right side of a rule.
-    fn body(&mut self, expr: &Expr) -> String {
+#[derive(Clone, Copy)]
+enum Class {
+    Atom(usize),
+    Rule(usize),
+}
+
+impl<'a> Lowered<'a> {
+    fn node(&mut self, expr: &'a Expr) -> Node {
         match expr {
-            Expr::Alt(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.sequence(part)).collect();
-                parts.join(" | ")
-            }
-            expr => self.sequence(expr),
+            Expr::Letter(letters) => match self.class(letters) {
+                Class::Atom(atom) => Node::Lexeme(atom),
+                Class::Rule(rule) => Node::Rule(rule),
+            },
+            Expr::Rule(rule) => Node::Rule(*rule),
+            Expr::Repeat(part, min, max) => Node::Repeat(Box::new(self.node(part)), *min, *max),
+            Expr::Seq(parts) => Node::Seq(parts.iter().map(|part| self.node(part)).collect()),
+            Expr::Alt(parts) => Node::Alt(parts.iter().map(|part| self.node(part)).collect()),
         }
     }
 
-    fn sequence(&mut self, expr: &Expr) -> String {
-        match expr {
-            Expr::Seq(parts) if parts.is_empty() => "\"\"".to_owned(),
-            Expr::Seq(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.item(part)).collect();
-                parts.join(" ")
+    fn class(&mut self, letters: &'a Letters) -> Class {
+        if let Some(&class) = self.places.get(letters) {
+            return class;
+        }
+        let is_inside = |atom: &usize| letters.has(self.atoms[*atom].ranges()[0].0);
+        let atoms: Vec<usize> = (0..self.atoms.len()).filter(is_inside).collect();
+        let class = match atoms[..] {
+            [only] => Class::Atom(only),
+            _ => {
+                self.classes.push(Node::Alt(atoms.into_iter().map(Node::Lexeme).collect()));
+                Class::Rule(self.n_rules + self.classes.len() - 1)
             }
-            expr => self.item(expr),
-        }
-    }
-
-    /// One name, with an operator behind it.
-    fn item(&mut self, expr: &Expr) -> String {
-        match expr {
-            Expr::Letter(letters) => self.letter(letters),
-            Expr::Rule(rule) => format!("r{rule}"),
-            // Lark has no repetition of this kind.
-            Expr::Repeat(_, _, Some(0)) => "\"\"".to_owned(),
-            Expr::Repeat(part, min, max) => {
-                let part = match **part {
-                    Expr::Repeat(..) => self.own_rule(part),
-                    _ => self.item(part),
-                };
-                match (min, max) {
-                    (0, None) => format!("{part}*"),
-                    (1, None) => format!("{part}+"),
-                    (0, Some(1)) => format!("{part}?"),
-                    (min, None) => format!("{part}{{{min},}}"),
-                    (min, Some(max)) => format!("{part}{{{min},{max}}}"),
-                }
-            }
-            Expr::Seq(_) | Expr::Alt(_) => self.own_rule(expr),
-        }
-    }
-
-    fn letter(&mut self, letters: &Letters) -> String {
-        if let Some(name) = self.classes.get(letters) {
-            return name.clone();
-        }
-        let of_class = |atom: &Letters| letters.has(atom.ranges()[0].0);
-        let names: Vec<String> = (0..self.atoms.len())
-            .filter(|&index| of_class(&self.atoms[index]))
-            .map(|index| format!("L{index}"))
-            .collect();
-        let name = match &names[..] {
-            [only] => only.clone(),
-            several => self.named_rule(several.join(" | ")),
         };
-        self.classes.insert(letters.clone(), name.clone());
-        name
-    }
-
-    fn own_rule(&mut self, expr: &Expr) -> String {
-        let body = self.body(expr);
-        self.named_rule(body)
-    }
-
-    fn named_rule(&mut self, body: String) -> String {
-        let name = format!("n{}", self.n_rules);
-        self.n_rules += 1;
-        let _ = writeln!(self.out, "{name}: {body}");
-        name
+        self.places.insert(letters, class);
+        class
     }
 }

@@ -5,9 +5,9 @@
 //! letters, because letters that begin with the same byte are told apart too late.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::rc::Rc;
 
+use super::lark::{self, Node};
 use super::regular::{self, Regular};
 use super::set::Bytes;
 use super::{Expr, Rules};
@@ -47,7 +47,8 @@ pub(super) fn write(rules: &Rules, regular: &[Option<Rc<Regular>>]) -> Option<St
             facts.check(node, *follow)?;
         }
     }
-    Some(lowered.write(&nodes, rules.root))
+    let lexemes = lowered.lexemes.into_iter().map(|lexeme| lexeme.text);
+    Some(lark::write(&nodes, rules.root, lexemes))
 }
 
 /// The rules that a text may reach.
@@ -60,15 +61,6 @@ pub(super) fn reachable(rules: &Rules) -> Vec<bool> {
         }
     }
     is_reached
-}
-
-/// A part of a rule.
-enum Node {
-    Lexeme(usize),
-    Rule(usize),
-    Seq(Vec<Node>),
-    Alt(Vec<Node>),
-    Repeat(Box<Node>, u32, Option<u32>),
 }
 
 struct Lexeme {
@@ -161,82 +153,6 @@ impl Lowered {
             }
         };
         Some(Part::Other(node))
-    }
-
-    /// The grammar in Lark. Alternatives and repetitions have rules of their own, so brackets are never nested.
-    fn write(&self, nodes: &[Option<Node>], root: usize) -> String {
-        let mut writer = Writer { out: format!("start: r{root}\n"), n_rules: 0 };
-        for (rule, node) in nodes.iter().enumerate() {
-            if let Some(node) = node {
-                let body = writer.body(node);
-                let _ = writeln!(writer.out, "r{rule}: {body}");
-            }
-        }
-        for (index, lexeme) in self.lexemes.iter().enumerate() {
-            let _ = writeln!(writer.out, "L{index}: /{}/", lexeme.text);
-        }
-        writer.out
-    }
-}
-
-struct Writer {
-    out: String,
-    n_rules: usize,
-}
-
-impl Writer {
-    /// The right side of a rule.
-    fn body(&mut self, node: &Node) -> String {
-        match node {
-            Node::Alt(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.sequence(part)).collect();
-                parts.join(" | ")
-            }
-            node => self.sequence(node),
-        }
-    }
-
-    fn sequence(&mut self, node: &Node) -> String {
-        match node {
-            Node::Seq(parts) if parts.is_empty() => "\"\"".to_owned(),
-            Node::Seq(parts) => {
-                let parts: Vec<String> = parts.iter().map(|part| self.item(part)).collect();
-                parts.join(" ")
-            }
-            node => self.item(node),
-        }
-    }
-
-    /// One name, with an operator behind it.
-    fn item(&mut self, node: &Node) -> String {
-        match node {
-            Node::Lexeme(lexeme) => format!("L{lexeme}"),
-            Node::Rule(rule) => format!("r{rule}"),
-            // Lark has no repetition of this kind.
-            Node::Repeat(_, _, Some(0)) => "\"\"".to_owned(),
-            Node::Repeat(part, min, max) => {
-                let part = match **part {
-                    Node::Repeat(..) => self.own_rule(part),
-                    _ => self.item(part),
-                };
-                match (min, max) {
-                    (0, None) => format!("{part}*"),
-                    (1, None) => format!("{part}+"),
-                    (0, Some(1)) => format!("{part}?"),
-                    (min, None) => format!("{part}{{{min},}}"),
-                    (min, Some(max)) => format!("{part}{{{min},{max}}}"),
-                }
-            }
-            Node::Seq(_) | Node::Alt(_) => self.own_rule(node),
-        }
-    }
-
-    fn own_rule(&mut self, node: &Node) -> String {
-        let body = self.body(node);
-        let name = format!("n{}", self.n_rules);
-        self.n_rules += 1;
-        let _ = writeln!(self.out, "{name}: {body}");
-        name
     }
 }
 

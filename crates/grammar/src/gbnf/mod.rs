@@ -9,6 +9,7 @@
 //!    follow it ([`lexemes`]). Grammars of JSON are so.
 //! 3. Each letter is a lexeme ([`letters`]).
 
+mod lark;
 mod letters;
 mod lexemes;
 mod parse;
