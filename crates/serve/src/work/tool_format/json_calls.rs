@@ -228,11 +228,7 @@ impl Body for JsonBody {
             State::Tail => self.tail(held),
             State::Next => self.next(held),
         };
-        match read {
-            Ok(step) => step,
-            Err(Stop::More) => Step::More,
-            Err(Stop::Bad) => Step::Fail,
-        }
+        read.unwrap_or_else(Step::from)
     }
 }
 

@@ -77,11 +77,7 @@ enum State {
 impl Body for ArgsBody {
     fn step(&mut self, held: &mut Held, out: &mut Vec<CallPart>) -> Step {
         match &mut self.state {
-            State::Head => match self.head(held, out) {
-                Ok(()) => Step::Again,
-                Err(Stop::More) => Step::More,
-                Err(Stop::Bad) => Step::Fail,
-            },
+            State::Head => self.head(held, out).map_or_else(Step::from, |()| Step::Again),
             State::List => self.list.step(held, out),
             State::Arguments(scan) => match scan.take(held, out) {
                 true => Step::End,

@@ -211,11 +211,7 @@ impl Body for PythonBody {
             }
             State::Next => self.next(held),
         };
-        match read {
-            Ok(step) => step,
-            Err(Stop::More) => Step::More,
-            Err(Stop::Bad) => Step::Fail,
-        }
+        read.unwrap_or_else(Step::from)
     }
 
     fn cut(&self, rest: &str) -> String {

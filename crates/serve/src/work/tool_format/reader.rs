@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::ToolFormat;
-use super::held::Held;
+use super::held::{Held, Stop};
 use super::signature::Signature;
 use crate::work::request::Tools;
 
@@ -35,6 +35,15 @@ pub(crate) enum Step {
     End,
     /// The text goes on in another form.
     Fail,
+}
+
+impl From<Stop> for Step {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::More => Self::More,
+            Stop::Bad => Self::Fail,
+        }
+    }
 }
 
 /// Reads calls behind their opening.

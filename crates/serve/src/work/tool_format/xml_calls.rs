@@ -269,11 +269,7 @@ impl Body for XmlBody {
             }
             State::Tail => self.tail(held),
         };
-        match read {
-            Ok(step) => step,
-            Err(Stop::More) => Step::More,
-            Err(Stop::Bad) => Step::Fail,
-        }
+        read.unwrap_or_else(Step::from)
     }
 
     fn cut(&self, rest: &str) -> String {
