@@ -2,7 +2,7 @@
 //! memory, and a disk that fails gives typed errors.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,25 +14,12 @@ use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
-use refrain::internals::model::packed::pack;
-use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, Quantize, SessionOptions, TokenId,
-};
-use tempfile::TempDir;
+use refrain::{CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{self, Run, plain, run, run_in};
-use crate::model_files::{GOLDEN_EXPERTS, golden};
-
-fn packed(name: &str) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("experts.refrain");
-    let checkpoint = Checkpoint::open(golden(name)).unwrap();
-    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
-    (dir, path)
-}
+use crate::model_files::{GOLDEN_EXPERTS, golden, packed};
 
 fn engine(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
     let options = EngineOptions {
@@ -60,7 +47,7 @@ fn reference(path: &Path) -> Run {
 #[test]
 fn streamed_experts_give_the_bits_of_experts_in_memory() {
     for name in GOLDEN_EXPERTS.into_iter().chain(["gemma4-experts", "granitemoehybrid"]) {
-        let (_dir, path) = packed(name);
+        let (_dir, path) = packed(&Checkpoint::open(golden(name)).unwrap());
         let reference = reference(&path);
         let n_layers = Checkpoint::open(&path).unwrap().config().n_layers();
         for pinned in (0..=n_layers).map(Pinned::Layers).chain([Pinned::Memory(0)]) {
@@ -89,7 +76,7 @@ fn streamed_experts_give_the_bits_of_experts_in_memory() {
 /// Experts stay in memory while they are used.
 #[test]
 fn experts_in_use_are_not_read_again() {
-    let (_dir, path) = packed("qwen3_moe");
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
     let engine = engine(&path, 1, Some(StreamOptions::new(Pinned::Layers(3))));
     let mut session = engine.session(plain()).unwrap();
     session.append_tokens(&prompt()).unwrap();
@@ -146,7 +133,7 @@ fn faulty(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
 
 #[test]
 fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
-    let (_dir, path) = packed("gpt_oss");
+    let (_dir, path) = packed(&Checkpoint::open(golden("gpt_oss")).unwrap());
     let reference = reference(&path);
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let engine = engine(&path, 2, Some(faulty(&left, Duration::ZERO)));
@@ -169,7 +156,7 @@ fn a_failed_read_is_a_typed_error_and_the_next_pass_reads_again() {
 
 #[test]
 fn a_slow_disk_stalls_or_is_cancelled() {
-    let (_dir, path) = packed("qwen3_moe");
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
     let left = Arc::new(AtomicUsize::new(usize::MAX));
     let mut streaming = faulty(&left, Duration::from_millis(200));
     streaming.stall_max = Duration::from_millis(40);

@@ -2,7 +2,7 @@
 //! a fault or a cancellation in the middle of the layers.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,17 +11,12 @@ use refrain::drafting::Calibration;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::kv_cache::WindowCache;
-use refrain::internals::model::packed::pack;
-use refrain::internals::model::weights::LoadOptions;
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{
-    CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, Quantize, SessionOptions, TokenId,
-};
-use tempfile::TempDir;
+use refrain::{CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{self, Run, plain, run, run_in};
-use crate::model_files::golden;
+use crate::model_files::{golden, packed};
 
 /// Windows, recurrent layers, experts, and both; and what runs in chunks: layers' own inputs, several residual streams.
 const FAMILIES: [&str; 11] = [
@@ -43,14 +38,6 @@ const IN_CHUNKS: [&str; 2] = ["gemma4", "gemma3n"];
 
 const CHUNK: usize = 16;
 const N_TOKENS: usize = 150;
-
-fn packed(family: &str) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.refrain");
-    let checkpoint = Checkpoint::open(golden(family)).unwrap();
-    pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
-    (dir, path)
-}
 
 fn engine(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
     let options = EngineOptions {
@@ -90,7 +77,7 @@ fn sessions() -> [SessionOptions; 3] {
 #[test]
 fn the_bits_are_those_of_the_model_in_memory() {
     for family in FAMILIES {
-        let (_dir, path) = packed(family);
+        let (_dir, path) = packed(&Checkpoint::open(golden(family)).unwrap());
         let reference = reference(&path);
         for pinned in [Pinned::Layers(0), Pinned::Layers(1), Pinned::Memory(0)] {
             if pinned == Pinned::Memory(0) && IN_CHUNKS.contains(&family) {
@@ -142,7 +129,7 @@ impl ReadAt for Faulty {
 fn a_session_goes_on_after_a_fault_or_a_cancellation() {
     let (mut n_failed, mut n_cancelled) = (0, 0);
     for family in FAMILIES {
-        let (_dir, path) = packed(family);
+        let (_dir, path) = packed(&Checkpoint::open(golden(family)).unwrap());
         let reference = reference(&path);
         let left = Arc::new(AtomicUsize::new(usize::MAX));
         let theirs = Arc::clone(&left);
@@ -196,7 +183,7 @@ fn a_session_goes_on_after_a_fault_or_a_cancellation() {
 /// The memory for a prompt belongs to one session at a time; others read chunk by chunk meanwhile.
 #[test]
 fn sessions_at_once_have_their_bits() {
-    let (_dir, path) = packed("qwen3_5");
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_5")).unwrap());
     let reference = reference(&path);
     let engine = engine(&path, 2, Some(StreamOptions::new(Pinned::Layers(0))));
     std::thread::scope(|scope| {
