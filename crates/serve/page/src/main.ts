@@ -99,9 +99,12 @@ function show(status: Status): void {
       if (!closeSource() && !list.close()) chats.stop();
     } else if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey) {
       event.preventDefault();
-      if (shown !== "ask") location.hash = "#ask";
-      // The view is there after the change of the address.
-      setTimeout(() => list.search());
+      // Shown at once: the browser tells of a new address some time later, and hidden fields take no focus.
+      if (shown !== "ask" || !/^(#ask|$)/.test(location.hash)) {
+        window.history.pushState(null, "", "#ask");
+        route(false);
+      }
+      list.search();
     }
   };
   route(true);

@@ -382,6 +382,7 @@ describe("conversations", () => {
       await page.keyboard.press("Enter");
       await page.locator(".empty").waitFor();
       await page.getByRole("link", { name: "Settings" }).click();
+      await page.locator(".settings").waitFor();
       await page.keyboard.press("Meta+k");
       await page.waitForFunction(() => document.activeElement.type === "search");
       await page.keyboard.type("two and");
