@@ -57,6 +57,17 @@ class Server:
 
     def ask(self, messages, max_tokens, prediction=None):
         """Time to the first text in seconds, tokens per second after it, the text, its tokens, those of the prompt."""
+        text = []
+        since, times, n_tokens, n_prompt = self._read(messages, max_tokens, prediction, text)
+        # The first text has one token, except where its characters need more; the end token has no text.
+        rate = (n_tokens - 1) / (times[-1] - times[0]) if times and n_tokens >= 8 and times[-1] > times[0] else None
+        return (times[0] - since if times else None), rate, "".join(text), n_tokens, n_prompt
+
+    def stream(self, messages, max_tokens):
+        """When the request was sent, when each piece of its text came, and the number of tokens."""
+        return self._read(messages, max_tokens, None, [])[:3]
+
+    def _read(self, messages, max_tokens, prediction, text):
         body = {
             "messages": messages,
             "temperature": 0,
@@ -74,8 +85,7 @@ class Server:
         response = connection.getresponse()
         if response.status != 200:
             sys.exit(f"{self.name}: {response.status} {response.read().decode()}")
-        first = last = usage = None
-        text = []
+        usage, times = None, []
         for line in response:
             if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
                 continue
@@ -84,17 +94,12 @@ class Server:
             for choice in chunk.get("choices", []):
                 piece = choice.get("delta", {}).get("content")
                 if piece:
-                    last = time.perf_counter()
-                    first = first or last
+                    times.append(time.perf_counter())
                     text.append(piece)
         connection.close()
         if not usage:
             sys.exit(f"{self.name}: no usage in the stream")
-        n_tokens = usage["completion_tokens"]
-        # The first text has one token, except where its characters need more; the end token has no text.
-        rate = (n_tokens - 1) / (last - first) if first and n_tokens >= 8 and last > first else None
-        to_first = first - since if first else None
-        return to_first, rate, "".join(text), n_tokens, usage["prompt_tokens"]
+        return since, times, usage["completion_tokens"], usage["prompt_tokens"]
 
 
 def rows_of(path, n_rows, prompt_bytes):
