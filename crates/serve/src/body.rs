@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::error::{ApiError, ApiResult, ErrorKind};
-use crate::json::Ignored;
+use crate::json::{Ignored, Shape};
 use crate::json::fields::Fields;
 use crate::limits::Limits;
 use crate::metrics::add;
@@ -27,12 +27,14 @@ pub(crate) struct Given<'a> {
     pub(crate) limits: &'a Limits,
     /// Takes the names of the fields that nothing reads.
     pub(crate) ignored: &'a Ignored,
+    /// Takes the fields that the reader asks for.
+    pub(crate) shape: Option<&'a Shape>,
 }
 
 impl<'a> Given<'a> {
     /// The fields of a request of an API that other projects define.
     pub(crate) fn fields(&self) -> ApiResult<Fields<'a>> {
-        Fields::of_foreign(self.value, self.ignored)
+        Fields::of_foreign(self.value, self.ignored, self.shape)
     }
 }
 
@@ -64,7 +66,7 @@ pub(crate) async fn read<T: Send + 'static>(
             drop(bytes);
             // The place goes along, so that the work of clients that go away is bounded too. It keeps the share of bytes: the request has
             // the texts of the body until it ends.
-            Ok((place, read(Given { value: &value, limits, ignored: &ignored })?))
+            Ok((place, read(Given { value: &value, limits, ignored: &ignored, shape: None })?))
         };
         blocking(parse).await
     };

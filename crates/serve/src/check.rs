@@ -82,7 +82,7 @@ impl BodyChecker {
     fn check(&self, path: &str, value: &Value) -> ApiResult<()> {
         let Self { text, embedding, limits } = self;
         let ignored = Ignored::default();
-        let given = Given { value, limits, ignored: &ignored };
+        let given = Given { value, limits, ignored: &ignored, shape: None };
         let embed = |request: &EmbeddingsRequest| {
             work::embeddings::check(embedding, request, &CancelToken::new()).map(drop)
         };

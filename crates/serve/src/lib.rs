@@ -49,7 +49,6 @@ mod limits;
 mod mcp;
 mod metrics;
 mod models;
-mod openapi;
 mod options;
 mod origin;
 mod page;

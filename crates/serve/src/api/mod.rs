@@ -6,6 +6,7 @@ pub(crate) mod face;
 mod monitor;
 pub(crate) mod ollama;
 pub(crate) mod openai;
+mod openapi;
 mod shared;
 mod stream;
 
@@ -15,7 +16,6 @@ use axum::routing::get;
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
-use crate::openapi;
 use crate::response::json_text;
 
 /// All routes of the APIs. Further routers can be merged with this one.

@@ -19,7 +19,11 @@ const STOP_MAX: usize = 64;
 pub(super) fn stops(fields: &mut Fields<'_>, name: &'static str) -> ApiResult<Vec<String>> {
     let path = fields.path(name);
     let wrong = || ApiError::field(&path, format!("a string or 1 to {STOP_MAX} strings are expected"));
-    let texts: Vec<String> = match fields.value(name) {
+    let schema = || {
+        let text = json!({ "type": "string" });
+        json!({ "oneOf": [text, { "type": "array", "items": text, "maxItems": STOP_MAX }] })
+    };
+    let texts: Vec<String> = match fields.described(name, schema) {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text.clone()],
         Some(Value::Array(items)) if items.len() <= STOP_MAX => {

@@ -1,13 +1,14 @@
 //! Reads the fields of a JSON object, with their names in every error.
 //!
-//! `null` counts as absent. A field that is read or refused is known. [`Fields::finish`] notes the others in a body of an API that other
+//! A reader says the type of each field where it reads it, which is also what [`Shape`] knows of the field. `null` counts as absent. A field that is read or refused is known. [`Fields::finish`] notes the others in a body of an API that other
 //! projects define, whose clients send more than this server knows; in a body of this project's own, it refuses them.
 
 use std::ops::RangeInclusive;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::ignored::Ignored;
+use super::shape::Shape;
 use crate::error::{ApiError, ApiResult};
 
 /// The fields of an object.
@@ -18,31 +19,46 @@ pub(crate) struct Fields<'a> {
     known: Vec<&'static str>,
     /// Where unknown fields are noted; without it, they are refused.
     ignored: Option<&'a Ignored>,
+    /// Where the fields that are read are noted.
+    shape: Option<&'a Shape>,
 }
 
 impl<'a> Fields<'a> {
     /// The fields of a request, of which unknown ones are refused.
     pub(crate) fn of_request(value: &'a Value) -> ApiResult<Self> {
-        Self::of_outermost(value, None)
+        Self::of_outermost(value, None, None)
     }
 
     /// The fields of a request, of which unknown ones are noted.
-    pub(crate) fn of_foreign(value: &'a Value, ignored: &'a Ignored) -> ApiResult<Self> {
-        Self::of_outermost(value, Some(ignored))
+    pub(crate) fn of_foreign(
+        value: &'a Value,
+        ignored: &'a Ignored,
+        shape: Option<&'a Shape>,
+    ) -> ApiResult<Self> {
+        Self::of_outermost(value, Some(ignored), shape)
     }
 
-    fn of_outermost(value: &'a Value, ignored: Option<&'a Ignored>) -> ApiResult<Self> {
+    fn of_outermost(
+        value: &'a Value,
+        ignored: Option<&'a Ignored>,
+        shape: Option<&'a Shape>,
+    ) -> ApiResult<Self> {
         match value {
-            Value::Object(map) => Ok(Self { prefix: String::new(), map, known: Vec::new(), ignored }),
+            Value::Object(map) => Ok(Self { prefix: String::new(), map, known: Vec::new(), ignored, shape }),
             _ => Err(ApiError::bad_request("the request is not a JSON object")),
         }
     }
 
     /// The fields of the object at `path` in the same request.
     pub(crate) fn of(&self, value: &'a Value, path: &str) -> ApiResult<Self> {
-        let ignored = self.ignored;
+        let Self { ignored, shape, .. } = *self;
         match value {
-            Value::Object(map) => Ok(Self { prefix: format!("{path}."), map, known: Vec::new(), ignored }),
+            Value::Object(map) => {
+                if let Some(shape) = shape {
+                    shape.note(path, json!({ "type": "object" }));
+                }
+                Ok(Self { prefix: format!("{path}."), map, known: Vec::new(), ignored, shape })
+            }
             _ => Err(ApiError::field(path, "an object is expected")),
         }
     }
@@ -64,19 +80,39 @@ impl<'a> Fields<'a> {
     }
 
     /// The field, if it is there and not `null`.
-    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
+    fn take(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// The field, if it is there and not `null`, which a schema describes.
+    pub(crate) fn described(
+        &mut self,
+        name: &'static str,
+        schema: impl FnOnce() -> Value,
+    ) -> Option<&'a Value> {
+        if let Some(shape) = self.shape {
+            shape.note(&self.path(name), schema());
+        }
+        self.take(name)
+    }
+
+    /// A field whose type its reader checks, if it is there and not `null`.
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.described(name, || json!({}))
+    }
+
     pub(crate) fn required(&mut self, name: &'static str) -> ApiResult<&'a Value> {
+        if let Some(shape) = self.shape.filter(|_| self.prefix.is_empty()) {
+            shape.require(name);
+        }
         self.value(name).ok_or_else(|| {
             ApiError::field(self.path(name), "is required").with_code("missing_required_parameter")
         })
     }
 
     pub(crate) fn bool(&mut self, name: &'static str) -> ApiResult<Option<bool>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let Some(value) = self.described(name, || json!({ "type": "boolean" })) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong(name, "`true` or `false`"))
     }
 
@@ -85,9 +121,11 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: RangeInclusive<f64>,
     ) -> ApiResult<Option<f32>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let (min, max) = (range.start(), range.end());
+        let schema = || json!({ "type": "number", "minimum": min, "maximum": max });
+        let Some(value) = self.described(name, schema) else { return Ok(None) };
         let number = value.as_f64().filter(|number| range.contains(number));
-        let expected = format!("a number in {}..={}", range.start(), range.end());
+        let expected = format!("a number in {min}..={max}");
         number.map(|number| Some(number as f32)).ok_or_else(|| self.wrong(name, expected))
     }
 
@@ -96,22 +134,26 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: RangeInclusive<i64>,
     ) -> ApiResult<Option<i64>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let Some(value) = self.described(name, || integers(&range)) else { return Ok(None) };
+        self.in_range(name, value, range).map(Some)
+    }
+
+    fn in_range(&self, name: &str, value: &Value, range: RangeInclusive<i64>) -> ApiResult<i64> {
         let number = value.as_i64().filter(|number| range.contains(number));
         let expected = match range.end() {
             &i64::MAX => format!("an integer from {}", range.start()),
             end => format!("an integer in {}..={end}", range.start()),
         };
-        number.map(Some).ok_or_else(|| self.wrong(name, expected))
+        number.ok_or_else(|| self.wrong(name, expected))
     }
 
     /// A number of things, at least `min`.
     pub(crate) fn count(&mut self, name: &'static str, min: i64) -> ApiResult<Option<usize>> {
-        Ok(self.integer(name, min..=i64::MAX)?.map(|n| usize::try_from(n).unwrap_or(usize::MAX)))
+        Ok(self.integer(name, min..=i64::MAX)?.map(size))
     }
 
     pub(crate) fn string(&mut self, name: &'static str) -> ApiResult<Option<&'a str>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let Some(value) = self.described(name, || json!({ "type": "string" })) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong(name, "a string"))
     }
 
@@ -144,7 +186,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn array(&mut self, name: &'static str) -> ApiResult<Option<&'a [Value]>> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let Some(value) = self.described(name, || json!({ "type": "array" })) else { return Ok(None) };
         match value {
             Value::Array(items) => Ok(Some(items)),
             _ => Err(self.wrong(name, "an array")),
@@ -158,6 +200,8 @@ impl<'a> Fields<'a> {
         n_max: usize,
         bytes_max: usize,
     ) -> ApiResult<Vec<String>> {
+        let texts = || json!({ "type": "array", "items": { "type": "string" }, "maxItems": n_max });
+        self.described(name, texts);
         let items = self.array(name)?.unwrap_or_default();
         if items.len() > n_max {
             let (path, given) = (self.path(name), items.len());
@@ -173,7 +217,8 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn object(&mut self, name: &'static str) -> ApiResult<Option<Fields<'a>>> {
         let path = self.path(name);
-        self.value(name).map(|value| self.of(value, &path)).transpose()
+        let value = self.described(name, || json!({ "type": "object" }));
+        value.map(|value| self.of(value, &path)).transpose()
     }
 
     pub(crate) fn required_object(&mut self, name: &'static str) -> ApiResult<Fields<'a>> {
@@ -183,6 +228,7 @@ impl<'a> Fields<'a> {
 
     /// The index of a string in `choices`.
     pub(crate) fn choice(&mut self, name: &'static str, choices: &[&str]) -> ApiResult<Option<usize>> {
+        self.described(name, || json!({ "enum": choices }));
         let Some(text) = self.string(name)? else { return Ok(None) };
         let index = choices.iter().position(|choice| *choice == text);
         index.map(Some).ok_or_else(|| self.wrong(name, one_of(choices)))
@@ -190,9 +236,10 @@ impl<'a> Fields<'a> {
 
     /// A number of things, at least 1; -1 means no limit, as its absence does.
     pub(crate) fn limit(&mut self, name: &'static str) -> ApiResult<Option<usize>> {
-        match self.value(name).and_then(Value::as_i64) {
+        let Some(value) = self.described(name, || integers(&(-1..=i64::MAX))) else { return Ok(None) };
+        match value.as_i64() {
             Some(-1) => Ok(None),
-            _ => self.count(name, 1),
+            _ => self.in_range(name, value, 1..=i64::MAX).map(|n| Some(size(n))),
         }
     }
 
@@ -210,7 +257,7 @@ impl<'a> Fields<'a> {
         is_neutral: impl FnOnce(&Value) -> bool,
         reason: &str,
     ) -> ApiResult<()> {
-        match self.value(name) {
+        match self.take(name) {
             Some(value) if !is_neutral(value) => Err(ApiError::unsupported(self.path(name), reason)),
             _ => Ok(()),
         }
@@ -236,6 +283,21 @@ impl<'a> Fields<'a> {
         let error = ApiError::field(self.path(name), "the field is not known, and might change the output");
         Err(error.with_code("unknown_parameter"))
     }
+}
+
+fn size(n: i64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// The schema of integers in a range. The ends of `i64` are no bounds.
+fn integers(range: &RangeInclusive<i64>) -> Value {
+    let mut schema = json!({ "type": "integer" });
+    for (key, bound, end) in [("minimum", *range.start(), i64::MIN), ("maximum", *range.end(), i64::MAX)] {
+        if bound != end {
+            schema[key] = bound.into();
+        }
+    }
+    schema
 }
 
 /// Whether a value says nothing: an empty text, array or object.
@@ -300,7 +362,7 @@ mod tests {
     fn unknown_fields_of_foreign_requests_are_noted() {
         let request = json!({ "a": 1, "b": [{ "c": 2 }, { "c": 3, "d": null }], "e": null });
         let ignored = Ignored::default();
-        let mut fields = Fields::of_foreign(&request, &ignored).unwrap();
+        let mut fields = Fields::of_foreign(&request, &ignored, None).unwrap();
         for item in fields.objects("b").unwrap() {
             item.finish().unwrap();
         }

@@ -6,6 +6,7 @@
 pub(crate) mod fields;
 mod ignored;
 pub(crate) mod numbers;
+mod shape;
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,6 +15,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Value};
 
 pub(crate) use ignored::Ignored;
+pub(crate) use shape::Shape;
 
 use crate::error::{ApiError, ApiResult};
 

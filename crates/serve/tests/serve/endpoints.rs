@@ -313,6 +313,10 @@ fn models_metrics_and_the_document_are_shown() {
     let list = server.get("/v1/models").json();
     assert_eq!((&list["object"], list["data"].as_array().unwrap().len()), (&json!("list"), 2));
     assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json(), list["data"][0]);
+    // Clients whose address lacks the version.
+    assert_eq!(server.get("/models").json(), list);
+    assert_eq!(server.get(&format!("/models/{MODEL}")).json(), list["data"][0]);
+    assert_eq!(server.post("/chat/completions", &json!({})).error()["param"], "messages");
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     let props = server.get("/props").json();
     assert_eq!((&props["model_alias"], &props["total_slots"]), (&json!(MODEL), &json!(4)));

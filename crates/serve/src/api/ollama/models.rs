@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{known, read};
 use crate::app::App;
-use crate::body::{self, Given};
+use crate::body;
 use crate::error::{ApiError, ApiResult};
 use crate::models::{ModelKind, Shown, ShownLoaded};
 use crate::response;
@@ -68,13 +68,7 @@ fn details_json(loaded: Option<&ShownLoaded>) -> Value {
 }
 
 pub(super) async fn show(state: State<App>, request: Request) -> ApiResult<Response> {
-    let read = |given: Given<'_>| {
-        let mut fields = given.fields()?;
-        let model = read::model(&mut fields)?;
-        fields.finish()?;
-        Ok(model)
-    };
-    let (_place, model) = body::read(&state, request, read).await?;
+    let (_place, model) = body::read(&state, request, read::shown).await?;
     let model = known(&state, model);
     let all = state.models().shown();
     let shown = all.iter().find(|shown| shown.id == model).ok_or_else(not_found)?;
@@ -107,13 +101,7 @@ pub(super) async fn show(state: State<App>, request: Request) -> ApiResult<Respo
 
 /// A model of this server is there already. The server fetches no other: that is the program's part.
 pub(super) async fn pull(state: State<App>, request: Request) -> ApiResult<Response> {
-    let read = |given: Given<'_>| {
-        let mut fields = given.fields()?;
-        let asked = (read::model(&mut fields)?, fields.bool("stream")?);
-        fields.finish()?;
-        Ok(asked)
-    };
-    let (_place, (model, _)) = body::read(&state, request, read).await?;
+    let (_place, model) = body::read(&state, request, read::pulled).await?;
     let model = known(&state, model);
     match state.models().ids().any(|(id, _)| id == model) {
         // A stream of progress that has reached its end.

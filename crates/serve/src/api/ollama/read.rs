@@ -107,8 +107,25 @@ fn without_text(mut fields: Fields<'_>, model: String, streams: bool) -> ApiResu
     Ok(Asked { model, streams, what })
 }
 
+/// Reads a request of `/api/show`: the model.
+pub(crate) fn shown(given: Given<'_>) -> ApiResult<String> {
+    let mut fields = given.fields()?;
+    let model = model(&mut fields)?;
+    fields.finish()?;
+    Ok(model)
+}
+
+/// Reads a request of `/api/pull`: the model. Its progress is one line, so that a stream of it is the same.
+pub(crate) fn pulled(given: Given<'_>) -> ApiResult<String> {
+    let mut fields = given.fields()?;
+    let model = model(&mut fields)?;
+    fields.bool("stream")?;
+    fields.finish()?;
+    Ok(model)
+}
+
 /// `model`, or its older name.
-pub(super) fn model(fields: &mut Fields<'_>) -> ApiResult<String> {
+fn model(fields: &mut Fields<'_>) -> ApiResult<String> {
     match fields.string("model")?.or(fields.string("name")?).filter(|name| !name.is_empty()) {
         Some(name) => Ok(name.to_owned()),
         None => Err(ApiError::field("model", "is required")),

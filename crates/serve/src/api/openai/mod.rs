@@ -22,21 +22,29 @@ use crate::error::{ApiError, ErrorKind};
 
 pub(super) fn router() -> Router<App> {
     Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/responses", post(responses::create))
-        .route("/v1/responses/{id}", get(responses::one).delete(responses::delete))
-        .route("/v1/chat/completions/input_tokens", post(tokens::of_chat))
-        .route("/v1/responses/input_tokens", post(tokens::of_response))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/rerank", post(rerank::create))
+        .nest("/v1", versioned())
+        // As llama.cpp has them too: the address that clients are given often lacks the version.
+        .merge(versioned())
         .route("/infill", post(infill::create))
         .route("/tokenize", post(tokens::encode))
         .route("/detokenize", post(tokens::decode))
         .route("/props", get(state::props))
         .route("/slots", get(state::slots))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
+}
+
+/// The routes below the version.
+fn versioned() -> Router<App> {
+    Router::new()
+        .route("/chat/completions", post(chat::create))
+        .route("/completions", post(completions::create))
+        .route("/responses", post(responses::create))
+        .route("/responses/{id}", get(responses::one).delete(responses::delete))
+        .route("/chat/completions/input_tokens", post(tokens::of_chat))
+        .route("/responses/input_tokens", post(tokens::of_response))
+        .route("/embeddings", post(embeddings::create))
+        .route("/rerank", post(rerank::create))
+        .route("/models", get(models::list))
+        .route("/models/{*id}", get(models::one))
 }
 
 /// An error as this API has it.

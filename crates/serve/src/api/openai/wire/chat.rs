@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use refrain::{Message, Role};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::common;
 use super::tools::{self, Form};
@@ -138,7 +138,7 @@ type Variables = Vec<(String, Value)>;
 
 /// `chat_template_kwargs`: whether the model reasons, and the other variables of the chat template.
 fn template_variables(fields: &mut Fields<'_>) -> ApiResult<(Option<bool>, Variables)> {
-    let map = match fields.value("chat_template_kwargs") {
+    let map = match fields.described("chat_template_kwargs", || json!({ "type": "object" })) {
         None => return Ok((None, Vec::new())),
         Some(Value::Object(map)) => map,
         Some(_) => return Err(ApiError::field("chat_template_kwargs", "an object is expected")),

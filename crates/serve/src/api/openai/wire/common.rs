@@ -161,7 +161,9 @@ fn dry(fields: &mut Fields<'_>) -> ApiResult<Dry> {
 
 fn logit_bias(fields: &mut Fields<'_>) -> ApiResult<Vec<(TokenId, f32)>> {
     let path = fields.path("logit_bias");
-    let map = match fields.value("logit_bias") {
+    let bias = || json!({ "type": "number", "minimum": -100, "maximum": 100 });
+    let schema = || json!({ "type": "object", "additionalProperties": bias() });
+    let map = match fields.described("logit_bias", schema) {
         None => return Ok(Vec::new()),
         Some(Value::Object(map)) => map,
         Some(_) => return Err(ApiError::field(path, "an object of token ids and numbers is expected")),

@@ -3,11 +3,12 @@
 use refrain::TokenId;
 use serde_json::Value;
 
-use super::chat::{Delivery, delivery, documents};
+use super::chat::{Delivery, delivery};
 use super::common;
 use crate::api::shared::KEY_BYTES_MAX;
 use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
+use crate::json::fields::is_empty;
 use crate::work::{Format, Gap, Input, Plain, Request};
 
 /// Reads a request. The flag: whether the outputs begin with their prompts.
@@ -64,12 +65,10 @@ pub(crate) fn read(given: Given<'_>) -> ApiResult<(Request, Delivery, bool)> {
         priority: common::priority(&mut fields)?,
         ..Request::of_input(model, input, "prompt")
     };
-    if !documents(&mut fields)?.is_empty() {
-        return Err(ApiError::unsupported("documents", "use `/v1/chat/completions`"));
-    }
     for name in ["messages", "tools", "response_format"] {
         fields.refuse(name, "use `/v1/chat/completions`")?;
     }
+    fields.refuse_unless("documents", is_empty, "use `/v1/chat/completions`")?;
     common::refuse_unsupported_but(&mut fields, &[common::GRAMMAR])?;
     fields.finish()?;
     Ok((request, delivery, echoes))

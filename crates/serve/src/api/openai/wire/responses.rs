@@ -66,8 +66,10 @@ pub(crate) fn read(given: Given<'_>, find: FindItems<'_>) -> ApiResult<Responses
     // What this server has written, or taken before, has nothing to note.
     let noted = Ignored::default();
     for item in &conversation {
-        reader.item(Fields::of_foreign(item, &noted)?, "previous_response_id")?;
+        reader.item(Fields::of_foreign(item, &noted, None)?, "previous_response_id")?;
     }
+    let text_or_items = || json!({ "oneOf": [{ "type": "string" }, { "type": "array", "items": { "type": "object" } }] });
+    fields.described("input", text_or_items);
     let items = match fields.required("input")? {
         Value::String(text) => {
             reader.messages.push(Message::new(Role::User, text.as_str()));
