@@ -35,7 +35,7 @@ impl std::fmt::Debug for Model {
 
 impl BodyChecker {
     /// The endpoints whose bodies can be checked.
-    pub const ENDPOINTS: [&'static str; 15] = [
+    pub const ENDPOINTS: [&'static str; 16] = [
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
@@ -51,6 +51,7 @@ impl BodyChecker {
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/infill",
+        "/completion",
     ];
 
     /// A checker with this model and the default limits.
@@ -90,6 +91,7 @@ impl BodyChecker {
             "/v1/chat/completions" => self.prepare(wire::chat::read(given)?.0),
             "/v1/completions" => self.prepare(wire::completions::read(given)?.0),
             "/infill" => self.prepare(wire::infill::read(given)?.request),
+            "/completion" => self.prepare(wire::infill::read_completion(given)?.request),
             "/v1/responses" => self.prepare(wire::responses::read(given, &|_| None)?.request),
             "/v1/embeddings" => embed(&wire::embeddings::read(given)?.0),
             "/tokenize" => work::tokens(text, &wire::tokens::read_text(given)?.request).map(drop),

@@ -98,6 +98,7 @@ fn document() -> Value {
             "/v1/chat/completions/input_tokens": post("The number of tokens of a conversation.", body(&chat, wire::chat::read), false),
             "/v1/responses/input_tokens": post("The number of tokens of an input.", body(&items, of_items), false),
             "/infill": post("The text between two texts.", body(&gap, wire::infill::read), true),
+            "/completion": post("The continuation of a text, as llama.cpp has it.", body(&completions, wire::infill::read_completion), true),
             "/tokenize": post("The tokens of a text or a conversation.", body(&json!({ "prompt": "x" }), wire::tokens::read_text), false),
             "/detokenize": post("The text of tokens.", body(&json!({ "tokens": [0] }), wire::tokens::read_tokens), false),
             "/v1/embeddings": post("Vectors of texts.", body(&json!({ "input": "x" }), wire::embeddings::read), false),
@@ -170,7 +171,8 @@ mod tests {
             .collect();
         assert!(rows.len() > 10, "the table is not found");
         for (column, path) in [(1, "/v1/chat/completions"), (2, "/v1/completions"), (3, "/v1/responses")] {
-            let body = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+            let body =
+                &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
             let read: BTreeSet<&str> =
                 body["properties"].as_object().unwrap().keys().map(String::as_str).collect();
             let is_documented = |name: &&&str| {
@@ -188,7 +190,9 @@ mod tests {
             for row in rows.iter().filter(|row| !row[column].is_empty() && row[column] != "refused") {
                 let is_read = named(row[0]).any(|word| {
                     read.contains(word.split('.').next().unwrap_or(word))
-                        || word.strip_suffix('*').is_some_and(|start| read.iter().any(|name| name.starts_with(start)))
+                        || word
+                            .strip_suffix('*')
+                            .is_some_and(|start| read.iter().any(|name| name.starts_with(start)))
                 });
                 assert!(is_read, "{path}: nothing reads {}", row[0]);
             }

@@ -14,7 +14,8 @@ impl Shape {
         let mut shape = self.0.borrow_mut();
         let mut node = &mut *shape;
         for part in path.split('.') {
-            let (name, index) = part.split_once('[').map_or((part, None), |(name, index)| (name, Some(index)));
+            let (name, index) =
+                part.split_once('[').map_or((part, None), |(name, index)| (name, Some(index)));
             node = &mut node["properties"][name];
             if index.is_some() {
                 node = &mut node["items"];

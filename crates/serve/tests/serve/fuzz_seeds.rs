@@ -163,6 +163,7 @@ fn seeds() -> Vec<(u8, &'static str, Value)> {
                 "stop": ["x"], "samplers": ["infill"],
             }),
         ),
+        (15, "native-completion", json!({ "prompt": [1, 2], "n_predict": 2, "stop": "x", "stream": true })),
         (13, "anthropic-count", json!({ "model": "m", "messages": [{ "role": "user", "content": "a" }] })),
     ]
 }

@@ -1,4 +1,4 @@
-//! Gaps: `suffix` of completions and of Ollama's API, and `/infill`.
+//! Gaps: `suffix` of completions and of Ollama's API, and `/infill`; and `/completion`, which answers in the same form.
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::CostProfile;
@@ -143,4 +143,30 @@ fn a_model_without_the_tokens_fills_no_gap() {
     }
     let reply = server.post("/v1/completions", &json!({ "prompt": "a", "suffix": "b" }));
     assert_eq!(reply.error()["code"], "unsupported_parameter");
+}
+
+#[test]
+fn completion_goes_on_with_a_text_in_llama_cpps_form() {
+    let server = Running::start();
+    let request = json!({ "prompt": "Hello", "temperature": 0, "cache_prompt": true });
+    let whole = server.answer("/v1/completions", &with(&request, json!({ "max_tokens": 5 })));
+    let request = with(&request, json!({ "n_predict": 5 }));
+    let answer = server.answer("/completion", &request);
+    assert_eq!((&answer["content"], &answer["stop_type"]), (&whole["choices"][0]["text"], &json!("limit")));
+    assert_eq!((&answer["tokens_predicted"], &answer["stop"]), (&json!(5), &json!(true)));
+    let events = server.post("/completion", &with(&request, json!({ "stream": true }))).events();
+    let texts = events.iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
+    let streamed: String = texts.filter_map(|event| event["content"].as_str().map(str::to_owned)).collect();
+    assert_eq!(answer["content"], streamed);
+    let tokens = server.answer("/tokenize", &json!({ "prompt": "Hello" }))["tokens"].clone();
+    let of_tokens = server.answer("/completion", &with(&request, json!({ "prompt": tokens })));
+    assert_eq!(of_tokens["content"], answer["content"]);
+    for (fields, param) in [
+        (json!({ "prompt": null }), "prompt"),
+        (json!({ "prompt": ["a", "b"] }), "prompt"),
+        (json!({ "n_probs": 3 }), "n_probs"),
+    ] {
+        let reply = server.post("/completion", &with(&request, fields));
+        assert_eq!((reply.status, &reply.error()["param"]), (400, &json!(param)), "{}", reply.body);
+    }
 }

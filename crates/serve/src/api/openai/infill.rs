@@ -1,4 +1,5 @@
-//! `POST /infill`: the text between two texts, with the names and answers that editors know from llama.cpp.
+//! `POST /infill`, the text between two texts, and `POST /completion`, the text behind a text: with the names and answers that editors and
+//! scripts know from llama.cpp.
 
 use std::time::Duration;
 
@@ -7,16 +8,28 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error_json;
-use super::wire::infill::read;
+use super::wire::infill::{NativeRequest, read, read_completion};
 use crate::api::stream::{self, Events, Sink};
 use crate::app::App;
-use crate::body;
+use crate::body::{self, Given};
 use crate::error::ApiResult;
 use crate::json::Ignored;
 use crate::response;
 use crate::work::{self, Finish, Piece, Running, Usage};
 
-pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
+pub(crate) async fn fill(state: State<App>, request: Request) -> ApiResult<Response> {
+    create(state, request, read).await
+}
+
+pub(crate) async fn complete(state: State<App>, request: Request) -> ApiResult<Response> {
+    create(state, request, read_completion).await
+}
+
+async fn create(
+    state: State<App>,
+    request: Request,
+    read: fn(Given<'_>) -> ApiResult<NativeRequest>,
+) -> ApiResult<Response> {
     let ignored = request.extensions().get::<Ignored>().cloned().unwrap_or_default();
     let (place, request) = body::read(&state, request, read).await?;
     let State(app) = state;

@@ -25,7 +25,8 @@ pub(super) fn router() -> Router<App> {
         .nest("/v1", versioned())
         // As llama.cpp has them too: the address that clients are given often lacks the version.
         .merge(versioned())
-        .route("/infill", post(infill::create))
+        .route("/infill", post(infill::fill))
+        .route("/completion", post(infill::complete))
         .route("/tokenize", post(tokens::encode))
         .route("/detokenize", post(tokens::decode))
         .route("/props", get(state::props))

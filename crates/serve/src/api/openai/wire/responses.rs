@@ -68,7 +68,8 @@ pub(crate) fn read(given: Given<'_>, find: FindItems<'_>) -> ApiResult<Responses
     for item in &conversation {
         reader.item(Fields::of_foreign(item, &noted, None)?, "previous_response_id")?;
     }
-    let text_or_items = || json!({ "oneOf": [{ "type": "string" }, { "type": "array", "items": { "type": "object" } }] });
+    let text_or_items =
+        || json!({ "oneOf": [{ "type": "string" }, { "type": "array", "items": { "type": "object" } }] });
     fields.described("input", text_or_items);
     let items = match fields.required("input")? {
         Value::String(text) => {
