@@ -83,6 +83,9 @@ const PRESSURE: [(&str, MemoryPressure); 3] = [
 ];
 
 fn parse(text: &str) -> Result<Setting, String> {
+    if matches!(text, "off" | "auto") {
+        return Err(format!("these are parts of drafting; `--draft {text}` is for all of it"));
+    }
     setting(text, |key, value| {
         Some(match key {
             "rows" if value == "auto" => Ok(Setting::Rows(DraftRows::Auto)),
@@ -191,5 +194,6 @@ mod tests {
         for text in ["rows=-1", "rows=many", "echo=1", "heat=hot", "speed=9", "rows"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert!(parse("off").unwrap_err().contains("--draft off"));
     }
 }
