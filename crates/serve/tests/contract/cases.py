@@ -56,14 +56,12 @@ def na(names, asks, why):
 
 
 L, V = "llama.cpp", "vLLM"
-NATIVE = "llama.cpp's own endpoint; the OpenAI one is checked"
-native = absent("POST", "/completion")
 
 file(L, "test_basic.py")
 passes("server_start_simple", "`/health` answers", health)
 other("server_multiple_addresses", "several addresses at once", health, "one address; `0.0.0.0` with a token listens on all")
 passes("server_props", "`/props`", props)
-passes("server_models", "the list of models", models, "at `/v1/models`")
+passes("server_models", "the list of models", models)
 passes("server_slots", "`/slots`", slots)
 na("load_split_model", "a model of several files", "loading is checked by the library's tests")
 passes("no_ui", "a page at `/`", page, "there is no option that hides it")
@@ -89,10 +87,10 @@ passes("logit_bias", "`logit_bias` of tokens from `/tokenize`", biases)
 passes("context_size_exceeded, context_size_exceeded_stream", "a prompt beyond the context", long_prompt, "`code: context_length_exceeded`, numbers in the message")
 passes("return_progress", "`return_progress`", progress)
 passes("chat_completions_multiple_choices", "`n`", several)
-passes("chat_completions_token_count", "`/chat/completions/input_tokens`", token_counts, "below `/v1`")
+passes("chat_completions_token_count", "`/chat/completions/input_tokens`", token_counts)
 
 file(L, "test_completion.py")
-no_route("completion, completion_stream, completion_response_fields, completion_unified", "`/completion` with `timings`, `truncated`, settings", native, NATIVE)
+passes("completion, completion_stream, completion_response_fields, completion_unified", "`/completion` with `timings`, `truncated`", native, "without the settings; `response_fields` is ignored")
 passes("completion_stream_vs_non_stream", "a stream equals the whole answer", plain)
 passes("completion_with_openai_library, completion_stream_with_openai_library", "`/v1/completions` whole and streamed", plain)
 passes("completion_stream_with_openai_library_stops", "stop strings in a stream", plain_stops)
@@ -104,7 +102,7 @@ passes("completion_parallel_slots", "several clients at once", parallel)
 refused("n_probs, n_probs_stream, n_probs_post_sampling, n_probs_post_backend_sampling", "`n_probs`", plain_refusal("n_probs", n_probs=10), "use `logprobs`")
 passes("logit_bias", "`logit_bias`", biases)
 passes("cancel_request", "a client that goes away", tests("streams.rs"), "`streams.rs`: the request ends before its next layer")
-no_route("completion_prompt_cache", "counts of kept prompts in `/completion`", native, NATIVE)
+passes("completion_prompt_cache", "counts of kept prompts in `/completion`", native, "`timings`")
 
 file(L, "test_compat_oai_responses.py")
 passes("responses_with_openai_library", "`/v1/responses`", responses)
@@ -131,7 +129,8 @@ refused("ignore_eos_populates_logit_bias, ignore_eos_false_no_logit_bias", "`ign
 file(L, "test_metrics.py")
 passes("metrics_prometheus_format, metrics_predicted_total_matches_requests, metrics_prompt_processed_and_cached", "counters, gauges, help lines, sums", metrics)
 other("metrics_disabled", "an option that hides `/metrics`", metrics, "it is always there, behind the token")
-na("metrics_generation_rate_excludes_first_token, metrics_timings_are_finite, metrics_timings_on_prompt_progress", "`timings` in answers", "not in answers")
+passes("metrics_timings_are_finite", "`timings` in answers", native, "of `/completion`")
+other("metrics_generation_rate_excludes_first_token, metrics_timings_on_prompt_progress", "`timings` while a prompt is computed", native, "at the end of an answer")
 passes("metrics_slots_idle_after_completion", "`/slots`", slots)
 passes("metrics_embedding_prompt_is_counted", "requests for vectors are counted", embeddings, "as requests; tokens are counted for texts")
 

@@ -420,6 +420,19 @@ def plain():
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks].count("stop") == 1
 
 
+def native():
+    body = {"model": CALLER, "prompt": "Answer]", "temperature": 0}
+    answer = json.loads(request("POST", "/completion", body)[2])
+    assert answer["content"] == GREETING and answer["stop_type"] == "eos" and answer["truncated"] is False, answer
+    timings = answer["timings"]
+    assert timings["cache_n"] + timings["prompt_n"] == answer["tokens_evaluated"], answer
+    assert timings["predicted_n"] == answer["tokens_predicted"] and timings["predicted_per_second"] >= 0, answer
+    # This form of a stream has no [DONE].
+    lines = request("POST", "/completion", {**body, "stream": True})[2].splitlines()
+    parts = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+    assert "".join(part["content"] for part in parts) == GREETING and parts[-1]["stop"], parts
+
+
 def plain_usage():
     chunks = stream("/v1/completions", model=CALLER, prompt="Answer]", stream_options={"include_usage": True})
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == complete()["usage"] | {"prompt_tokens_details": chunks[-1]["usage"]["prompt_tokens_details"]}

@@ -158,6 +158,15 @@ fn completion_goes_on_with_a_text_in_llama_cpps_form() {
     let texts = events.iter().map(|event| serde_json::from_str::<Value>(event).unwrap());
     let streamed: String = texts.filter_map(|event| event["content"].as_str().map(str::to_owned)).collect();
     assert_eq!(answer["content"], streamed);
+    // The older endpoint shows the prefill where it is asked to.
+    let request_v1 = with(
+        &request,
+        json!({ "stream": true, "return_progress": true, "max_tokens": 2, "prompt": "Hello, boats" }),
+    );
+    let chunks = server.post("/v1/completions", &request_v1).chunks();
+    let progress =
+        &chunks.iter().find(|chunk| !chunk["prompt_progress"].is_null()).unwrap()["prompt_progress"];
+    assert!(progress["processed"].as_u64() > Some(0) && progress["total"].as_u64() > Some(1), "{progress}");
     let tokens = server.answer("/tokenize", &json!({ "prompt": "Hello" }))["tokens"].clone();
     let of_tokens = server.answer("/completion", &with(&request, json!({ "prompt": tokens })));
     assert_eq!(of_tokens["content"], answer["content"]);

@@ -1,7 +1,5 @@
 //! `POST /v1/chat/completions`.
 
-use std::time::Duration;
-
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -15,7 +13,7 @@ use crate::app::App;
 use crate::body;
 use crate::error::ApiResult;
 use crate::response;
-use crate::work::{self, Annotation, Call, Finish, Origin, Piece, TokenLogprob, Usage, Whole};
+use crate::work::{self, Annotation, Call, Finish, Origin, Piece, TokenLogprob, Whole};
 
 pub(crate) async fn create(state: State<App>, request: Request) -> ApiResult<Response> {
     let (place, (request, delivery)) = body::read(&state, request, read).await?;
@@ -68,19 +66,6 @@ fn call_json(call: &Call) -> Value {
 
 fn annotation_json(annotation: &Annotation) -> Value {
     json!({ "type": "url_citation", "url_citation": common::annotation_json(annotation) })
-}
-
-/// Times by the names of llama.cpp, and the number of passes that wrote the output.
-fn timings_json(usage: &Usage) -> Value {
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    json!({
-        "cache_n": usage.cached,
-        "prompt_n": usage.prompt.saturating_sub(usage.cached),
-        "prompt_ms": ms(usage.prefill_time),
-        "predicted_n": usage.output,
-        "predicted_ms": ms(usage.decode_time),
-        "n_steps": usage.steps,
-    })
 }
 
 /// The chunks of a stream.
@@ -143,9 +128,7 @@ impl Events for Chunks {
             Piece::Prefill { done, total, cached } => {
                 out.comment(&format!("prefill {done}/{total}"));
                 if self.delivery.shows_progress {
-                    let mut chunk = self.chunk(json!([]));
-                    chunk["prompt_progress"] = json!({ "total": total, "cache": cached, "processed": done });
-                    out.data(&chunk);
+                    head::progress(out, self.chunk(json!([])), done, total, cached);
                 }
             }
             Piece::Reasoning { choice, text, origin } => {
@@ -172,11 +155,7 @@ impl Events for Chunks {
                 self.send(choice, delta, Value::Null, Some(finish), out);
             }
             Piece::Done(usage) => {
-                let mut chunk = self.chunk(json!([]));
-                if self.delivery.shows_origins {
-                    chunk["timings"] = timings_json(&usage);
-                }
-                head::end(out, chunk, self.delivery.includes_usage.then_some(&usage))
+                head::end(out, self.chunk(json!([])), &self.delivery, &usage);
             }
             Piece::Failed(error) => head::failed(out, &error),
         }

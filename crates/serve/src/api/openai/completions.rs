@@ -162,7 +162,12 @@ impl Events for Chunks {
 
     fn piece(&mut self, piece: Piece, out: &mut Sink) {
         match piece {
-            Piece::Prefill { done, total, .. } => out.comment(&format!("prefill {done}/{total}")),
+            Piece::Prefill { done, total, cached } => {
+                out.comment(&format!("prefill {done}/{total}"));
+                if self.delivery.shows_progress {
+                    head::progress(out, self.chunk(json!([])), done, total, cached);
+                }
+            }
             Piece::Prompt { choice, scores } => {
                 let mut list = TokenList::default();
                 let begin = list.prompt(&scores, &self.begins[choice]);
@@ -186,9 +191,7 @@ impl Events for Chunks {
             Piece::End { choice, finish, .. } => {
                 out.data(&self.text(choice, "", Value::Null, Some(finish)));
             }
-            Piece::Done(usage) => {
-                head::end(out, self.chunk(json!([])), self.delivery.includes_usage.then_some(&usage))
-            }
+            Piece::Done(usage) => head::end(out, self.chunk(json!([])), &self.delivery, &usage),
             Piece::Failed(error) => head::failed(out, &error),
         }
     }

@@ -1,5 +1,7 @@
 //! What the answers of the older two endpoints, and their chunks, begin with, and how their streams end.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::error_json;
@@ -58,13 +60,40 @@ impl Head {
     }
 }
 
-/// The end of a stream of chunks: one with the usage, if it was asked for, then the last event.
-pub(super) fn end(out: &mut Sink, mut chunk: Value, usage: Option<&Usage>) {
-    if let Some(usage) = usage {
+/// How far the prefill is, in a chunk that has nothing else.
+pub(super) fn progress(out: &mut Sink, mut chunk: Value, done: usize, total: usize, cached: usize) {
+    chunk["prompt_progress"] = json!({ "total": total, "cache": cached, "processed": done });
+    out.data(&chunk);
+}
+
+/// The end of a stream of chunks: one with the usage, and the times beside origins, if it was asked for, then the last event.
+pub(super) fn end(out: &mut Sink, mut chunk: Value, delivery: &Delivery, usage: &Usage) {
+    if delivery.shows_origins {
+        chunk["timings"] = timings_json(usage);
+    }
+    if delivery.includes_usage {
         chunk["usage"] = usage_json(usage);
         out.data(&chunk);
     }
     done(out);
+}
+
+/// Times in milliseconds and tokens per second, by the names of llama.cpp, and the number of passes that wrote the output.
+pub(super) fn timings_json(usage: &Usage) -> Value {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    // 0 where nothing was computed.
+    let rate = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
+    let n_computed = usage.prompt.saturating_sub(usage.cached);
+    json!({
+        "cache_n": usage.cached,
+        "prompt_n": n_computed,
+        "prompt_ms": ms(usage.prefill_time),
+        "prompt_per_second": rate(n_computed, usage.prefill_time),
+        "predicted_n": usage.output,
+        "predicted_ms": ms(usage.decode_time),
+        "predicted_per_second": rate(usage.output, usage.decode_time),
+        "n_steps": usage.steps,
+    })
 }
 
 /// The last event of every stream that ends well.

@@ -1,13 +1,12 @@
 //! `POST /infill`, the text between two texts, and `POST /completion`, the text behind a text: with the names and answers that editors and
 //! scripts know from llama.cpp.
 
-use std::time::Duration;
-
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error_json;
+use super::head::timings_json;
 use super::wire::infill::{NativeRequest, read, read_completion};
 use crate::api::stream::{self, Events, Sink};
 use crate::app::App;
@@ -70,7 +69,6 @@ impl End {
             (_, Some(_)) => "word",
             (_, None) => "eos",
         };
-        let n_computed = usage.prompt - usage.cached;
         json!({
             "index": 0,
             "content": content,
@@ -82,28 +80,8 @@ impl End {
             "truncated": self.is_truncated,
             "stop_type": stop_type,
             "stopping_word": self.stop.as_deref().unwrap_or_default(),
-            "timings": {
-                "cache_n": usage.cached,
-                "prompt_n": n_computed,
-                "prompt_ms": ms(usage.prefill_time),
-                "prompt_per_second": rate(n_computed, usage.prefill_time),
-                "predicted_n": usage.output,
-                "predicted_ms": ms(usage.decode_time),
-                "predicted_per_second": rate(usage.output, usage.decode_time),
-            },
+            "timings": timings_json(usage),
         })
-    }
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-/// Tokens per second; 0 where nothing was computed.
-fn rate(n: usize, time: Duration) -> f64 {
-    match time.is_zero() {
-        true => 0.0,
-        false => n as f64 / time.as_secs_f64(),
     }
 }
 
