@@ -119,7 +119,7 @@ passes("embedding_single, embedding_multiple, same_prompt_give_same_result, embe
 passes("embedding_multiple_with_fa", "texts of 253 to 256 words", long_embeddings)
 passes("embedding_mixed_input", "texts, token ids, both", embedding_inputs, "an empty text and objects are refused")
 refused("embedding_content_text_same_as_string", "parts as an input", embedding_refusal("input", input=["a", {"content": [{"type": "text", "text": "a"}]}]), "texts or token ids")
-refused("embedding_invalid_input", "an empty list, objects, images", every(embedding_refusal("input", input=[]), embedding_refusal("input", input={"content": "a"}), embedding_refusal("input", input="")), "")
+refused("embedding_invalid_input, embedding_invalid_request", "an empty list, objects, images", every(embedding_refusal("input", input=[]), embedding_refusal("input", input={"content": "a"}), embedding_refusal("input", input="")), "")
 na("embedding_pooling_mean, embedding_pooling_mean_multiple, embedding_pooling_none, embedding_pooling_none_oai", "pooling", "the vector is the state of the end token")
 passes("embedding_error_prompt_too_long", "a text beyond the limit", long_embeddings)
 
@@ -173,6 +173,7 @@ for name, asks, check, why in [
     ("test_lora.py", "adapters", absent("GET", "/lora-adapters"), "adapters are not supported"),
     ("test_rerank.py", "`/v1/rerank`", ranking, "by the vectors of an embedding model"),
     ("test_slot_save.py", "slots saved to files", absent("POST", "/slots/0"), "`--store` keeps prompts"),
+    ("test_systemone.py", "questions about a state, answered by scores", absent("POST", "/v1/systemone"), "models of that form are not supported; `logprobs` and grammars answer choices"),
     ("test_vision_api.py", "images", chat_refusal("messages[0].content[0]", messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]), IMAGES),
     ("test_sleep.py", "a server that unloads its model when idle; counts of tokens", every(token_counts, metrics), "`models=` of `--limits` unloads; the counts of tokens pass"),
 ]:
