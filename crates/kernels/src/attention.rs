@@ -274,7 +274,7 @@ pub fn attention(
         let blocks = unsafe { blocks.slice(worker * blocks_len, blocks_len) };
         let own = own_lines.divide(lines, blocks);
         let extra_panel = extra_panels.start;
-        let input = Input { shape, rule, plan: &plan, q, kv, visible, extra_panel, score_lines };
+        let input = Input { shape, rule, window, plan: &plan, q, kv, visible, extra_panel, score_lines };
         let outs = Outs { partials, out };
         match kv.kv_type() {
             KvType::F16 => k.run(Items::<FloatKeys<F16Columns>, [u16; LANES]>::new(&input, own, outs, items)),
@@ -422,6 +422,9 @@ impl WorkerLines {
 struct Input<'a> {
     shape: AttentionShape,
     rule: AttentionRule<'a>,
+    /// Maximum positions that a row sees. (The compiler reads an option's number before it knows that there is one, which valgrind
+    /// reports.)
+    window: usize,
     plan: &'a Plan,
     q: &'a [f32],
     kv: &'a KvLayer,
@@ -438,7 +441,7 @@ impl Input<'_> {
     fn blocks(&self, queries: &Range<usize>) -> Range<usize> {
         let group = self.plan.group;
         let rows = &self.visible[queries.start / group..queries.end.div_ceil(group)];
-        blocks_of(rows, self.rule.window_len())
+        blocks_of(rows, self.window)
     }
 }
 
@@ -524,7 +527,7 @@ impl<'a> Chunk<'a> {
     /// What a query sees of the block.
     #[inline(always)]
     fn seen(&self, query: usize) -> SeenInBlock<'a> {
-        self.row(query).in_block(self.block, self.input.rule.window_len())
+        self.row(query).in_block(self.block, self.input.window)
     }
 
     /// Where a query begins in `q` and `out`.
@@ -839,7 +842,7 @@ impl<'a> Chunk<'a> {
             return;
         }
         let folded = partial_of(own.folded, query, self.input.shape.head_dim);
-        if is_first || self.block <= self.row(query).first_block(self.input.rule.window_len()) {
+        if is_first || self.block <= self.row(query).first_block(self.input.window) {
             folded.copy_from_slice(result);
         } else if !self.seen(query).is_empty() {
             fold(s, folded, result);
