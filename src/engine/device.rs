@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::draft::CostProfile;
 use crate::energy::EnergyMeter;
+use crate::engine::measured::{CostsOrigin, MeasuredCosts};
 use crate::engine::options::SessionOptions;
 use crate::engine::policy::{MemoryPressure, PowerState, ThermalState};
 #[cfg(doc)]
@@ -135,6 +136,19 @@ impl<'a> Device<'a> {
     }
 
     internals! {
+        /// What this engine has measured while it loaded its models, for [`Engine::load_measured`](crate::Engine::load_measured) of a later
+        /// start. Empty if everything was given.
+        #[cfg_attr(not(feature = "internals"), allow(dead_code, reason = "for the program"))]
+        fn measured_costs(&self) -> Vec<MeasuredCosts> {
+            self.shared.kept.measured()
+        }
+
+        /// Where the costs come from that the engine started with.
+        #[cfg_attr(not(feature = "internals"), allow(dead_code, reason = "for the program"))]
+        fn costs_origin(&self) -> CostsOrigin {
+            self.shared.costs_origin
+        }
+
         /// The thermal state set last.
         fn thermal_state(&self) -> ThermalState {
             self.shared.device.thermal()

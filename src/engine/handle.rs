@@ -16,6 +16,7 @@ use crate::engine::measure::{
     MEASURE_TIME_DEFAULT, assumed_costs, graph_costs, measure_load, measure_projection, measure_streamed,
     set_times, times_label,
 };
+use crate::engine::measured::{CostsOrigin, Kept, MeasuredCosts, StartCosts};
 use crate::engine::options::{DraftModelOptions, EngineOptions, SessionOptions};
 use crate::engine::policy::DeviceState;
 use crate::engine::session::Session;
@@ -29,7 +30,7 @@ use crate::model::graphs::{GraphsError, StaticGraphs};
 use crate::model::packed::ModelIdentity;
 use crate::model::streamed::Streamed;
 use crate::model::transformer::Compute;
-use crate::model::weights::LoadOptions;
+use crate::model::weights::{LoadOptions, PackedAccess};
 use crate::model::{Checkpoint, GenerationDefaults, Model, ModelConfig};
 use crate::profile::ProfileKey;
 use crate::pruning::Predictor;
@@ -71,6 +72,28 @@ impl Engine {
         options: EngineOptions,
         progress: impl FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
+        Self::load_measured(checkpoint, options, Vec::new(), progress)
+    }
+
+    internals! {
+        /// As [`load`](Self::load). Where loading would measure, of this model or of a draft model later, and one of `measured` is of the
+        /// same model on the same machine, that one is used.
+        fn load_measured(
+            checkpoint: &Checkpoint,
+            options: EngineOptions,
+            measured: Vec<MeasuredCosts>,
+            progress: impl FnMut(u64, u64)
+        ) -> Result<Self, LoadError> {
+            Self::load_with(checkpoint, options, measured, progress)
+        }
+    }
+
+    fn load_with(
+        checkpoint: &Checkpoint,
+        options: EngineOptions,
+        measured: Vec<MeasuredCosts>,
+        progress: impl FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
         let kernels = match options.isa {
             None => Kernels::detect(),
             Some(isa) => Kernels::with_isa(isa).ok_or(EngineProblem::Isa { isa })?,
@@ -81,7 +104,6 @@ impl Engine {
         }
         // Published heads have no tokenizer: what is missing is the model.
         Model::refuse_head(checkpoint)?;
-        let (tokenizer, generation_defaults) = checkpoint.tokenizer_and_defaults()?;
         let EngineOptions { quantize, packed_access, graph_memory_max, ref streaming, .. } = options;
         let streaming = streaming.as_ref();
         let progress = shared_progress(progress);
@@ -93,7 +115,15 @@ impl Engine {
             progress: Some(&progress),
             n_threads: options.n_threads,
         };
-        let model = Model::load(checkpoint, load)?;
+        let read_tokenizer = || checkpoint.tokenizer_and_defaults();
+        let ((tokenizer, generation_defaults), model) = match checkpoint.packed() {
+            Some(_) => {
+                let (read, model) = beside(&read_tokenizer, || Model::load(checkpoint, load));
+                (read?, model?)
+            }
+            // Reading and packing takes so long that an unusable tokenizer should be known before.
+            None => (read_tokenizer()?, Model::load(checkpoint, load)?),
+        };
         let pool = Pool::try_new(n_threads).map_err(|source| EngineProblem::Spawn { n_threads, source })?;
         let pool = Arc::new(pool);
         let compute = Compute { kernels, pool: &pool };
@@ -109,31 +139,34 @@ impl Engine {
         let profile = profile.filter(|_| profile_mismatch.is_none());
         let time = options.measure_time.unwrap_or(MEASURE_TIME_DEFAULT);
         let is_in_memory = model.graphs().is_none() && model.streamed().is_none();
-        let mut context_costs = None;
-        let (costs, projection_costs) = match (options.cost_profile, &profile) {
+        let kept = Kept::new(measured);
+        let mapped = is_mapped(checkpoint, packed_access);
+        let free = || CostProfile::free_rows(1.0);
+        let StartCosts { steps, projection, context, origin } = match (options.cost_profile, &profile) {
             (None, Some(profile)) => {
-                let costs = profile.costs(0, SessionOptions::default().projection_rows);
-                (costs, profile.projection_costs())
+                let steps = profile.costs(0, SessionOptions::default().projection_rows);
+                StartCosts::new(steps, profile.projection_costs(), CostsOrigin::Profile)
             }
-            (Some(costs), Some(profile)) => (costs, profile.projection_costs()),
-            (None, None) if is_in_memory => {
-                let measured = measure_load(&model, compute, time)?;
-                context_costs = measured.context;
-                (measured.costs, measured.projection)
+            (Some(costs), Some(profile)) => {
+                StartCosts::new(costs, profile.projection_costs(), CostsOrigin::Options)
             }
             (Some(costs), None) if is_in_memory && !time.is_zero() => {
-                (costs, measure_projection(&model, compute, || false)?)
+                let projection = measure_projection(&model, compute, || false)?;
+                StartCosts::new(costs, CostProfile::from_measurements(&projection), CostsOrigin::Options)
             }
             // A measurement of projections would read weights from flash. Free rows make waves as long as allowed.
-            (Some(costs), None) => (costs, CostProfile::free_rows(1.0)),
-            (None, None) => {
-                let costs = match model.graphs().and_then(StaticGraphs::times) {
-                    Some(times) => graph_costs(&times),
-                    None if time.is_zero() => assumed_costs(),
-                    None => measure_streamed(&model, compute)?,
-                };
-                (costs, CostProfile::free_rows(1.0))
-            }
+            (Some(costs), None) => StartCosts::new(costs, free(), CostsOrigin::Options),
+            (None, None) => match model.graphs().and_then(StaticGraphs::times) {
+                Some(times) => StartCosts::new(graph_costs(&times), free(), CostsOrigin::Graphs),
+                None if time.is_zero() => StartCosts::new(assumed_costs(), free(), CostsOrigin::Options),
+                None => {
+                    let measure = || match is_in_memory {
+                        true => measure_load(&model, compute, time),
+                        false => measure_streamed(&model, compute),
+                    };
+                    kept.get_or_measure(&model, compute, mapped, measure)?.into()
+                }
+            },
         };
         if !has_room(0) {
             return Err(EngineProblem::Memory { bytes: MEMORY_MARGIN }.into());
@@ -146,14 +179,16 @@ impl Engine {
             pool,
             draft_model: Mutex::new(None),
             predictor: Mutex::new(None),
-            learned: Mutex::new(Learned::new(costs)),
-            projection_costs: Mutex::new(projection_costs),
+            learned: Mutex::new(Learned::new(steps)),
+            projection_costs: Mutex::new(projection),
             joint_costs: Mutex::default(),
             prompt_pace: Mutex::default(),
             carried: Mutex::default(),
             profile,
             profile_mismatch,
-            context_costs,
+            context_costs: context,
+            kept,
+            costs_origin: origin,
             history: Arc::new({
                 let of_one = options.history_tokens_max.unwrap_or(HistoryStore::TOKENS_MAX);
                 let total = options.history_total_tokens_max;
@@ -232,7 +267,11 @@ impl Engine {
         };
         let costs = match cost_profile {
             Some(costs) => costs,
-            None => measure_load(&model, self.shared.compute(), MEASURE_TIME_DEFAULT)?.costs,
+            None => {
+                let (compute, mapped) = (self.shared.compute(), is_mapped(checkpoint, packed_access));
+                let measure = || measure_load(&model, compute, MEASURE_TIME_DEFAULT);
+                self.shared.kept.get_or_measure(&model, compute, mapped, measure)?.0.costs()
+            }
         };
         let (kernels, pool) = (self.shared.kernels, Arc::clone(&self.shared.pool));
         let model = DraftModel::new(name, model, kernels, pool, costs);
@@ -413,6 +452,25 @@ impl Engine {
     pub fn memory_usage(&self) -> u64 {
         self.shared.model.memory_usage() as u64
     }
+}
+
+/// Whether the matrices of a model in memory are views of its file.
+fn is_mapped(checkpoint: &Checkpoint, access: PackedAccess) -> bool {
+    checkpoint.packed().is_some() && access == PackedAccess::Map
+}
+
+/// Runs `other` on a thread of its own, if the system gives one, while this thread runs `own`.
+fn beside<A: Send, B>(other: &(impl Fn() -> A + Sync), own: impl FnOnce() -> B) -> (A, B) {
+    if cfg!(target_family = "wasm") {
+        return (other(), own());
+    }
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, other) {
+        Ok(thread) => {
+            let own = own();
+            (thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), own)
+        }
+        Err(_) => (other(), own()),
+    })
 }
 
 /// The callback for several readers of a file, which one thread calls in turn.

@@ -10,6 +10,8 @@
 //!
 //! A kind that the time does not allow counts as its bytes at the mean time per byte of the others.
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::config::{KvSource, LayerPlan, Mixer};
 
 /// The layers of a model by kind.
@@ -27,7 +29,8 @@ struct Kind {
 }
 
 /// The positions that a layer reads besides the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Reach {
     /// All.
     Context,

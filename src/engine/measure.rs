@@ -3,6 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::draft::CostProfile;
 use crate::engine::layer_sample::{LayerKinds, Reach};
 use crate::error::LoadError;
@@ -82,14 +84,61 @@ const PASSES_LEAST: f64 = 12.0;
 /// laptop or a phone, so that the weights come from memory as in a whole pass.
 const LAYER_BYTES_MIN: usize = 64 << 20;
 
-/// What was measured while loading.
+/// What was measured while loading. It can be kept: another start of the same model on the same machine would measure the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct LoadCosts {
-    /// A step behind an empty context.
-    pub(super) costs: CostProfile,
-    pub(super) projection: CostProfile,
-    /// `None`: not measured.
-    pub(super) context: Option<ContextCosts>,
+    /// Steps behind an empty context: rows and µs.
+    steps: Vec<(usize, f32)>,
+    /// Projections: rows and µs. Empty: they were not measured, and are taken for free.
+    projection: Vec<(usize, f32)>,
+    /// As in [`ContextCosts`]; empty: not measured.
+    attention: Vec<(Reach, [f32; CONTEXT_ROWS.len()])>,
 }
+
+impl LoadCosts {
+    #[cfg(test)]
+    pub(super) fn of(steps: &[(usize, f32)]) -> Self {
+        Self { steps: steps.to_vec(), projection: vec![(1, 10.0)], attention: Vec::new() }
+    }
+
+    /// A step behind an empty context.
+    pub(super) fn costs(&self) -> CostProfile {
+        CostProfile::from_measurements(&self.steps)
+    }
+
+    /// Projections of rows onto the vocabulary.
+    pub(super) fn projection(&self) -> CostProfile {
+        CostProfile::from_measurements(&self.projection)
+    }
+
+    /// `None`: not measured.
+    pub(super) fn context(&self) -> Option<ContextCosts> {
+        let is_measured = !self.attention.is_empty();
+        is_measured.then(|| ContextCosts { attention: self.attention.clone(), steps: self.costs() })
+    }
+
+    /// Whether these can be times of a machine: they may come from a file.
+    pub(super) fn are_times(&self) -> bool {
+        let is_time = |us: f32| (0.0..=US_MAX).contains(&us);
+        let are_steps = |steps: &[(usize, f32)]| {
+            steps.len() <= LENGTHS_MAX && steps.iter().all(|&(rows, us)| rows > 0 && us > 0.0 && is_time(us))
+        };
+        let attention = &self.attention;
+        !self.steps.is_empty()
+            && are_steps(&self.steps)
+            && are_steps(&self.projection)
+            && attention.len() <= REACHES_MAX
+            && attention.iter().all(|(_, us)| us.iter().all(|&us| is_time(us)))
+    }
+}
+
+/// The most lengths and reaches that are taken from a file; loading measures fewer.
+const LENGTHS_MAX: usize = 64;
+const REACHES_MAX: usize = 1024;
+
+/// The longest time that is taken from a file: an hour, as in a stored profile.
+const US_MAX: f32 = 3.6e9;
 
 /// The part of a step's cost that grows with the context: the attention of all layers, as a sum over layers of equal reach, so
 /// that layers with a window stop growing at it. Each row adds as much as the one before.
@@ -132,21 +181,15 @@ pub(super) fn measure_load(
     compute: Compute<'_>,
     time: Duration,
 ) -> Result<LoadCosts, LoadError> {
-    if time.is_zero() {
-        return Ok(LoadCosts {
-            costs: assumed_costs(),
-            projection: CostProfile::free_rows(1.0),
-            context: None,
-        });
-    }
     let start = Instant::now();
     let is_over = |share: f64| start.elapsed().as_secs_f64() >= time.as_secs_f64() * share;
-    let projection = measure_projection(model, compute, || is_over(0.3))?;
+    let measured = measure_projection(model, compute, || is_over(0.3))?;
+    let projection = CostProfile::from_measurements(&measured);
     let mut probe = LayerProbe::new(model, compute)?;
     probe.choose_layers(time.saturating_sub(start.elapsed()))?;
     let projection_us = |n_rows: usize| projection.verify_us(n_rows.min(8), 1);
     let mut steps: Vec<(usize, f32)> = Vec::new();
-    let mut attention = None;
+    let mut attention = Vec::new();
     let mut empty = Vec::new();
     for n_rows in COST_ROWS {
         if is_over(0.8) && steps.len() >= COST_LENGTHS_MIN {
@@ -159,12 +202,10 @@ pub(super) fn measure_load(
         }
         // The other lengths follow the context, so that it is measured on slow machines too.
         if steps.len() == COST_LENGTHS_MIN && probe.fill() {
-            attention = Some(measure_attention(&mut probe, &empty, || is_over(1.0))?);
+            attention = measure_attention(&mut probe, &empty, || is_over(1.0))?;
         }
     }
-    let costs = CostProfile::from_measurements(&steps);
-    let context = attention.map(|attention| ContextCosts { attention, steps: costs.clone() });
-    Ok(LoadCosts { costs, projection, context })
+    Ok(LoadCosts { steps, projection: measured, attention })
 }
 
 /// Measures the attention of `CONTEXT_ROWS` behind a context, in µs per position; `empty` are their passes behind an empty one.
@@ -303,7 +344,7 @@ impl<'a> LayerProbe<'a> {
 }
 
 /// Measures two batch lengths of a streamed model. Each pass has tokens of its own, whose experts are read.
-pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<CostProfile, LoadError> {
+pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<LoadCosts, LoadError> {
     let has_experts = model.config().layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
     let lengths = if has_experts { COST_ROWS_STREAMED_EXPERTS } else { COST_ROWS_STREAMED };
     let mut kv = KvCache::new(model.config(), KvType::F16, lengths[1])?;
@@ -322,7 +363,9 @@ pub(super) fn measure_streamed(model: &Model, compute: Compute<'_>) -> Result<Co
     // The first pass fixes the ring's order and touches the memory.
     run(1)?;
     let measured = lengths.map(|n_rows| run(n_rows).map(|us| (n_rows, us)));
-    Ok(CostProfile::from_measurements(&measured.into_iter().collect::<Result<Vec<_>, _>>()?))
+    let steps = measured.into_iter().collect::<Result<Vec<_>, _>>()?;
+    // A measurement of projections would read weights from flash. Free rows make waves as long as allowed.
+    Ok(LoadCosts { steps, projection: Vec::new(), attention: Vec::new() })
 }
 
 /// Measures the projection of a few row counts: the minimum of two runs each, after a warm-up. Two counts at least,
@@ -331,7 +374,7 @@ pub(super) fn measure_projection(
     model: &Model,
     compute: Compute<'_>,
     is_over: impl Fn() -> bool,
-) -> Result<CostProfile, LoadError> {
+) -> Result<Vec<(usize, f32)>, LoadError> {
     let mut measured: Vec<(usize, f32)> = Vec::new();
     let mut workspace = Workspace::new(model.config());
     let mut logits = Vec::new();
@@ -350,7 +393,7 @@ pub(super) fn measure_projection(
         let us = run(n_rows)?;
         measured.push((n_rows, if is_over() { us } else { us.min(run(n_rows)?) }));
     }
-    Ok(CostProfile::from_measurements(&measured))
+    Ok(measured)
 }
 
 #[cfg(test)]
@@ -437,7 +480,9 @@ mod tests {
         let (model, pool) = (fixture(), Pool::new(1));
         let compute = Compute { kernels: Kernels::detect(), pool: &pool };
         for time in [Duration::from_nanos(1), Duration::from_millis(20)] {
-            let LoadCosts { costs, projection, .. } = measure_load(&model, compute, time).unwrap();
+            let measured = measure_load(&model, compute, time).unwrap();
+            assert!(measured.are_times(), "{measured:?}");
+            let (costs, projection) = (measured.costs(), measured.projection());
             assert!(costs.verify_us(8, 1) >= costs.verify_us(1, 1), "{costs:?}");
             assert!(projection.verify_us(1, 1) > 0.0);
         }

@@ -20,6 +20,7 @@ mod handle;
 mod layer_sample;
 mod learned;
 mod measure;
+mod measured;
 mod options;
 mod output;
 mod policy;
@@ -42,6 +43,7 @@ pub use generation::EventStream;
 pub use generation::{Exchange, Generation, OwnedGeneration, RefusedGeneration, step_together};
 pub use handle::Engine;
 pub use learned::LearnedState;
+pub use measured::{CostsOrigin, MeasuredCosts};
 pub use options::{
     AcceptanceFloor, CONTEXT_LEN_DEFAULT_MAX, Calibration, DraftModelOptions, DraftPolicy, DraftRows,
     Drafting, EngineOptions, GenerateOptions, STOP_BYTES_MAX, SessionOptions, SkipRules,

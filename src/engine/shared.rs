@@ -6,6 +6,7 @@ use crate::draft::{CostProfile, HistoryStore, JointCosts, Learned, PromptPace};
 use crate::draft_model::DraftModel;
 use crate::energy::EnergyMeter;
 use crate::engine::measure::ContextCosts;
+use crate::engine::measured::{CostsOrigin, Kept};
 use crate::engine::policy::{Carried, DeviceState};
 use crate::kernels::{Kernels, KernelsNotice, Pool};
 use crate::model::streamed::Streamed;
@@ -41,6 +42,9 @@ pub(crate) struct Shared {
     pub(crate) profile: Option<MachineProfile>,
     /// How costs grow with the context, if it was measured while loading.
     pub(crate) context_costs: Option<ContextCosts>,
+    /// Costs that earlier starts have measured, and those that this one has.
+    pub(super) kept: Kept,
+    pub(super) costs_origin: CostsOrigin,
     /// Why the given profile is ignored.
     pub(crate) profile_mismatch: Option<ProfileMismatch>,
     pub(crate) history: Arc<HistoryStore>,

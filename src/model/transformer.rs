@@ -53,7 +53,7 @@ use crate::model::config::{
 use crate::model::graphs::{GraphFolder, GraphsError, StaticGraphs};
 use crate::model::kv_cache::KvCache;
 use crate::model::layers::LayersError;
-use crate::model::packed::{ModelIdentity, PackedFile, identity_of_weights};
+use crate::model::packed::{ModelIdentity, PackedFile, identity_of_weights, layout_of_weights};
 use crate::model::resident::{Layer, Weights};
 use crate::model::rope::RopeTable;
 use crate::model::rows::{ActiveRows, Hooks, Rows};
@@ -437,6 +437,11 @@ impl Model {
     /// 0.1 s for a gigabyte.
     pub fn identity(&self) -> ModelIdentity {
         *self.identity.get_or_init(|| identity_of_weights(&self.config, &self.weights))
+    }
+
+    /// A hash of hyper-parameters and of the formats of the weights in memory. Models that share it take the same time for a pass.
+    pub(crate) fn layout(&self) -> ModelIdentity {
+        layout_of_weights(&self.config, &self.weights)
     }
 
     /// The dimensions.

@@ -126,7 +126,8 @@ impl Assisted {
         prompts: Prompts,
         defaults: impl FnOnce(&Engine) -> Sampling,
     ) -> Result<Self, Failure> {
-        let setup = Arc::new(setup::open(&args.model, &args.session, 1)?);
+        let keeps = !args.store.as_deref().is_some_and(is_none);
+        let setup = Arc::new(setup::open(&args.model, &args.session, 1, keeps)?);
         let engine = &setup.engine;
         // Its options are checked before a prompt is laid out by them.
         let of_session = setup.session_options(&args.session, "assistant");

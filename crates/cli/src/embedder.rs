@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use refrain::EngineOptions;
 use refrain::embedding::{Encoder, EncoderOptions};
@@ -96,7 +97,9 @@ fn open(path: &Path) -> Result<ModelEmbedder, Failure> {
     if Encoder::is_encoder(path) {
         return Ok(Encoder::open(path, EncoderOptions::default())?.into());
     }
-    let engine = load::engine(&load::checkpoint(Some(path))?, EngineOptions::default())?;
+    // Nothing is drafted, so the times of rows choose nothing.
+    let options = EngineOptions { measure_time: Some(Duration::ZERO), ..EngineOptions::default() };
+    let engine = load::engine(&load::checkpoint(Some(path))?, options)?;
     let advice = "name a model for embeddings, or `--embedder none`";
     ModelEmbedder::new(engine).map_err(|error| Failure::input(error, advice))
 }

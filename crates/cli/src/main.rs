@@ -4,7 +4,7 @@
 //! [`mod@index`], [`mod@store`], [`mod@forget`], [`measure`], [`pack`], [`graphs`], [`serve`], [`mcp`], [`pull`], [`mod@models`],
 //! [`manual`]); [`first`] is the program without a command, with the models that it suggests ([`mod@suggested`]). The commands share the options
 //! ([`args`]), the assistant that runs their jobs ([`assisted`], [`report`]), a server that has its store ([`handed`], on its side [`host`]), their texts ([`input`], [`context`]), the turns of a conversation ([`editor`], [`conversations`]) and grammars ([`grammar`]), the notes of a server ([`notes`]), the sampling defaults ([`sampling`]),
-//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], models by name: [`hub`], those of other tools: [`elsewhere`], those in memory: [`ps`]), and the output ([`stats`], [`terminal`], [`progress`],
+//! their defaults ([`config`]), the key of the stores ([`key`]), loading ([`load`], [`setup`], [`span`], [`learned`], [`prices`], models by name: [`hub`], those of other tools: [`elsewhere`], those in memory: [`ps`]), and the output ([`stats`], [`terminal`], [`progress`],
 //! [`failure`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "`terminal` owns the screen")]
@@ -38,6 +38,7 @@ mod measure;
 mod models;
 mod notes;
 mod pack;
+mod prices;
 mod ps;
 mod pull;
 mod reply;

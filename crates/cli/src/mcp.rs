@@ -20,7 +20,7 @@ use crate::terminal::note;
 pub(crate) fn mcp(args: &McpArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let named = args.notes.notes.as_deref().unwrap_or_default();
     let notes = Notes::find(named, args.notes.index.as_deref())?;
-    let setup = setup::open(&args.model, &args.session, 1)?;
+    let setup = setup::open(&args.model, &args.session, 1, args.notes.keeps())?;
     let gate = Arc::<Gate>::default();
     let first = First {
         model: &args.model,

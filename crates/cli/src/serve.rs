@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::key::key;
 use crate::notes::{Notes, Ready};
+use crate::prices::Prices;
 use crate::setup::{self, Setup};
 use crate::store::budget;
 use crate::terminal::{AnswerStream, note, visible};
@@ -53,7 +54,7 @@ pub(crate) fn serve(args: &'static ServeArgs, interrupt: &Interrupt) -> Result<E
     let notes =
         args.notes.notes.as_ref().map(|named| Notes::find(named, args.notes.index.as_deref())).transpose()?;
     // The first model is loaded now: an unusable one should not wait for its first request.
-    let setup = Arc::new(setup::open(&args.model, &args.session, running)?);
+    let setup = Arc::new(setup::open(&args.model, &args.session, running, args.notes.keeps())?);
     let gate = Arc::<Gate>::default();
     let first = First {
         model: &args.model,
@@ -284,7 +285,8 @@ fn loaded_again(
             return Ok(loaded);
         }
         let load = || -> Result<Loaded, Failure> {
-            let setup = Arc::new(setup::open(first.model, first.session, args.limits().running)?);
+            let setup = setup::open(first.model, first.session, args.limits().running, first.notes.keeps())?;
+            let setup = Arc::new(setup);
             let assistant = first.assistant(&setup, &gate)?;
             Ok(first.loaded(setup, assistant))
         };
@@ -341,7 +343,8 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
         EngineOptions { profile: profile::stored(Some(&path)), ..args.model.compute.engine_options() };
     let measured = path.clone();
     ModelSpec::new(id, move || {
-        let engine = open(&path, options.clone()).inspect_err(|error| {
+        let prices = Prices::of_user(args.notes.keeps());
+        let engine = open(&path, options.clone(), &prices).inspect_err(|error| {
             // Clients learn that it failed, and the user why.
             note(&visible(&format!("the model `{}` cannot be loaded: {error}", path.display())));
         })?;
@@ -357,9 +360,14 @@ fn on_demand(id: String, path: PathBuf, args: &'static ServeArgs) -> ModelSpec {
     .with_memory(move || memory(Some(&measured), args))
 }
 
-fn open(path: &Path, options: EngineOptions) -> Result<Engine, Box<dyn Error + Send + Sync>> {
+fn open(
+    path: &Path,
+    options: EngineOptions,
+    prices: &Prices,
+) -> Result<Engine, Box<dyn Error + Send + Sync>> {
     let checkpoint = load::checkpoint(Some(path)).map_err(|failure| failure.line())?;
-    let engine = Engine::load(&checkpoint, options, |_, _| {})?;
+    let engine = Engine::load_measured(&checkpoint, options, prices.measured(), |_, _| {})?;
+    prices.keep(&engine);
     load::note_kernels(&engine);
     Ok(engine)
 }

@@ -9,6 +9,7 @@ use crate::args::SessionArgs;
 use crate::failure::Failure;
 use crate::learned::LearnedFile;
 use crate::load::Drafts;
+use crate::prices::Prices;
 use crate::{load, profile, span};
 use refrain_program::args::ModelArgs;
 
@@ -22,8 +23,13 @@ pub(crate) struct Setup {
     context_len: usize,
 }
 
-/// Loads the models that the options name, for so many sessions at a time.
-pub(crate) fn open(model: &ModelArgs, session: &SessionArgs, n_sessions: usize) -> Result<Setup, Failure> {
+/// Loads the models that the options name, for so many sessions at a time. Without `keeps`, nothing is written to the disk.
+pub(crate) fn open(
+    model: &ModelArgs,
+    session: &SessionArgs,
+    n_sessions: usize,
+    keeps: bool,
+) -> Result<Setup, Failure> {
     let draft_model = session.drafts.model();
     let checkpoint = load::checkpoint(model.model.as_deref())?;
     // A memory budget of the target leaves room for the draft model, so the draft model is opened first.
@@ -33,10 +39,12 @@ pub(crate) fn open(model: &ModelArgs, session: &SessionArgs, n_sessions: usize) 
     let context_len = span::context_len(checkpoint.config(), session, room, n_sessions);
     let of_session = SessionOptions { context_len: Some(context_len), ..session.session_options("") };
     let options = options_beside(model, &of_session, checkpoint.config(), draft.as_ref());
-    let engine = load::engine(&checkpoint, options)?;
+    let prices = Prices::of_user(keeps);
+    let engine = load::engine_measured(&checkpoint, options, prices.measured())?;
     if let Some(draft) = draft {
         draft.load(&engine, load::draft_model_options(&model.compute))?;
     }
+    prices.keep(&engine);
     if let Some(predictor) = predictor {
         engine.set_predictor(predictor)?;
     }

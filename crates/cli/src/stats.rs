@@ -41,6 +41,7 @@ pub(crate) fn json(setup: &Setup, text: &str, passages: &[Passage], report: &Rep
         "model": setup.checkpoint.name(),
         "isa": format!("{isa:?}").to_lowercase(),
         "threads": threads,
+        "row_times": setup.engine.device().costs_origin(),
         "passages": passages.iter().map(passage_json).collect::<Vec<_>>(),
         "left_out": report.left_out.iter().map(left_out_json).collect::<Vec<_>>(),
         "text": text,

@@ -9,6 +9,7 @@ use refrain::checkpoint::Checkpoint;
 use refrain::drafting::DraftModelOptions;
 use refrain::drafting::Predictor;
 use refrain::embedding::Encoder;
+use refrain::internals::engine::MeasuredCosts;
 use refrain::internals::error::{CheckpointError, GgufError, HfError, SafetensorsError};
 use refrain::internals::model::hf::JSON_BYTES_MAX;
 use refrain::streaming::StreamOptions;
@@ -141,8 +142,18 @@ pub fn open(path: &Path) -> Result<Checkpoint, LoadError> {
 
 /// Loads a checkpoint, with progress.
 pub fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, Failure> {
+    engine_measured(checkpoint, options, Vec::new())
+}
+
+/// As [`engine`], with costs that earlier starts have measured.
+pub fn engine_measured(
+    checkpoint: &Checkpoint,
+    options: EngineOptions,
+    measured: Vec<MeasuredCosts>,
+) -> Result<Engine, Failure> {
     let progress = Progress::bytes("loading");
-    let engine = Engine::load(checkpoint, options, |done, total| progress.set(done, total))?;
+    let engine =
+        Engine::load_measured(checkpoint, options, measured, |done, total| progress.set(done, total))?;
     drop(progress);
     note_kernels(&engine);
     Ok(engine)

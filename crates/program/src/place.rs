@@ -14,6 +14,18 @@ pub fn data_folder(name: &str) -> Option<PathBuf> {
     data.map(|data| data.join("refrain").join(name))
 }
 
+/// The folder `refrain` in the user's folder of caches, which anyone may empty; `None` if the user has none.
+pub fn cache_folder() -> Option<PathBuf> {
+    if cfg!(windows) {
+        return folder_of("LOCALAPPDATA").map(|local| local.join("refrain").join("cache"));
+    }
+    let cache = match cfg!(target_os = "macos") {
+        true => home("Library/Caches"),
+        false => folder_of("XDG_CACHE_HOME").or_else(|| home(".cache")),
+    };
+    cache.map(|cache| cache.join("refrain"))
+}
+
 /// The folder that a variable names, if the name is absolute.
 pub fn folder_of(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())

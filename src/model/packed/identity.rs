@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::plan::{PlannedSection, Scope, plan};
+use super::plan::{PlannedSection, Scope, parts, plan};
 use super::sum::SectionSum;
 use crate::kernels::PANEL_LAYOUT_VERSION;
 use crate::model::config::{
@@ -164,6 +164,21 @@ pub(crate) fn identity_of_weights(config: &ModelConfig, weights: &Weights) -> Mo
         plan(config, &Scope::All, 0, &ty_of).expect("the weights are in memory, so their sizes fit");
     let checksums: Vec<u64> = sections.iter().map(|section| checksum(section, weights)).collect();
     identity(config, &sections, &checksums)
+}
+
+/// A hash of hyper-parameters and of the format of each matrix: what the time of a pass depends on, besides the machine. Unlike the
+/// [identity](identity_of_weights), it reads no weights. Matrices that are not in memory do not count.
+pub(crate) fn layout_of_weights(config: &ModelConfig, weights: &Weights) -> ModelIdentity {
+    let mut hash = Xxh3::new();
+    hash.update(&PANEL_LAYOUT_VERSION.to_le_bytes());
+    hash.update(&serde_json::to_vec(config).expect("numbers and names have a JSON form"));
+    for slot in parts(config, &Scope::All).iter().flat_map(|(_, slots)| slots) {
+        if let Some(StoredTensor::Matrix(matrix)) = weights.tensor(slot.id) {
+            hash.update(matrix.block_type().name().as_bytes());
+        }
+        hash.update(&[0]);
+    }
+    ModelIdentity(hash.digest128())
 }
 
 fn checksum(section: &PlannedSection, weights: &Weights) -> u64 {

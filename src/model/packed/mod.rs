@@ -52,7 +52,7 @@ pub use piece::Piece;
 pub use plan::{PackedTensor, Part};
 pub use write::{PackSummary, WritePackedError, pack};
 
-pub(crate) use identity::identity_of_weights;
+pub(crate) use identity::{identity_of_weights, layout_of_weights};
 pub(in crate::model) use pieces::{PieceFile, write_pieces};
 
 /// The version of the format that is written, and the only one that is read.

@@ -167,6 +167,13 @@ pub(crate) struct NotesArgs {
     pub(crate) mcp_forget: bool,
 }
 
+impl NotesArgs {
+    /// Whether anything may be written to the disk unasked.
+    pub(crate) fn keeps(&self) -> bool {
+        !self.store.as_deref().is_some_and(super::is_none)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
