@@ -336,8 +336,8 @@ fn byte_level(writer: &mut GgufWriter, n: usize) {
     writer.metadata("tokenizer.ggml.model", "gpt2");
     writer.metadata("tokenizer.ggml.pre", "qwen2");
     writer.metadata("tokenizer.ggml.eos_token_id", n as u32 - 1);
-    writer.metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens.into())));
-    writer.metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(merges.into())));
+    writer.metadata("tokenizer.ggml.tokens", GgufValue::Array(GgufArray::String(tokens)));
+    writer.metadata("tokenizer.ggml.merges", GgufValue::Array(GgufArray::String(merges)));
     writer.metadata("tokenizer.ggml.token_type", GgufValue::Array(GgufArray::I32(types)));
 }
 
