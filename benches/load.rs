@@ -104,10 +104,9 @@ fn main() -> Result<(), Error> {
 
 /// Milliseconds of a start: opening, loading, a session, a short prompt with the first token, all of it. Then what loading has measured,
 /// and the token.
-fn start_by_part(
-    path: &Path,
-    kept: Vec<MeasuredCosts>,
-) -> Result<([f64; 5], Vec<MeasuredCosts>, Vec<TokenId>), Error> {
+type Start = ([f64; 5], Vec<MeasuredCosts>, Vec<TokenId>);
+
+fn start_by_part(path: &Path, kept: Vec<MeasuredCosts>) -> Result<Start, Error> {
     let start = Instant::now();
     let checkpoint = Checkpoint::open(path)?;
     let opened = start.elapsed();
