@@ -143,21 +143,7 @@ mod tests {
     fn key() -> MeasuredKey {
         MeasuredKey {
             version: "1.0.0".to_owned(),
-            profile: ProfileKey {
-                cpu: "A CPU".to_owned(),
-                isa: "scalar".to_owned(),
-                n_threads: 2,
-                n_layers: 1,
-                hidden_dim: 64,
-                ffn_dim: 128,
-                n_heads: 2,
-                n_kv_heads: 1,
-                head_dim: 32,
-                vocab_size: 300,
-                weights_bytes: 1000,
-                n_experts: 0,
-                kv_type: KvType::F16,
-            },
+            profile: ProfileKey::example(),
             layout: "0a".to_owned(),
             mapped: true,
         }

@@ -445,13 +445,10 @@ fn check(list: &[PassCost]) -> Result<(), &'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn profile() -> MachineProfile {
-        let key = ProfileKey {
+impl ProfileKey {
+    /// The key of some machine and model.
+    pub(crate) fn example() -> Self {
+        Self {
             cpu: "A CPU".to_owned(),
             isa: "scalar".to_owned(),
             n_threads: 2,
@@ -465,7 +462,18 @@ mod tests {
             weights_bytes: 1000,
             n_experts: 0,
             kv_type: KvType::F16,
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn profile() -> MachineProfile {
+        let key = ProfileKey::example();
         let cost = |context, rows, us| PassCost { context, rows, us };
         MachineProfile {
             version: VERSION,
