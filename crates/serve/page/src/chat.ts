@@ -201,6 +201,8 @@ export class ChatView {
   }
 
   private async otherTab(id: string): Promise<void> {
+    // What this tab is about to keep comes first: it may become a copy.
+    await this.kept;
     if (id === this.chat.id && this.writing?.chat !== this.chat) {
       const found = await store.chat(id);
       if (found && found.rev === this.chat.rev && found.nForgotten === this.chat.nForgotten) return;
@@ -312,6 +314,8 @@ export class ChatView {
     this.feed.append(article);
     this.follows = true;
     article.scrollIntoView({ block: "start" });
+    // The conversation has an address from here on: who leaves it for another one comes back to it.
+    this.onChange();
     await this.write(turn, null);
   }
 

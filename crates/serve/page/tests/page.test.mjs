@@ -1,7 +1,7 @@
 // The page in a real browser, with the real server and the model inside the program.
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { HOSTILE, Server, ask, browserFile, checkAccessible, checkWidth, closeBrowser, openBrowser, withPage } from "./support.mjs";
+import { HOSTILE, Server, ask, browserFile, checkAccessible, checkWidth, closeBrowser, openBrowser, soon, withPage } from "./support.mjs";
 
 const QUESTION = "Which company takes care of the roof repair?";
 const TOKEN = "a-token-of-at-least-16-bytes";
@@ -24,10 +24,10 @@ describe("the page", () => {
   test("an answer has coloured tokens, a legend and numbers", () =>
     withPage(server, async (page) => {
       const turn = await ask(page, QUESTION);
-      assert.match(await turn.locator(".text").textContent(), /Eladus Works/);
-      assert.ok((await turn.locator(".tok[data-src]").count()) > 0);
-      assert.match(await turn.locator(".legend").textContent(), /model itself/);
-      assert.match(await turn.locator(".numbers").textContent(), /\d+ tokens? in \d+ steps?/);
+      await soon.match(() => turn.locator(".text").textContent(), /Eladus Works/);
+      await soon.ok(async () => (await turn.locator(".tok[data-src]").count()) > 0);
+      await soon.match(() => turn.locator(".legend").textContent(), /model itself/);
+      await soon.match(() => turn.locator(".numbers").textContent(), /\d+ tokens? in \d+ steps?/);
       // Every source in the text is in the legend, with a pattern and a name.
       const sources = await turn.locator(".text [data-src]").evaluateAll((all) => all.map((element) => element.dataset.src));
       const named = await turn.locator(".legend [data-src]").evaluateAll((all) => all.map((element) => element.dataset.src));
@@ -45,12 +45,12 @@ describe("the page", () => {
       await span.click();
       const mark = page.locator("aside mark");
       await mark.waitFor();
-      assert.equal(await mark.textContent(), copied);
-      assert.match(await page.locator("aside").textContent(), /repair-roof\.md/);
-      assert.ok(await mark.isVisible());
+      await soon.equal(() => mark.textContent(), copied);
+      await soon.match(() => page.locator("aside").textContent(), /repair-roof\.md/);
+      await soon.ok(() => mark.isVisible());
       await page.keyboard.press("Escape");
-      assert.equal(await page.locator("aside").isVisible(), false);
-      assert.ok(await span.evaluate((element) => element === document.activeElement));
+      await soon.equal(() => page.locator("aside").isVisible(), false);
+      await soon.ok(() => span.evaluate((element) => element === document.activeElement));
     }));
 
   test("without drafts the text is the same, in more steps", () =>
@@ -59,9 +59,9 @@ describe("the page", () => {
       await mode(page, "Without drafts");
       const plain = await ask(page, QUESTION);
       assert.equal(await plain.locator(".text").textContent(), await drafted.locator(".text").textContent());
-      assert.equal(await plain.locator(".tok[data-src]").count(), 0);
+      await soon.equal(() => plain.locator(".tok[data-src]").count(), 0);
       const steps = async (turn) => Number(/in (\d+) step/.exec(await turn.locator(".numbers").textContent())[1]);
-      assert.ok((await steps(plain)) > (await steps(drafted)));
+      await soon.ok(async () => (await steps(plain)) > (await steps(drafted)));
     }));
 
   test("comparing proves both texts equal, also when they are drawn", () =>
@@ -69,12 +69,12 @@ describe("the page", () => {
       await page.evaluate(() => localStorage.setItem("refrain.settings", JSON.stringify({ mode: "compare", temperature: 1.2 })));
       await page.reload();
       const turn = await ask(page, QUESTION);
-      assert.match(await turn.locator(".verdict").textContent(), /Both texts are equal/);
+      await soon.match(() => turn.locator(".verdict").textContent(), /Both texts are equal/);
       const [first, second] = await turn.locator(".column .text").allTextContents();
       assert.equal(first, second);
-      assert.match(await turn.locator(".race").getAttribute("aria-label"), /with drafts: \d+ tokens/);
+      await soon.match(() => turn.locator(".race").getAttribute("aria-label"), /with drafts: \d+ tokens/);
       await turn.getByRole("button", { name: "Replay slowly" }).click();
-      assert.equal(await turn.locator(".column .text").nth(1).textContent(), second);
+      await soon.equal(() => turn.locator(".column .text").nth(1).textContent(), second);
     }));
 
   test("an edit shows changes that give the new text, and can be accepted and taken back", () =>
@@ -99,9 +99,9 @@ describe("the page", () => {
         assert.equal(joined("INS"), TEXT);
         assert.equal(joined("DEL"), text);
         await page.getByRole("button", { name: "Accept" }).click();
-        assert.equal(await page.getByLabel("Text", { exact: true }).inputValue(), text);
+        await soon.equal(() => page.getByLabel("Text", { exact: true }).inputValue(), text);
         await page.getByRole("button", { name: "Undo the accepted edit" }).click();
-        assert.equal(await page.getByLabel("Text", { exact: true }).inputValue(), TEXT);
+        await soon.equal(() => page.getByLabel("Text", { exact: true }).inputValue(), TEXT);
       },
       { hash: "#edit" },
     ));
@@ -109,16 +109,16 @@ describe("the page", () => {
   test("a note cannot be markup", () =>
     withPage(server, async (page) => {
       const turn = await ask(page, "<img src=x onerror=alert(2)> Who was given the key of the shed?");
-      assert.match(await turn.locator(".question").textContent(), /^<img src=x/);
+      await soon.match(() => turn.locator(".question").textContent(), /^<img src=x/);
       await turn.locator(".passage", { hasText: "<b>Shed</b>" }).click();
       await page.locator("aside mark").waitFor();
-      assert.equal(await page.locator("aside h2").textContent(), HOSTILE.title);
-      assert.ok((await page.locator("aside .note-text").textContent()).includes(HOSTILE.text));
-      assert.equal(await page.locator("aside img, aside script, aside svg, aside b, main .turn img").count(), 0);
+      await soon.equal(() => page.locator("aside h2").textContent(), HOSTILE.title);
+      await soon.ok(async () => (await page.locator("aside .note-text").textContent()).includes(HOSTILE.text));
+      await soon.equal(() => page.locator("aside img, aside script, aside svg, aside b, main .turn img").count(), 0);
       assert.equal(await page.evaluate(() => window.hacked), undefined);
       await page.getByRole("link", { name: "History" }).click();
       await page.locator(".entry").first().waitFor();
-      assert.equal(await page.locator(".entry img, .entry script, .entry b").count(), 0);
+      await soon.equal(() => page.locator(".entry img, .entry script, .entry b").count(), 0);
     }));
 
   test("stopping ends the job and says so", () =>
@@ -155,11 +155,11 @@ describe("the page", () => {
         await page.getByLabel("Maximum tokens of an answer").fill("3");
         await page.getByText("Dark", { exact: true }).click();
         await page.reload();
-        assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), "dark");
+        await soon.equal(() => page.evaluate(() => document.documentElement.dataset.theme), "dark");
         await page.getByRole("link", { name: "Ask" }).click();
         const turn = await ask(page, QUESTION);
         await turn.getByText("The answer was cut at the limit of tokens").waitFor();
-        assert.match(await turn.locator(".numbers").textContent(), /^3 tokens/);
+        await soon.match(() => turn.locator(".numbers").textContent(), /^3 tokens/);
       },
       { hash: "#settings" },
     ));
@@ -176,7 +176,7 @@ describe("the page", () => {
       };
       await page.locator(".composer").waitFor();
       await page.keyboard.press("Tab");
-      assert.match(await focused(), /Skip to the content/);
+      await soon.match(() => focused(), /Skip to the content/);
       await page.keyboard.press("Enter");
       await page.keyboard.press("Tab");
       await page.keyboard.type(QUESTION);
@@ -187,19 +187,19 @@ describe("the page", () => {
       const copied = await page.evaluate(() => document.activeElement.textContent);
       await page.keyboard.press("Enter");
       await page.locator("aside mark").waitFor();
-      assert.equal(await page.locator("aside mark").textContent(), copied);
-      assert.match(await focused(), /Repair: roof/);
+      await soon.equal(() => page.locator("aside mark").textContent(), copied);
+      await soon.match(() => focused(), /Repair: roof/);
       await page.keyboard.press("Escape");
-      assert.match(await focused(), /^copied/);
+      await soon.match(() => focused(), /^copied/);
       await tabTo("History", "Shift+Tab");
       await page.keyboard.press("Enter");
       await page.locator(".entry").first().waitFor();
       await tabTo("Forget all answers");
       await page.keyboard.press("Enter");
-      assert.equal((await focused()).trim(), "Keep");
+      await soon.equal(async () => (await focused()).trim(), "Keep");
       await page.keyboard.press("Escape");
       await page.locator("#confirm").waitFor({ state: "hidden" });
-      assert.match(await focused(), /Forget all answers/);
+      await soon.match(() => focused(), /Forget all answers/);
       await tabTo("Settings", "Shift+Tab");
       await page.keyboard.press("Enter");
       await page.locator(".settings").waitFor();
@@ -277,12 +277,12 @@ describe("forgetting", () => {
         await ask(page, QUESTION);
         await ask(page, "How many guests are invited to Stiafin Nornini's party?");
         await history();
-        assert.equal(await page.locator(".entry").count(), 2);
+        await soon.equal(() => page.locator(".entry").count(), 2);
         await forget(page.getByRole("button", { name: "Forget the note Repair: roof" }).first());
         await page.waitForFunction(() => !document.body.textContent.includes("roof repair"));
         // The note has left the index: no answer can be made from it.
         await page.getByRole("link", { name: "Ask" }).click();
-        assert.equal(await page.locator(".turn").count(), 0);
+        await soon.equal(() => page.locator(".turn").count(), 0);
         await page.getByLabel("Question about your notes").fill("fuse");
         await page.keyboard.press("Enter");
         await page.getByText("Not in your notes.").last().waitFor();
@@ -330,7 +330,7 @@ describe("signing in", () => {
           await page.getByRole("link", { name: "Settings" }).click();
           await page.getByRole("button", { name: "Sign out" }).click();
           await page.getByLabel("Token").waitFor();
-          assert.equal(await page.evaluate(() => sessionStorage.getItem("refrain.token")), null);
+          await soon.equal(() => page.evaluate(() => sessionStorage.getItem("refrain.token")), null);
         },
         { allow: ["401"] },
       );
@@ -351,13 +351,13 @@ describe("signing in", () => {
           const shown = await page.evaluate(() => [location.href, JSON.stringify(localStorage), document.cookie, sessionStorage.getItem("refrain.token")]);
           assert.deepEqual(shown, [`${server.url}/#ask`, shown[1], "", token]);
           assert.ok(!shown[1].includes(token));
-          assert.equal(await page.evaluate(() => history.length), 2, "no entry has the token");
+          await soon.equal(() => page.evaluate(() => history.length), 2, "no entry has the token");
           await page.reload();
           await ask(page, QUESTION);
           // Another tab needs the address again, and a wrong token asks for the right one.
           await page.goto(`${server.url}/?token=wrong&a=b`);
           await page.getByText("The server does not accept this token.").waitFor();
-          assert.equal(await page.evaluate(() => location.search), "?a=b");
+          await soon.equal(() => page.evaluate(() => location.search), "?a=b");
         },
         { hash: "#ask", allow: ["401"] },
       );

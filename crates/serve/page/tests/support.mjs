@@ -1,4 +1,5 @@
 // A server with sample notes, and a browser.
+import assert from "node:assert/strict";
 import { spawn, execFileSync } from "node:child_process";
 import { accessSync, constants, cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import os from "node:os";
@@ -30,6 +31,47 @@ const program = process.env.REFRAIN ?? path.join(root, "target/debug/refrain");
 
 /** With REFRAIN_PAGE=dist, the browser gets the files of dist/ in place of those in the program, so that a change needs no build. */
 const dist = process.env.REFRAIN_PAGE === "dist" && path.join(root, "crates/serve/page/dist");
+
+/**
+ * With REFRAIN_PAGE_SLOW=MS, each request and each use of the browser's storage takes a random time of up to MS milliseconds more: what
+ * only luck has made pass fails then.
+ */
+const slow = Number(process.env.REFRAIN_PAGE_SLOW ?? 0);
+
+function slowDown(most) {
+  const later = () => new Promise((resolve) => setTimeout(resolve, Math.random() * most));
+  const { fetch } = window;
+  window.fetch = (...request) => later().then(() => fetch(...request));
+  const event = Object.getOwnPropertyDescriptor(IDBTransaction.prototype, "oncomplete");
+  Object.defineProperty(IDBTransaction.prototype, "oncomplete", {
+    ...event,
+    set(listener) {
+      event.set.call(this, () => void later().then(listener));
+    },
+  });
+}
+
+/**
+ * `assert`, for what the page shows within the next 30 seconds: the first argument of each function is read again until the assertion holds.
+ * After a click or a key, the page and the browser's storage have still to act.
+ */
+export const soon = Object.fromEntries(
+  ["ok", "equal", "deepEqual", "match", "doesNotMatch"].map((name) => [
+    name,
+    async (read, ...expected) => {
+      const end = Date.now() + 30_000;
+      for (;;) {
+        const value = await read();
+        try {
+          return assert[name](value, ...expected);
+        } catch (failure) {
+          if (Date.now() > end) throw failure;
+        }
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    },
+  ]),
+);
 
 /** A note that tries to be markup. */
 export const HOSTILE = {
@@ -98,6 +140,7 @@ export async function withPage(server, test, { width = 1200, height = 800, schem
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce" });
   context.setDefaultTimeout(60_000);
   await context.addInitScript({ path: axe });
+  if (slow > 0) await context.addInitScript(slowDown, slow);
   if (dist) {
     await context.route(/\/(page\/(page\.js|page\.css|icon\.svg))?(\?.*)?$/, async (route) => {
       const name = path.basename(new URL(route.request().url()).pathname) || "index.html";
@@ -152,7 +195,10 @@ export async function ask(page, question) {
   return turn;
 }
 
-/** Answers messages in place of the model: each of `answers` is `{ text, reasoning, calls, finish, isSlow }`. What was asked is in `asked(page)`. */
+/**
+ * Answers messages in place of the model: each of `answers` is `{ text, reasoning, calls, finish, isHeld }`. What was asked is in `asked(page)`. One that
+ * is held stops after some words, until `release(page)`.
+ */
 export async function script(page, answers) {
   const install = (answers) => {
     window.scripted ??= { asked: [], fetch: window.fetch.bind(window) };
@@ -160,7 +206,7 @@ export async function script(page, answers) {
     window.fetch = async (address, init) => {
       if (address !== "/v1/chat/completions") return window.scripted.fetch(address, init);
       window.scripted.asked.push(JSON.parse(init.body));
-      const { text = "", reasoning, calls, finish = "stop", isSlow = false, status = 200, message } = window.scripted.answers.shift() ?? { text: "And so on." };
+      const { text = "", reasoning, calls, finish = "stop", isHeld = false, status = 200, message } = window.scripted.answers.shift() ?? { text: "And so on." };
       if (status !== 200) return new Response(JSON.stringify({ error: { message } }), { status });
       const chunks = [{ choices: [], prompt_progress: { total: 8, processed: 8 } }];
       const delta = (delta, finish_reason = null) => chunks.push({ choices: [{ index: 0, delta, finish_reason }], usage: null });
@@ -180,9 +226,13 @@ export async function script(page, answers) {
           const fail = () => controller.error(new DOMException("Aborted", "AbortError"));
           init.signal?.addEventListener("abort", fail);
           try {
-            for (const chunk of chunks) {
+            for (const [n, chunk] of chunks.entries()) {
               controller.enqueue(encoder.encode(`data: ${JSON.stringify(chunk)}\n\n`));
-              if (isSlow) await new Promise((resolve) => setTimeout(resolve, 80));
+              if (!isHeld || n !== chunks.length >> 1) continue;
+              await new Promise((resolve) => {
+                window.scripted.release = resolve;
+                init.signal?.addEventListener("abort", resolve);
+              });
             }
             controller.enqueue(encoder.encode("data: [DONE]\n\n"));
             controller.close();
@@ -196,6 +246,9 @@ export async function script(page, answers) {
   };
   await page.evaluate(install, answers);
 }
+
+/** Lets the answer that is held go on. */
+export const release = (page) => page.evaluate(() => window.scripted.release());
 
 /** The requests of the messages that a script has answered. */
 export const asked = (page) => page.evaluate(() => window.scripted.asked);
