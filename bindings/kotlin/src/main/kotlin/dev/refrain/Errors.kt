@@ -52,3 +52,12 @@ internal fun notText(text: CharSequence): RefrainException {
     }
     return failed(ErrorKind.NOT_UTF8, "the text is not UTF-16")
 }
+
+/** The native library is not the one that these classes were made for: an old jar or AAR beside a new one. */
+internal fun otherLibrary(): LinkageError =
+    UnsatisfiedLinkError("the native library of Refrain is not that of version $VERSION, which the classes are of")
+
+/** @throws UnsatisfiedLinkError the native library has another version than the classes. */
+internal fun checkVersion() {
+    if (libraryVersion() != VERSION) throw otherLibrary()
+}
