@@ -19,7 +19,7 @@ import type { Mode } from "./settings";
 import { closeSource } from "./source";
 import * as store from "./store";
 import type { Answer, Chat, Turn } from "./store";
-import type { Answered, ChatRequest, Message, Piece, Status } from "./wire";
+import type { Answered, ChatRequest, Forget, Message, Piece, Status } from "./wire";
 
 /** Earlier questions that a search reads. */
 const EARLIER_MAX = 5;
@@ -42,6 +42,8 @@ export class ChatView {
   chat: Chat = fresh();
   private writing: Writing | null = null;
   private kept: Promise<void> = Promise.resolve();
+  /** Conversations that are about to be kept. */
+  private readonly keeping = new Set<Chat>();
   /** Resolves when the newest turn is written and kept. */
   private ended: Promise<void> = Promise.resolve();
   private readonly articles = new Map<Turn, HTMLElement>();
@@ -98,7 +100,7 @@ export class ChatView {
     this.element = el("section", { class: "view ask with-meter", "aria-label": "Ask" }, meter.element, this.feed, this.progress.element, el("div", { class: "notices" }, this.problem, this.undo), this.form);
     this.takeDrops();
     for (const name of ["wheel", "touchmove"]) window.addEventListener(name, () => (this.follows = isAtEnd()), { passive: true });
-    store.onOtherTab((id) => void this.otherTab(id));
+    store.onOtherTab((what) => void (typeof what === "string" ? this.otherTab(what) : this.forgottenInOtherTab(what)));
     // What the page shows and keeps of an answer goes with it.
     onForgotten(async (what) => {
       this.writing?.stop.abort();
@@ -114,7 +116,8 @@ export class ChatView {
   /** Shows a conversation; a new one without an id, or if this browser does not have it. */
   async open(id: string | null): Promise<void> {
     this.unsent.set(this.chat.id, this.input.value);
-    const found = this.writing?.chat.id === id ? this.writing.chat : id === null ? null : await store.chat(id);
+    const own = [this.writing?.chat, ...this.keeping].find((chat) => chat?.id === id);
+    const found = own ?? (id === null ? null : await store.chat(id));
     this.chat = found ?? fresh();
     this.before = null;
     this.problem.textContent = found || id === null ? "" : "This browser does not have this conversation.";
@@ -180,7 +183,8 @@ export class ChatView {
 
   /** Keeps a conversation that has a turn. One is kept after another: each must know of the change before. */
   private keep(chat: Chat): Promise<void> {
-    this.kept = this.kept.then(() => this.keepNow(chat));
+    this.keeping.add(chat);
+    this.kept = this.kept.then(() => this.keepNow(chat)).finally(() => this.keeping.delete(chat));
     return this.kept;
   }
 
@@ -201,10 +205,12 @@ export class ChatView {
   }
 
   private async otherTab(id: string): Promise<void> {
-    // What this tab is about to keep comes first: it may become a copy.
+    // This tab's own change may give the conversation a new id.
     await this.kept;
-    if (id === this.chat.id && this.writing?.chat !== this.chat) {
+    const { chat, kept } = this;
+    if (id === chat.id && this.writing?.chat !== chat) {
       const found = await store.chat(id);
+      if (this.chat !== chat || this.kept !== kept || this.writing?.chat === chat) return this.otherTab(id);
       if (found && found.rev === this.chat.rev && found.nForgotten === this.chat.nForgotten) return;
       await this.open(found && id);
       if (!found) {
@@ -214,6 +220,17 @@ export class ChatView {
       this.writing.stop.abort();
     }
     this.onChange();
+  }
+
+  /** What this tab was writing, or had not kept yet, is deleted too. */
+  private async forgottenInOtherTab(what: Forget): Promise<void> {
+    const { id } = this.chat;
+    this.writing?.stop.abort();
+    await this.settled();
+    this.before = null;
+    // (The other tab reports what fails.)
+    await store.forget(what, false).catch(() => undefined);
+    if (this.chat.turns.length > 0) await this.otherTab(id);
   }
 
   private show(): void {
@@ -314,7 +331,7 @@ export class ChatView {
     this.feed.append(article);
     this.follows = true;
     article.scrollIntoView({ block: "start" });
-    // The conversation has an address from here on: who leaves it for another one comes back to it.
+    // It has its address now, so that the back button finds it.
     this.onChange();
     await this.write(turn, null);
   }

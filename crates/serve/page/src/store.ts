@@ -84,16 +84,16 @@ const [HEADS, CHATS] = ["heads", "chats"];
 
 /** Conversations that are in the memory of this tab alone. */
 const unkept = new Map<string, Chat>();
-/** Called with the id of a conversation that another tab has changed or deleted. */
-const listeners = new Set<(id: string) => void>();
+/** Called with the id of a conversation that another tab has changed or deleted, or with what another tab has deleted. */
+const listeners = new Set<(what: string | Forget) => void>();
 const channel = new BroadcastChannel("refrain.chats");
 channel.onmessage = ({ data }: MessageEvent<string | Forget>) => {
   // The other tab has deleted what the browser keeps, and cannot reach what is in the memory of this one.
-  const ids = typeof data === "string" ? [data] : forgetUnkept(data);
-  ids.forEach((id) => listeners.forEach((listener) => listener(id)));
+  const changed = typeof data === "string" ? [data] : [data, ...forgetUnkept(data)];
+  changed.forEach((what) => listeners.forEach((listener) => listener(what)));
 };
 
-export function onOtherTab(listener: (id: string) => void): void {
+export function onOtherTab(listener: (what: string | Forget) => void): void {
   listeners.add(listener);
 }
 
@@ -218,8 +218,8 @@ export async function search(words: string): Promise<Set<string>> {
   return found;
 }
 
-/** Deletes what was made from what is forgotten: turns before a time, or from the first turn on that a note was shown to. */
-export async function forget(what: Forget): Promise<void> {
+/** Deletes what was made from what is forgotten: turns before a time, or from the first turn on that a note was shown to. Tells other tabs if `isNews`. */
+export async function forget(what: Forget, isNews = true): Promise<void> {
   forgetUnkept(what);
   const changed: string[] = [];
   await each((chat, heads, cursor) => {
@@ -235,7 +235,7 @@ export async function forget(what: Forget): Promise<void> {
       cursor.delete();
     }
   }, "readwrite");
-  channel.postMessage(what);
+  if (isNews) channel.postMessage(what);
   changed.forEach((id) => channel.postMessage(id));
 }
 

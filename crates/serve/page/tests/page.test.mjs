@@ -1,7 +1,7 @@
 // The page in a real browser, with the real server and the model inside the program.
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { HOSTILE, Server, ask, browserFile, checkAccessible, checkWidth, closeBrowser, openBrowser, soon, withPage } from "./support.mjs";
+import { HOSTILE, Server, ask, browserFile, checkAccessible, checkWidth, closeBrowser, hacked, openBrowser, soon, withPage } from "./support.mjs";
 
 const QUESTION = "Which company takes care of the roof repair?";
 const TOKEN = "a-token-of-at-least-16-bytes";
@@ -74,7 +74,9 @@ describe("the page", () => {
       assert.equal(first, second);
       await soon.match(() => turn.locator(".race").getAttribute("aria-label"), /with drafts: \d+ tokens/);
       await turn.getByRole("button", { name: "Replay slowly" }).click();
-      await soon.equal(() => turn.locator(".column .text").nth(1).textContent(), second);
+      await turn.locator(".column .text .later").first().waitFor({ state: "attached" });
+      await turn.locator(".column .text .later").first().waitFor({ state: "detached" });
+      assert.equal(await turn.locator(".column .text").nth(1).textContent(), second);
     }));
 
   test("an edit shows changes that give the new text, and can be accepted and taken back", () =>
@@ -114,11 +116,11 @@ describe("the page", () => {
       await page.locator("aside mark").waitFor();
       await soon.equal(() => page.locator("aside h2").textContent(), HOSTILE.title);
       await soon.ok(async () => (await page.locator("aside .note-text").textContent()).includes(HOSTILE.text));
-      await soon.equal(() => page.locator("aside img, aside script, aside svg, aside b, main .turn img").count(), 0);
-      assert.equal(await page.evaluate(() => window.hacked), undefined);
+      assert.equal(await page.locator("aside img, aside script, aside svg, aside b, main .turn img").count(), 0);
+      assert.equal(await hacked(page), undefined);
       await page.getByRole("link", { name: "History" }).click();
       await page.locator(".entry").first().waitFor();
-      await soon.equal(() => page.locator(".entry img, .entry script, .entry b").count(), 0);
+      assert.equal(await page.locator(".entry img, .entry script, .entry b").count(), 0);
     }));
 
   test("stopping ends the job and says so", () =>
@@ -329,8 +331,8 @@ describe("signing in", () => {
           await page.locator(".composer").waitFor();
           await page.getByRole("link", { name: "Settings" }).click();
           await page.getByRole("button", { name: "Sign out" }).click();
-          await page.getByLabel("Token").waitFor();
-          await soon.equal(() => page.evaluate(() => sessionStorage.getItem("refrain.token")), null);
+          await page.locator(".signin").waitFor();
+          assert.equal(await page.evaluate(() => sessionStorage.getItem("refrain.token")), null);
         },
         { allow: ["401"] },
       );

@@ -33,20 +33,22 @@ const program = process.env.REFRAIN ?? path.join(root, "target/debug/refrain");
 const dist = process.env.REFRAIN_PAGE === "dist" && path.join(root, "crates/serve/page/dist");
 
 /**
- * With REFRAIN_PAGE_SLOW=MS, each request and each use of the browser's storage takes a random time of up to MS milliseconds more: what
- * only luck has made pass fails then.
+ * With REFRAIN_PAGE_SLOW=MS, each request and each use of the browser's storage takes up to MS milliseconds more, at random. Tests that
+ * pass only on a fast machine fail then.
  */
 const slow = Number(process.env.REFRAIN_PAGE_SLOW ?? 0);
 
 function slowDown(most) {
   const later = () => new Promise((resolve) => setTimeout(resolve, Math.random() * most));
+  // (The order of transactions stays: pages rely on it.)
+  let before = Promise.resolve();
   const { fetch } = window;
   window.fetch = (...request) => later().then(() => fetch(...request));
   const event = Object.getOwnPropertyDescriptor(IDBTransaction.prototype, "oncomplete");
   Object.defineProperty(IDBTransaction.prototype, "oncomplete", {
     ...event,
     set(listener) {
-      event.set.call(this, () => void later().then(listener));
+      event.set.call(this, () => (before = before.then(later).then(listener)));
     },
   });
 }
@@ -245,6 +247,12 @@ export async function script(page, answers) {
     };
   };
   await page.evaluate(install, answers);
+}
+
+/** What a script that should not run has set, after the frames in which it could have. */
+export async function hacked(page) {
+  await page.waitForTimeout(200);
+  return page.evaluate(() => window.hacked);
 }
 
 /** Lets the answer that is held go on. */
