@@ -26,6 +26,7 @@ function show(event) {
 }
 
 async function call(command, options) {
+  document.body.ariaBusy = 'true';
   element('answer').textContent = '';
   element('sources').replaceChildren();
   const told = new Channel();
@@ -35,6 +36,7 @@ async function call(command, options) {
   } catch (error) {
     element('answer').textContent = error;
   } finally {
+    document.body.ariaBusy = 'false';
     element('progress').hidden = true;
   }
 }

@@ -66,6 +66,7 @@ def main(program, screenshot=None):
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HOME": home, "XDG_DATA_HOME": home, "TAURI_WEBVIEW_AUTOMATION": "true"}
+        window = None
         driver = subprocess.Popen(["WebKitWebDriver", f"--port={port}"], env=environment)
         try:
             while driver.poll() is None:
@@ -83,11 +84,12 @@ def main(program, screenshot=None):
             window.run("document.querySelector('[name=model]').value = ''")
             window.type("[name=model]", str(ROOT / "fixtures/target.gguf"))
             window.click("#open button")
-            window.wait("return document.getElementById('answer').textContent === '' && document.getElementById('progress').hidden")
+            window.wait("return document.body.ariaBusy === 'false' && document.getElementById('answer').textContent === ''")
             # A question that the notes do not cover.
             window.type("[name=question]", "Who invented gunpowder?")
             window.click("#ask button")
-            assert "notes" in window.wait("return document.getElementById('answer').textContent")
+            told = window.wait("return document.body.ariaBusy === 'false' && document.getElementById('answer').textContent")
+            assert "not in your notes" in told.lower(), told
             window.run("document.querySelector('[name=question]').value = ''")
             window.type("[name=question]", QUESTION)
             window.click("#ask button")
@@ -98,8 +100,9 @@ def main(program, screenshot=None):
             if screenshot:
                 pathlib.Path(screenshot).write_bytes(base64.b64decode(window.of("GET", "/screenshot")))
             print(f"{answer.strip()}\n{source}")
-            window.call("DELETE", f"/session/{window.session}")
         finally:
+            if window:
+                window.call("DELETE", f"/session/{window.session}")
             driver.terminate()
             driver.wait()
 
