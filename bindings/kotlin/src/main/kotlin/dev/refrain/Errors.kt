@@ -53,11 +53,20 @@ internal fun notText(text: CharSequence): RefrainException {
     return failed(ErrorKind.NOT_UTF8, "the text is not UTF-16")
 }
 
-/** The native library is not the one that these classes were made for: an old jar or AAR beside a new one. */
+/** An old native library beside new classes, or the other way round. */
 internal fun otherLibrary(): LinkageError =
-    UnsatisfiedLinkError("the native library of Refrain is not that of version $VERSION, which the classes are of")
+    UnsatisfiedLinkError("the native library is not that of version $VERSION of Refrain, which these classes need")
+
+/** Binds functions of the library, all of which it must have. That it cannot be loaded is JNA's error. */
+internal fun registered(register: () -> Unit) {
+    try {
+        register()
+    } catch (error: UnsatisfiedLinkError) {
+        throw if (error.message.orEmpty().contains("looking up function")) otherLibrary().apply { initCause(error) } else error
+    }
+}
 
 /** @throws UnsatisfiedLinkError the native library has another version than the classes. */
-internal fun checkVersion() {
-    if (libraryVersion() != VERSION) throw otherLibrary()
+internal fun checkVersion(found: String) {
+    if (found != VERSION) throw otherLibrary()
 }
