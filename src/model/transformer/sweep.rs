@@ -191,7 +191,8 @@ fn piece_of<'a>(rows: &Rows<'a>, piece: Range<usize>) -> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::kernels::{Kernels, KvType, Pool};
@@ -206,20 +207,24 @@ mod tests {
     const PIECE: usize = 16;
     const N_ROWS: usize = 120;
 
+    /// The golden model of a family, packed at `path` and streamed, no layer of it kept in memory.
+    fn streamed(family: &str, path: &Path) -> Model {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
+        let checkpoint = Checkpoint::open(format!("{folder}{family}")).unwrap();
+        let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
+        pack(&checkpoint, path, keep).unwrap();
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let streaming = StreamOptions::new(Pinned::Layers(0));
+        Model::load(&checkpoint, LoadOptions { streaming: Some(&streaming), ..LoadOptions::default() })
+            .unwrap()
+    }
+
     /// The buffers are those of a piece and what is planned for the rows of a sweep. The final hidden states are those of pieces.
     #[test]
     fn a_sweep_takes_the_planned_memory() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/");
         for family in ["qwen3", "qwen3_moe", "lfm2_moe", "gpt_oss"] {
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("model.refrain");
-            let checkpoint = Checkpoint::open(format!("{folder}{family}")).unwrap();
-            let keep = LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() };
-            pack(&checkpoint, &path, keep).unwrap();
-            let checkpoint = Checkpoint::open(&path).unwrap();
-            let streaming = StreamOptions::new(Pinned::Layers(0));
-            let options = LoadOptions { streaming: Some(&streaming), ..LoadOptions::default() };
-            let model = Model::load(&checkpoint, options).unwrap();
+            let model = streamed(family, &dir.path().join("model.refrain"));
             let config = model.config();
             let pool = Pool::new(1);
             let compute = Compute { kernels: Kernels::detect(), pool: &pool };
@@ -255,6 +260,48 @@ mod tests {
             assert!(taken <= of_piece + planned, "{family}: {taken} of {of_piece} and {planned}");
             workspace.release_rows();
             assert_eq!(workspace.memory_usage(), 0, "{family}");
+        }
+    }
+
+    /// A sweep that is cancelled between layers leaves no state behind: the same rows then have the bits of a cache that never saw it.
+    #[test]
+    fn a_sweep_that_fails_leaves_the_cache_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = streamed("lfm2_moe", &dir.path().join("model.refrain"));
+        let config = model.config();
+        let pool = Pool::new(1);
+        let compute = Compute { kernels: Kernels::detect(), pool: &pool };
+        let mut tokens = VariedTokens::new(config.vocab_size);
+        let tokens = tokens.draw(N_ROWS);
+        let bits_after = |n_layers: Option<usize>| {
+            let mut kv = KvCache::new(config, KvType::F32, N_ROWS + PIECE).unwrap();
+            let (mut workspace, mut batch) = (Workspace::new(config), Batch::new());
+            let mut sweep = |kv: &mut KvCache, end: usize, n_layers: Option<usize>| {
+                batch.set_chain(kv.len(), &tokens[kv.len()..end]);
+                let cancel = AtomicBool::new(false);
+                let part = Part::new(&batch, kv, &mut workspace, &cancel);
+                let mut progress = |done, _| cancel.store(Some(done) == n_layers, Ordering::Relaxed);
+                let swept = model.forward_sweep(compute, part, PIECE, PassEnd::Unprojected, &mut progress);
+                if swept.is_ok() {
+                    kv.commit_all(&batch);
+                }
+                swept
+            };
+            sweep(&mut kv, PIECE, None).unwrap();
+            if n_layers.is_some() {
+                assert!(matches!(sweep(&mut kv, N_ROWS, n_layers), Err(ForwardError::Cancelled)));
+                assert!(kv.len() <= PIECE);
+                sweep(&mut kv, PIECE, None).unwrap();
+            }
+            sweep(&mut kv, N_ROWS, None).unwrap();
+            workspace.hidden_rows().iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        let expected = bits_after(None);
+        for n_layers in 1..config.n_layers() {
+            assert!(
+                bits_after(Some(n_layers)) == expected,
+                "cancelled behind {n_layers} layers: bits differ"
+            );
         }
     }
 }
