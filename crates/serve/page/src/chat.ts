@@ -42,6 +42,8 @@ export class ChatView {
   chat: Chat = fresh();
   private writing: Writing | null = null;
   private kept: Promise<void> = Promise.resolve();
+  /** The conversation that is about to be shown: the newest call of `open` decides. */
+  private opening: { id: string | null } | null = null;
   /** Conversations that are about to be kept. */
   private readonly keeping = new Set<Chat>();
   /** Resolves when the newest turn is written and kept. */
@@ -113,11 +115,19 @@ export class ChatView {
     this.show();
   }
 
+  /** The conversation that is shown, or is about to be. */
+  get comingId(): string | null {
+    return this.opening ? this.opening.id : this.chat.id;
+  }
+
   /** Shows a conversation; a new one without an id, or if this browser does not have it. */
   async open(id: string | null): Promise<void> {
+    const opening = (this.opening = { id });
     this.unsent.set(this.chat.id, this.input.value);
     const own = [this.writing?.chat, ...this.keeping].find((chat) => chat?.id === id);
     const found = own ?? (id === null ? null : await store.chat(id));
+    if (this.opening !== opening) return;
+    this.opening = null;
     this.chat = found ?? fresh();
     this.before = null;
     this.problem.textContent = found || id === null ? "" : "This browser does not have this conversation.";
@@ -333,6 +343,8 @@ export class ChatView {
     article.scrollIntoView({ block: "start" });
     // It has its address now, so that the back button finds it.
     this.onChange();
+    // A reload finds it. (Later questions are kept with their answers: another tab may go on with the conversation meanwhile.)
+    if (this.chat.rev === 0) void this.keep(this.chat);
     await this.write(turn, null);
   }
 

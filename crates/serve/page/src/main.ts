@@ -45,6 +45,7 @@ function show(status: Status): void {
     create: () => {
       // The one before stays in the browser's history.
       window.history.pushState(null, "", "#ask");
+      address = location.hash;
       void chats.open(null).then(() => chats.focus());
     },
     details: (id) => void chats.details(id),
@@ -58,16 +59,22 @@ function show(status: Status): void {
   const links = (Object.keys(NAMES) as View[]).map((view) => ({ view, link: el("a", { href: `#${view}` }, NAMES[view]) }));
   fill(nav, ...links.map(({ link }) => link));
   let shown: View | null = null;
+  // The address that is shown. Another one is of a click, of which the browser tells some time later.
+  let address = location.hash;
   const place = (): void => {
     const { id, turns } = chats.chat;
-    if (shown === "ask") window.history.replaceState(null, "", turns.length > 0 ? `#ask/${id}` : "#ask");
+    if (shown === "ask" && location.hash === address) {
+      window.history.replaceState(null, "", turns.length > 0 ? `#ask/${id}` : "#ask");
+      address = location.hash;
+    }
     void list.show(id);
   };
   const route = (isFirst: boolean): void => {
+    address = location.hash;
     const [wanted = "", id = ""] = location.hash.slice(1).split("/");
     if (wanted === "main") return;
     const view = wanted in views ? (wanted as View) : "ask";
-    const opens = view === "ask" && id !== "" && id !== chats.chat.id;
+    const opens = view === "ask" && id !== "" && id !== chats.comingId;
     if (opens) void chats.open(id);
     if (view === "ask" && shown === "ask") {
       if (!opens) place();

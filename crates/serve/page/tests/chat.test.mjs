@@ -149,6 +149,71 @@ describe("conversations", () => {
       await soon.deepEqual(() => page.locator(".question").allTextContents(), ["Write."]);
     }));
 
+  test("a reload while the first answer is written finds the question", () =>
+    withPage(server, async (page) => {
+      await page.locator(".composer").waitFor();
+      await script(page, [{ text: "These are many words that take a while", isHeld: true }]);
+      await page.getByText("Notes", { exact: true }).click();
+      await page.getByLabel("Message", { exact: true }).fill("Write.");
+      await page.keyboard.press("Enter");
+      await page.getByText("These are").waitFor();
+      await isKept(page, "Write.");
+      await page.reload();
+      await page.getByRole("button", { name: "Try again" }).waitFor();
+      await soon.deepEqual(() => page.locator(".question").allTextContents(), ["Write."]);
+      await script(page, [{ text: "Done." }]);
+      await page.getByRole("button", { name: "Try again" }).click();
+      await page.getByText("Done.").waitFor();
+      await soon.deepEqual(() => page.locator(".question").allTextContents(), ["Write."]);
+    }));
+
+  test("of two conversations that are opened, the later one is shown, and of two addresses", () =>
+    withPage(server, async (page) => {
+      await page.locator(".composer").waitFor();
+      await script(page, []);
+      for (const message of ["one", "two", "three"]) {
+        await say(page, message);
+        await isKept(page, message);
+        if (message !== "three") await page.getByRole("button", { name: "New conversation" }).click();
+      }
+      const id = async (title) => (await page.locator(`#chats a[title^="${title}"]`).getAttribute("href")).slice("#ask/".length);
+      const [one, two, three] = [await id("one"), await id("two"), await id("three")];
+      const shows = async (title, id) => {
+        await soon.deepEqual(() => page.locator(".question").allTextContents(), [title]);
+        await soon.equal(() => page.evaluate(() => location.hash), `#ask/${id}`);
+      };
+      // The first read of the storage from now on ends after `addresses` were opened.
+      const open = (addresses) =>
+        page.evaluate(async (addresses) => {
+          const event = Object.getOwnPropertyDescriptor(IDBTransaction.prototype, "oncomplete");
+          let late;
+          const isOpened = new Promise((resolve) => {
+            Object.defineProperty(IDBTransaction.prototype, "oncomplete", {
+              ...event,
+              set(listener) {
+                Object.defineProperty(IDBTransaction.prototype, "oncomplete", event);
+                event.set.call(this, () => ((late = listener), resolve()));
+              },
+            });
+          });
+          const [first, ...others] = addresses;
+          location.hash = first;
+          await isOpened;
+          for (const address of others) {
+            const isThere = new Promise((resolve) => window.addEventListener("hashchange", resolve, { once: true }));
+            location.hash = address;
+            await isThere;
+          }
+          late();
+        }, addresses.map((id) => `#ask/${id}`));
+      await open([one, two]);
+      await shows("two", two);
+      await open([three, two]);
+      await shows("two", two);
+      await open([one, three, one]);
+      await shows("one", one);
+    }));
+
   test("an answer is stopped while it is written, kept, and continued", () =>
     withPage(server, async (page) => {
       await page.locator(".composer").waitFor();
