@@ -7,20 +7,20 @@ import kotlin.test.assertTrue
 import kotlinx.coroutines.runBlocking
 import org.junit.jupiter.api.Test
 
-/** Runs a program of [Programs], which must end by itself and say that it is done. */
-internal fun ends(name: String, vararg options: String) {
+/** Runs a program, one of [Programs] by default, which must end by itself and say that it is done. */
+internal fun ends(name: String, vararg options: String, program: String = "dev.refrain.Programs") {
     val java = "${System.getProperty("java.home")}/bin/java"
     val command =
-        listOf(java, "-Drefrain.root=$root", *options, "-cp", System.getProperty("java.class.path"), "dev.refrain.Programs", name)
-    val program = ProcessBuilder(command).redirectErrorStream(true).start()
+        listOf(java, "-Drefrain.root=$root", *options, "-cp", System.getProperty("java.class.path"), program, name)
+    val process = ProcessBuilder(command).redirectErrorStream(true).start()
     try {
-        assertTrue(program.waitFor(60, TimeUnit.SECONDS), "the program runs on")
+        assertTrue(process.waitFor(60, TimeUnit.SECONDS), "the program runs on")
         // (JNA says so of a listener's thread while the virtual machine ends.)
-        val lines = program.inputReader().readLines().filterNot { it.startsWith("JNA: Can't attach native thread") }
+        val lines = process.inputReader().readLines().filterNot { it.startsWith("JNA: Can't attach native thread") }
         assertEquals(listOf("done"), lines)
-        assertEquals(0, program.exitValue())
+        assertEquals(0, process.exitValue())
     } finally {
-        program.destroyForcibly()
+        process.destroyForcibly()
     }
 }
 
@@ -45,13 +45,10 @@ internal object Programs {
                 engine.asked().use { session -> runBlocking { jobFlow { session.generate(short) }.result() } }
             }
             "forgets" -> {
-                val folders = Folders()
                 runBlocking {
                     val session = engine().asked()
                     jobFlow { session.generate(short) }.result()
                     session.generate(short).await()
-                    val notes = Notes.open(NotesOptions(folder = folders.index))
-                    jobFlow { notes.add(listOf(folders.notes.toString())) }.result()
                 }
             }
             "runs" -> {

@@ -1,9 +1,6 @@
 package dev.refrain
 
-import java.nio.file.Files
 import java.nio.file.Path
-import kotlin.io.path.createDirectories
-import kotlin.io.path.writeText
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 
@@ -33,17 +30,4 @@ internal fun assertKind(kind: ErrorKind, call: () -> Unit) {
     val error = assertFailsWith<RefrainException> { call() }
     assertEquals(kind, error.kind, error.message)
     assertEquals(kind.value.toInt(), error.code)
-}
-
-/** A folder with two notes, and the place of an index. */
-internal class Folders {
-    private val folder = Files.createTempDirectory("refrain-kotlin").also { it.toFile().deleteOnExit() }
-    val notes: Path = folder.resolve("notes").createDirectories()
-    val index: String = folder.resolve("index").toString()
-    val store: String = folder.resolve("store").toString()
-
-    init {
-        notes.resolve("kitchen.md").writeText("# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.")
-        notes.resolve("car.md").writeText("# Car\n\nQulittus Works takes care of the repair of the car.")
-    }
 }

@@ -1,5 +1,9 @@
 package dev.refrain
 
+import java.nio.file.Files
+import java.nio.file.Path
+import kotlin.io.path.createDirectories
+import kotlin.io.path.writeText
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import kotlin.test.assertNotNull
@@ -10,7 +14,7 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import org.junit.jupiter.api.Test
 
-/** Notes, tasks, background work and the device. */
+/** Notes, tasks and background work. */
 class NotesTest {
     private val folders = Folders()
 
@@ -83,45 +87,37 @@ class NotesTest {
     }
 
     @Test
-    fun `reports of the device change no text`(): Unit = runBlocking {
-        val engine = engine()
-        val session = engine.asked()
-        val reports = DeviceReports(engine)
-        val texts = (0..6).map { status ->
-            reports.onThermalStatusChanged(status)
-            reports.onTrimMemory(listOf(5, 10, 15, 20, 40, 60, 80)[status])
-            reports.onPowerChanged(isCharging = status % 2 == 0, isPowerSaveMode = status > 3)
-            engine.asked().use { it.generate(short).await().text }
-        }
-        assertEquals(1, texts.toSet().size)
-        reports.onLowMemory()
-        assertEquals(texts[0], session.generate(short).await().text)
-        reports.onForeground()
-        val running = session.generate(long)
-        assertEquals(SuspendReport(cancelled = 1u, running = 0u), reports.onBackground())
-        assertFailsWith<RefrainException> { running.await() }
-        engine.close()
-        reports.onTrimMemory(80)
-        assertEquals(null, reports.onBackground())
-    }
+    fun `an edit gives what every language gives`(): Unit =
+        Vectors { engine, given, session, options ->
+            assertEquals("edit", given.text("task"))
+            val request = EditRequest(text = given.text("text")!!, instruction = given.text("instruction")!!)
+            engine.assistant(AssistantOptions(session = session)).start(TaskRequest.Edit(request), options)
+        }.gives("edit")
 
     @Test
-    fun `numbers of Android have their states`() {
-        assertEquals(
-            listOf(ThermalState.NOMINAL, ThermalState.NOMINAL, ThermalState.FAIR, ThermalState.SERIOUS, ThermalState.CRITICAL, ThermalState.CRITICAL, ThermalState.CRITICAL),
-            (0..6).map { thermalStateFromAndroid(it) },
-        )
-        assertEquals(
-            listOf(MemoryPressure.NORMAL, MemoryPressure.WARNING, MemoryPressure.CRITICAL, MemoryPressure.WARNING, MemoryPressure.CRITICAL),
-            listOf(5, 10, 15, 20, 80).map { memoryPressureFromAndroid(it) },
-        )
-    }
+    fun `a program that forgets to close notes ends`() = ends("notes", program = "dev.refrain.NotesProgram")
+}
 
-    @Test
-    fun `every kind has the code that apps know`() {
-        val text = root.resolve("bindings/core/README.md").toFile().readText()
-        val known = Regex("""^\| (\d+) \| `(\w+)` \|""", RegexOption.MULTILINE).findAll(text)
-            .associate { it.groupValues[2] to it.groupValues[1].toUInt() }
-        assertEquals(known, ErrorKind.entries.associate { it.name.lowercase() to it.value })
+/** A program that leaves notes open. */
+internal object NotesProgram {
+    @JvmStatic
+    fun main(arguments: Array<String>) {
+        val folders = Folders()
+        val notes = Notes.open(NotesOptions(folder = folders.index))
+        runBlocking { jobFlow { notes.add(listOf(folders.notes.toString())) }.result() }
+        println("done")
+    }
+}
+
+/** A folder with two notes, and the place of an index. */
+internal class Folders {
+    private val folder = Files.createTempDirectory("refrain-kotlin").also { it.toFile().deleteOnExit() }
+    val notes: Path = folder.resolve("notes").createDirectories()
+    val index: String = folder.resolve("index").toString()
+    val store: String = folder.resolve("store").toString()
+
+    init {
+        notes.resolve("kitchen.md").writeText("# Kitchen\n\nThe tap drips. Ada Voss repairs it on 3 May.")
+        notes.resolve("car.md").writeText("# Car\n\nQulittus Works takes care of the repair of the car.")
     }
 }
