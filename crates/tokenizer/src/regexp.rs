@@ -730,6 +730,8 @@ mod tests {
             "(?:(?=(a+))a)*c",
             r"(?:.|..)*x",
             r".*x|.",
+            // Steps of the repetition alone: nothing is tried again.
+            r"(?=a*)[a-z]",
         ] {
             let regexp = Regexp::new(pattern).unwrap();
             let stopped = texts.iter().filter(|text| {
