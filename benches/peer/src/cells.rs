@@ -11,7 +11,7 @@ pub const DECODE_CONTEXTS: [usize; 3] = [0, 1024, 4096];
 /// Context of the verification batches.
 pub const VERIFY_CONTEXT: usize = 512;
 /// Rows of the verification batches.
-pub const VERIFY_ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+pub const VERIFY_ROWS: [usize; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64];
 /// Context of the verification batches behind a long prompt.
 pub const LONG_CONTEXT: usize = 4096;
 /// Rows of these batches.

@@ -120,7 +120,7 @@ pub fn replay(options: &Options) -> Result<Replay> {
         SessionOptions { verify_rows_max: usize::from(options.batch_rows), ..SessionOptions::default() };
     let progress = |done: usize, of: usize| eprintln!("row {} of {of}", done + 1);
     let timings =
-        refrain_bench::model::replay(&engine, measured, &strategies, Sources::Prompt, &session, progress)?;
+        refrain_bench::model::replay(&engine, measured, &strategies, Sources::Prompt, &session, true, progress)?;
     result?;
     arms.extend(arms_of_refrain(&timings));
     let name = options.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();

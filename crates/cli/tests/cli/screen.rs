@@ -296,6 +296,26 @@ fn a_download_in_a_window_that_becomes_narrow() {
     assert_eq!(of(&shown.text, &other).trim_end(), of(&rendered(&plain, 40), &place).trim_end());
 }
 
+/// The note stands where the bar was, and nothing of the bar is left behind it.
+#[test]
+fn a_note_in_the_middle_of_a_download() {
+    let bytes = std::fs::read(model()).unwrap();
+    let len = bytes.len();
+    let hub = Hub::start(files([("model-Q8_0.gguf", bytes)]), move |request, n, good| {
+        match (request.is_listing(), n) {
+            (true, _) => good,
+            (false, 0) => good.paced(len / 8 + 1, Duration::from_millis(60)).cut(len / 2),
+            (false, _) => good,
+        }
+    });
+    let place = Place::new();
+    let shown = on_terminal(place.pull(&hub, &[]), 110, &[]);
+    assert!(shown.sent.contains("B/s"), "no bar was drawn: {}", shown.sent);
+    let lines: Vec<&str> = shown.text.lines().filter(|line| line.contains("trying again")).collect();
+    let [line] = lines[..] else { panic!("{}", shown.text) };
+    assert!(line.trim_end().ends_with("; trying again"), "{line}");
+}
+
 const SUGGESTED: &str = "HuggingFaceTB/SmolLM2-360M-Instruct-GGUF";
 
 #[test]
