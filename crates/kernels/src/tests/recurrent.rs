@@ -328,11 +328,14 @@ fn a_ring_drops_its_first_rows() {
 #[cfg_attr(miri, ignore = "Miri ends where an allocation is refused")]
 fn absurd_sizes_are_errors() {
     assert!(RowRing::zeroed(usize::MAX / 2, 3).is_err());
-    assert!(RowRing::zeroed(usize::MAX / 128, 8).is_err());
+    assert!(RowRing::zeroed(usize::MAX / 32, 8).is_err());
     for key_dim in [usize::MAX / 128, usize::MAX] {
         let shape = shape(StateRule::Ssd, [2, 1], key_dim, 128);
         assert!(StateBuf::zeroed(shape).is_err());
-        assert_eq!((shape.bytes(), shape.written_bytes()), (u64::MAX, u64::MAX));
+        // (With sizes of 32 bits, the true numbers have at most 42.)
+        if usize::BITS == 64 {
+            assert_eq!((shape.bytes(), shape.written_bytes()), (u64::MAX, u64::MAX));
+        }
     }
 }
 
