@@ -123,6 +123,10 @@ def one_round(args, file):
     return engines
 
 
+def milliseconds(time):
+    return f"{time:.0f}" if time >= 1000 else f"{time:.4g}"
+
+
 def table(columns, rows):
     print("\n| model | engine | " + " | ".join(columns) + " |\n" + "| --- " * (len(columns) + 2) + "|")
     for row in rows:
@@ -151,7 +155,7 @@ def main():
             engine: {cell: statistics.median(of[engine][cell] for of in rounds) for cell in cells if cell in rounds[0][engine]} for engine in rounds[0]
         }
         for engine, of in medians.items():
-            times.append([file.stem, engine, *(f"{of[cell]:.4g}" if cell in of else "" for cell in cells)])
+            times.append([file.stem, engine, *(milliseconds(of[cell]) if cell in of else "" for cell in cells)])
             if PRICED[0] in of:
                 prices.append([file.stem, engine, *(f"{of[rows] / of[1]:.2f}" for rows in PRICED)])
         if len(medians) > 1:
