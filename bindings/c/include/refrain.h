@@ -507,7 +507,9 @@ refrain_code refrain_job_next_events(refrain_handle job,
  * Gives all further events to a listener, in batches as refrain_job_next_events has them, on a thread of the library. `user` must be valid
  * until the listener has got the last event. If the listener returns false, the job is cancelled, and its last event still comes.
  *
- * Errors: BUSY; NULL_POINTER.
+ * After an error, the listener is never called.
+ *
+ * Errors: BUSY; NULL_POINTER; WRONG_STATE: the last event was taken.
  *
  * Pointers:
  * The listener may be called on another thread, with `user`; `error` is null or valid for writes.

@@ -232,11 +232,16 @@ impl Job {
     /// [`next_events`](Self::next_events) say.
     ///
     /// # Errors
-    /// As [`next_events`](Self::next_events); the system gives no thread.
+    /// As [`next_events`](Self::next_events); [`WrongState`](ErrorKind::WrongState): the last event was taken, and the listener would never
+    /// be called; the system gives no thread.
     pub fn listen(&self, listener: Arc<dyn EventListener>) -> Result<(), FfiError> {
         let running = self.running.get()?;
+        let reader = Reader::enter(&running)?;
+        if lock(&running.queue.events).is_over {
+            return Err(FfiError::new(ErrorKind::WrongState, "the last event of this job was taken"));
+        }
         // (Held until the listener's thread ends.)
-        mem::forget(Reader::enter(&running)?);
+        mem::forget(reader);
         let of_thread = Arc::clone(&running);
         let body = move || {
             let queue = &of_thread.queue;

@@ -190,6 +190,9 @@ fn a_listener_gets_all_events_stops_the_job_and_may_not_call_back() {
     let seen = listener.seen.lock().unwrap().clone();
     assert_eq!(seen.iter().filter(|event| event.is_last()).count(), 1);
     assert!(seen.last().is_some_and(Event::is_last) && listener.refused.load(Ordering::Relaxed) > 0);
+    // Nothing would ever call a second one.
+    assert_eq!(kind(job.listen(Listener::new(Ok(true)))), Some(ErrorKind::WrongState));
+    assert_eq!(job.next_events(0), Ok(Vec::new()), "the refused listener has left the events");
 
     let stops = Listener::new(Ok(false));
     let job = session.generate(long()).unwrap();

@@ -5,7 +5,10 @@
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use refrain_c::*;
 
@@ -24,19 +27,33 @@ impl Bytes<'_> {
     }
 }
 
-/// The job of the listener that calls back, and the codes that it got.
-struct Reentering {
-    job: AtomicU64,
+/// What a listener is given. It is freed as soon as the listener has got the last event.
+struct Listening {
+    job: Handle,
+    is_over: AtomicBool,
 }
 
-unsafe extern "C" fn go_on(_user: *mut c_void, _events: *const c_char, _len: usize) -> bool {
+impl Listening {
+    fn take(&self, events: *const c_char, len: usize) {
+        // SAFETY: the library gives a text.
+        let events = unsafe { std::slice::from_raw_parts(events.cast::<u8>(), len) };
+        let events: Vec<serde_json::Value> = serde_json::from_slice(events).unwrap();
+        let is_last = events.last().is_some_and(|event| event["type"] == "done" || event["type"] == "failed");
+        assert!(!self.is_over.load(Ordering::Relaxed), "events after the last one");
+        self.is_over.store(is_last, Ordering::Release);
+    }
+}
+
+unsafe extern "C" fn go_on(user: *mut c_void, events: *const c_char, len: usize) -> bool {
+    // SAFETY: it lives until the last event.
+    unsafe { &*user.cast::<Listening>() }.take(events, len);
     true
 }
 
-unsafe extern "C" fn reenter(user: *mut c_void, _events: *const c_char, _len: usize) -> bool {
-    // SAFETY: it was leaked by `listen`.
-    let reentering = unsafe { &*user.cast::<Reentering>() };
-    let job = reentering.job.load(Ordering::Relaxed);
+unsafe extern "C" fn reenter(user: *mut c_void, events: *const c_char, len: usize) -> bool {
+    // SAFETY: it lives until the last event.
+    let listening = unsafe { &*user.cast::<Listening>() };
+    let job = listening.job;
     let mut buffer = Buffer::EMPTY;
     // SAFETY: the buffer lives.
     unsafe {
@@ -46,6 +63,7 @@ unsafe extern "C" fn reenter(user: *mut c_void, _events: *const c_char, _len: us
     }
     let code = refrain_job_cancel(job);
     assert!(matches!(code, Code::Ok | Code::StaleHandle | Code::Busy), "{code:?}");
+    listening.take(events, len);
     true
 }
 
@@ -59,6 +77,22 @@ pub(crate) fn open_engine(model: &str) -> Handle {
     };
     assert_eq!(code, Code::Ok, "{options}");
     engine
+}
+
+/// A session with text, and a job of it that runs.
+fn session_and_job(engine: Handle) -> [Handle; 2] {
+    let (text, options) = (TEXTS[1], r#"{"max_tokens": 48}"#);
+    let [mut session, mut job] = [0; 2];
+    // SAFETY: texts and places live.
+    let codes = unsafe {
+        [
+            refrain_engine_session(engine, options.as_ptr().cast(), 0, 0, &mut session, null_mut()),
+            refrain_session_append_text(session, text.as_ptr().cast(), text.len(), null_mut()),
+            refrain_session_generate(session, options.as_ptr().cast(), options.len(), &mut job, null_mut()),
+        ]
+    };
+    assert_eq!(codes, [Code::Ok; 3]);
+    [session, job]
 }
 
 const OPTIONS: [&str; 12] = [
@@ -89,17 +123,27 @@ const REQUESTS: [&str; 7] = [
     r#"{"text": "Hello."}"#,
 ];
 
-/// Makes the calls that the bytes name. `engine` stays open.
-pub(crate) fn run(bytes: &[u8], engine: Handle) {
+/// Makes the calls that the bytes name, and counts those that gave a job a listener. `engine` stays open.
+pub(crate) fn run(bytes: &[u8], engine: Handle) -> usize {
     let mut bytes = Bytes(bytes);
     let mut handles = vec![engine, 0, 1, u64::MAX, engine ^ (1 << 48), engine + 7];
+    // Few random sequences would make a job.
+    handles.extend(session_and_job(engine));
     let mut buffers: Vec<Buffer> = Vec::new();
+    let mut listenings: Vec<Arc<Listening>> = Vec::new();
     for _ in 0..64 {
         if bytes.0.is_empty() {
             break;
         }
         let operation = bytes.next();
-        let handle = handles[usize::from(bytes.next()) % handles.len()];
+        // Often the engine or one of the newest three: a job needs a session with text.
+        let pick = bytes.next();
+        let (kind, index) = (pick % 4, usize::from(pick / 4));
+        let handle = match kind {
+            0 => engine,
+            1 | 2 => handles[handles.len() - 1 - index % 3],
+            _ => handles[index % handles.len()],
+        };
         let options = OPTIONS[usize::from(bytes.next()) % OPTIONS.len()];
         let text = TEXTS[usize::from(operation / 32) % TEXTS.len()];
         let request = REQUESTS[usize::from(operation / 32) % REQUESTS.len()];
@@ -107,6 +151,8 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
         let (json, len) = (options.as_ptr().cast::<c_char>(), options.len());
         let (words, words_len) = (text.as_ptr().cast::<c_char>(), text.len());
         let (task, task_len) = (request.as_ptr().cast::<c_char>(), request.len());
+        let listening = Arc::new(Listening { job: handle, is_over: AtomicBool::new(false) });
+        let user = Arc::as_ptr(&listening).cast_mut().cast();
         let failed: *mut Buffer = if operation & 64 == 0 { &mut error } else { null_mut() };
         // SAFETY: texts, buffers and places live during the call.
         let code = unsafe {
@@ -122,12 +168,8 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
                 12 => refrain_session_messages(handle, &mut buffer, failed),
                 13 => refrain_job_next_events(handle, 1, &mut buffer, failed),
                 14 => refrain_job_next_text(handle, 1, &mut buffer, null_mut(), failed),
-                15 => {
-                    let reentering = Box::leak(Box::new(Reentering { job: AtomicU64::new(handle) }));
-                    let user = std::ptr::from_mut(reentering).cast();
-                    refrain_job_listen(handle, Some(reenter), user, failed)
-                }
-                16 => refrain_job_listen(handle, Some(go_on), null_mut(), failed),
+                15 => refrain_job_listen(handle, Some(reenter), user, failed),
+                16 => refrain_job_listen(handle, Some(go_on), user, failed),
                 17 => {
                     refrain_job_cancel(handle);
                     refrain_job_wait(handle, &mut buffer, failed)
@@ -157,6 +199,10 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
         if made != 0 {
             handles.push(made);
         }
+        // After an error the listener is never called.
+        if matches!(operation % 26, 15 | 16) && code == Code::Ok {
+            listenings.push(listening);
+        }
         for mut buffer in [buffer, error] {
             if bytes.next() & 1 == 0 {
                 // SAFETY: the library has made it, or it is empty.
@@ -178,5 +224,13 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) {
         // SAFETY: null is allowed.
         let code = unsafe { refrain_free(handle, null_mut()) };
         assert!(matches!(code, Code::Ok | Code::StaleHandle), "{code:?}");
+    } // Every listener gets a last event, also of a job that is closed or freed.
+    let deadline = Instant::now() + Duration::from_secs(50);
+    for listening in &listenings {
+        while !listening.is_over.load(Ordering::Acquire) {
+            assert!(Instant::now() < deadline, "no last event");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
+    listenings.len()
 }
