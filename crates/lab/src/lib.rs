@@ -27,7 +27,7 @@
 //! - [`sweep`] replays through a streamed model, with several shares of pinned layers and output lengths.
 //! - [`pressure`] decodes within a memory budget under memory pressure.
 //! - [`tune`] fits the reliability prior and the builder's constants to one half of the rows.
-//! - [`report`] writes tables, CSV, plots and a page.
+//! - [`report`] writes tables, CSV and a page.
 //!
 //! The program `refrain-bench` (feature `program`) is a thin client of these modules.
 

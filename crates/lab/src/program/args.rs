@@ -75,8 +75,6 @@ pub(super) enum Command {
     /// Decode from flash within a memory budget under repeated memory pressure. Fails if the process holds
     /// more than the budget and 64 MiB, or if an answer changes.
     Pressure(BenchPressureArgs),
-    /// Draw a profile, as `refrain model profile` measures and stores it: time by rows, with a line for each context.
-    Plot(PlotArgs),
 }
 
 #[derive(Debug, Args)]
@@ -116,14 +114,6 @@ impl FormatArg {
             Self::CodeifBench => Format::CodeifBench,
         }
     }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct PlotArgs {
-    /// The profile.
-    pub(super) profile: PathBuf,
-    /// The plot, as SVG. An existing plot of a profile is replaced.
-    pub(super) out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -337,10 +327,7 @@ pub(super) struct ReplayArgs {
     /// Also write every cell as a line of CSV.
     #[arg(long, value_name = "FILE")]
     pub(super) csv: Option<PathBuf>,
-    /// Also write the plots, as SVG files, into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub(super) plots: Option<PathBuf>,
-    /// Also write an HTML page with tables, plots, and rows whose tokens are coloured by draft source.
+    /// Also write an HTML page with the tables, and rows whose tokens are coloured by draft source.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
     /// Rows of each subtask on the HTML page.
@@ -475,9 +462,6 @@ pub(super) struct FleetArgs {
     /// Maximum rows of a verification batch; rows are free.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(super) rows: usize,
-    /// Also write the plots, as SVG files, into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    pub(super) plots: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

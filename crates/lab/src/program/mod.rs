@@ -3,7 +3,6 @@
 mod args;
 mod graphs;
 mod import;
-mod plot;
 mod pruning;
 mod replay;
 mod stream;
@@ -32,7 +31,6 @@ pub fn main() -> ExitCode {
             Command::Pruning(args) => pruning::bench(args),
             Command::Fleet(args) => replay::fleet(args),
             Command::Pressure(args) => stream::pressure(args),
-            Command::Plot(args) => plot::plot(args),
         }
     })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::floor::{self, Terms};
 use crate::replay::Wanted;
 use crate::report::html::TracedRow;
-use crate::report::{self, Plot, Report};
+use crate::report::{self, Report};
 use crate::rows::Accepted;
 use crate::sweep::SweepDraft;
 use crate::trace::{Trace, TraceError};
@@ -63,14 +63,9 @@ fn replay(args: &ReplayArgs) -> Result<Exit, Failure> {
     if let Some(path) = &args.csv {
         write_file(path, &report::csv::write(&report))?;
     }
-    if args.plots.is_none() && args.html.is_none() {
-        return Ok(Exit::Done);
-    }
-    let plots = report::plots::draw(&report);
-    write_plots(args.plots.as_deref(), &plots)?;
     if let Some(path) = &args.html {
         let traced = set.trace(&settings, args);
-        let page = report::html::write("Drafting, replayed", &tables, &plots, &traced, &set.tokenizer);
+        let page = report::html::write("Drafting, replayed", &tables, &traced, &set.tokenizer);
         write_file(path, &page)?;
     }
     Ok(Exit::Done)
@@ -157,14 +152,7 @@ pub(super) fn fleet(args: &FleetArgs) -> Result<Exit, Failure> {
     let cells = crate::fleet::simulate(&set.rows, &bench, set.vocab_size, n_threads);
     let conditions = set.conditions(&rows_args);
     write!(stdout(), "{}", crate::fleet::write(&conditions, &bench, &cells))?;
-    write_plots(args.plots.as_deref(), &report::plots::draw_fleet(&cells))?;
     Ok(Exit::Done)
-}
-
-fn write_plots(folder: Option<&Path>, plots: &[Plot]) -> Result<(), Failure> {
-    let Some(folder) = folder else { return Ok(()) };
-    create_folder(folder)?;
-    plots.iter().try_for_each(|plot| write_file(&folder.join(format!("{}.svg", plot.name)), &plot.svg))
 }
 
 /// Replays through a model: the strategies and plain decoding, row by row.
@@ -244,11 +232,9 @@ fn replay_model(args: &ReplayArgs, path: &Path) -> Result<Exit, Failure> {
     if let Some(path) = &args.csv {
         write_file(path, &report::timing::write_csv(&timings))?;
     }
-    let plots = report::plots::draw_timings(&timings);
-    write_plots(args.plots.as_deref(), &plots)?;
     if let Some(path) = &args.html {
         let title = "Drafting, replayed through a model";
-        write_file(path, &report::html::write(title, &tables, &plots, &[], tokenizer))?;
+        write_file(path, &report::html::write(title, &tables, &[], tokenizer))?;
     }
     Ok(Exit::Done)
 }
@@ -380,13 +366,6 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     let written = std::fs::write(path, text);
     written.map_err(|error| {
         Failure::input(format!("{}: {error}", path.display()), "name a file that can be written")
-    })
-}
-
-fn create_folder(path: &Path) -> Result<(), Failure> {
-    let created = std::fs::create_dir_all(path);
-    created.map_err(|error| {
-        Failure::input(format!("{}: {error}", path.display()), "name a folder that can be written")
     })
 }
 

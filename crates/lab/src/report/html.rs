@@ -1,10 +1,9 @@
-//! A report as one self-contained page: tables, plots, and rows whose tokens are coloured by draft source.
+//! A report as one self-contained page: tables, and rows whose tokens are coloured by draft source.
 
 use std::fmt::Write as _;
 
 use refrain::Tokenizer;
 
-use super::plots::Plot;
 use super::written;
 use crate::replay::TracedStep;
 
@@ -24,9 +23,6 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:72rem;margin:0 auto;padding:1r
 table{border-collapse:collapse;font-size:.8rem;font-variant-numeric:tabular-nums}
 td,th{border-bottom:1px solid var(--line);padding:.2rem .5rem;text-align:right;white-space:nowrap}
 td:first-child,th:first-child{text-align:left}
-figure{margin:1.5rem 0;overflow-x:auto}
-figcaption{font-weight:600}
-svg{width:100%;min-width:42rem;height:auto;background:#fff}
 h1{line-height:1.2}h2{margin-top:2rem}h3{overflow-wrap:anywhere}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid var(--line);padding:.6rem;font-size:.85rem}
 pre span{border-radius:2px}
@@ -38,15 +34,14 @@ z-index:1;background:#222;color:#fff;padding:.5rem .7rem;white-space:pre-wrap;fo
 ";
 
 /// Builds the page. `tables` are the tables in Markdown, as written by [`markdown`](super::markdown).
-pub fn write(title: &str, tables: &str, plots: &[Plot], rows: &[TracedRow], tokenizer: &Tokenizer) -> String {
-    written(|out| write_page(out, title, tables, plots, rows, tokenizer))
+pub fn write(title: &str, tables: &str, rows: &[TracedRow], tokenizer: &Tokenizer) -> String {
+    written(|out| write_page(out, title, tables, rows, tokenizer))
 }
 
 fn write_page(
     out: &mut String,
     title: &str,
     tables: &str,
-    plots: &[Plot],
     rows: &[TracedRow],
     tokenizer: &Tokenizer,
 ) -> std::fmt::Result {
@@ -57,9 +52,6 @@ fn write_page(
         "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><style>{STYLE}</style>"
     )?;
     write!(out, "<h1>{title}</h1>")?;
-    for plot in plots {
-        write!(out, "<figure><figcaption>{}</figcaption>{}</figure>", escaped(&plot.title), plot.svg)?;
-    }
     write_tables(out, tables)?;
     write_rows(out, rows, tokenizer)?;
     writeln!(out, "</html>")

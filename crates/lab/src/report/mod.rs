@@ -1,13 +1,10 @@
-//! Reports of measurements, as tables, plots and CSV.
+//! Reports of measurements, as tables and CSV, and a page of coloured rows.
 
 pub mod ablation;
 pub mod csv;
 pub mod html;
 pub mod markdown;
-pub mod plots;
 pub mod timing;
-
-pub use plots::Plot;
 
 use crate::replay::Setting;
 use crate::run::Measurement;
