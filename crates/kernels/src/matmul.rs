@@ -28,7 +28,7 @@ use super::activations::{ActivationForm, Activations, TALL_ROWS_MAX};
 use super::aligned::Line;
 use super::block::{BlockFormat, BlockType, with_format};
 use super::int8::{Block, RowOrder};
-use super::layout::{IntLayout, PANEL_ROWS};
+use super::layout::{IntLayout, PANEL_ROWS, Scales};
 use super::packed::{PackedMatrix, PackedRows};
 use super::pool::{Pool, SharedMut};
 use super::simd::{Ahead, Simd, Work, codes};
@@ -522,47 +522,50 @@ fn int_block<S: Simd, L: IntLayout, const P: usize, const R: usize>(
     a: [&Block; R],
     acc: &mut [[S::F; R]; P],
 ) {
-    let bias = L::BIAS + if L::WIDE { S::WIDE_SHIFT } else { 0 };
-    let (first_line, scale_lines) = (b * L::BLOCK_LINES, L::UNIT_BLOCKS * L::BLOCK_LINES);
+    let first_line = b * L::BLOCK_LINES;
     let mut blocks: [&[Line]; P] = [&[]; P];
+    let mut scale_lines: [&[Line]; P] = [&[]; P];
     for p in 0..P {
         blocks[p] = &units[p][first_line..][..L::BLOCK_LINES];
+        scale_lines[p] = &units[p][L::UNIT_BLOCKS * L::BLOCK_LINES..];
     }
+    let scales = |p: usize, half| L::scales(s, scale_lines[p], factors[p], b, half);
     if L::SPLIT {
-        for half in 0..2 {
-            let mut starts = [0; R];
-            for r in 0..R {
-                starts[r] = a[r].split_start(bias, half);
-            }
-            let groups = if half == 0 { [0, 1, 2, 3] } else { [4, 5, 6, 7] };
-            let dots = dot_groups::<S, L, P, R, 4>(s, blocks, groups, &a, starts);
-            for p in 0..P {
-                let scales = L::scales(s, &units[p][scale_lines..], factors[p], b, half);
-                for r in 0..R {
-                    let scale = s.mul(scales.scale, s.splat(a[r].scale));
-                    acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
-                    if L::MIN {
-                        acc[p][r] = s.fma(scales.min, s.splat(a[r].scaled_halves[half]), acc[p][r]);
-                    }
-                }
-            }
-        }
-        return;
+        // No loop: it would compute the codes of both halves first, and keep them in memory.
+        int_groups::<S, L, P, R, 4>(s, blocks, [0, 1, 2, 3], 0, |p| scales(p, 0), a, acc);
+        int_groups::<S, L, P, R, 4>(s, blocks, [4, 5, 6, 7], 1, |p| scales(p, 1), a, acc);
+    } else {
+        // Groups that share a line are consecutive, so the line is loaded once.
+        let groups = if L::BITS < 4 { [0, 1, 2, 3, 4, 5, 6, 7] } else { [0, 4, 1, 5, 2, 6, 3, 7] };
+        int_groups::<S, L, P, R, 8>(s, blocks, groups, 0, |p| scales(p, 0), a, acc);
     }
+}
+
+/// The groups of a block, or of the half of a block, that share a scale.
+#[inline(always)]
+fn int_groups<S: Simd, L: IntLayout, const P: usize, const R: usize, const G: usize>(
+    s: S,
+    blocks: [&[Line]; P],
+    groups: [usize; G],
+    half: usize,
+    scales: impl Fn(usize) -> Scales<S>,
+    a: [&Block; R],
+    acc: &mut [[S::F; R]; P],
+) {
+    let bias = L::BIAS + if L::WIDE { S::WIDE_SHIFT } else { 0 };
     let mut starts = [0; R];
     for r in 0..R {
-        starts[r] = a[r].start(bias);
+        starts[r] = if L::SPLIT { a[r].split_start(bias, half) } else { a[r].start(bias) };
     }
-    // Groups that share a line are consecutive, so the line is loaded once.
-    let groups = if L::BITS < 4 { [0, 1, 2, 3, 4, 5, 6, 7] } else { [0, 4, 1, 5, 2, 6, 3, 7] };
-    let dots = dot_groups::<S, L, P, R, 8>(s, blocks, groups, &a, starts);
+    let dots = dot_groups::<S, L, P, R, G>(s, blocks, groups, &a, starts);
     for p in 0..P {
-        let scales = L::scales(s, &units[p][scale_lines..], factors[p], b, 0);
+        let scales = scales(p);
         for r in 0..R {
             let scale = s.mul(scales.scale, s.splat(a[r].scale));
             acc[p][r] = s.fma(scale, s.to_f(dots[p][r]), acc[p][r]);
             if L::MIN {
-                acc[p][r] = s.fma(scales.min, s.splat(a[r].scaled_sum), acc[p][r]);
+                let scaled_sum = if L::SPLIT { a[r].scaled_halves[half] } else { a[r].scaled_sum };
+                acc[p][r] = s.fma(scales.min, s.splat(scaled_sum), acc[p][r]);
             }
         }
     }
