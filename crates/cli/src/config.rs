@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
-use refrain_files::replace::{Manner, ReplaceError, replace_contents, replace_file};
+use refrain_files::replace::{Manner, replace_bytes, replace_contents};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -168,13 +168,7 @@ pub(crate) fn remember_model(name: &str) -> Result<PathBuf, Failure> {
     } else {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(failed)?;
-        replace_file(&path, Manner::Private, |file| {
-            file.write_all(text.as_bytes()).map_err(|source| ReplaceError {
-                action: "write",
-                path: path.clone(),
-                source,
-            })
-        })?;
+        replace_bytes(&path, Manner::Private, text.as_bytes())?;
     }
     Ok(path)
 }

@@ -3,13 +3,13 @@
 //! A file is one JSON object: the format's name, the id under which the store has kept the conversation, and the turns with the notes
 //! that they show.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use refrain::{Message, Role};
 use refrain_assistant::{ConversationId, Turn};
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, replace_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
@@ -69,13 +69,7 @@ pub(crate) fn save(file: &Path, id: ConversationId, turns: &[Turn]) -> Result<()
         );
         return Err(Failure::input(problem, "/clear starts a new one"));
     }
-    Ok(replace_file(file, Manner::Private, |written| {
-        written.write_all(json.as_bytes()).map_err(|source| ReplaceError {
-            action: "write",
-            path: file.to_owned(),
-            source,
-        })
-    })?)
+    Ok(replace_bytes(file, Manner::Private, json.as_bytes())?)
 }
 
 /// Reads a conversation.

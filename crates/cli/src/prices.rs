@@ -3,14 +3,14 @@
 //! The file is a cache: if it is missing, old, damaged, of another version or cannot be written, rows are measured as without it. It holds
 //! times and names of hardware, and no text; it is private all the same, like every file that the user has not asked for.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use refrain::Engine;
 use refrain::internals::engine::MeasuredCosts;
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, create_private_folder, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, create_private_folder, failed, replace_bytes};
 use refrain_program::place::cache_folder;
 use serde::{Deserialize, Serialize};
 
@@ -109,15 +109,9 @@ fn read_file(path: &Path) -> Option<Stored> {
 
 fn write(folder: &Path, stored: &Stored) -> Result<(), ReplaceError> {
     let path = folder.join(NAME);
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ReplaceError { action, path, source }
-    };
     let text = serde_json::to_vec(stored).map_err(|error| failed("write", &path)(error.into()))?;
     create_private_folder(folder).map_err(failed("create", folder))?;
-    replace_file(&path, Manner::PrivateNotDurable, |file| {
-        file.write_all(&text).map_err(failed("write", &path))
-    })
+    replace_bytes(&path, Manner::PrivateNotDurable, &text)
 }
 
 /// Seconds since 1970.

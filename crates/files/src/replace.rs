@@ -24,6 +24,12 @@ pub struct ReplaceError {
     pub source: io::Error,
 }
 
+/// Makes the system's error that of an operation on a path.
+pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReplaceError + use<> {
+    let path = path.to_owned();
+    move |source| ReplaceError { action, path, source }
+}
+
 impl Fault for ReplaceError {
     fn facts(&self) -> Facts<'_> {
         Facts::io(self.source.kind()).file(&self.path)
@@ -69,12 +75,13 @@ pub fn replace_file<T, E: From<ReplaceError>>(
     Ok(done)
 }
 
+/// [`replace_file`] with these contents.
+pub fn replace_bytes(path: &Path, manner: Manner, contents: &[u8]) -> Result<(), ReplaceError> {
+    replace_file(path, manner, |file| file.write_all(contents).map_err(failed("write", path)))
+}
+
 /// Gives a written file its name.
 fn put(file: File, partial: &Partial, path: &Path, manner: Manner) -> Result<(), ReplaceError> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ReplaceError { action, path, source }
-    };
     let is_durable = manner != Manner::PrivateNotDurable;
     if is_durable {
         file.sync_all().map_err(failed("sync", &partial.path))?;
@@ -96,10 +103,6 @@ fn put(file: File, partial: &Partial, path: &Path, manner: Manner) -> Result<(),
 /// The contents are unchanged, with one exception: a file with several names that cannot be written to its end. The error
 /// then names the file with the earlier contents, which is also left behind if the process is killed meanwhile.
 pub fn replace_contents(path: &Path, contents: &[u8]) -> Result<(), ReplaceError> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ReplaceError { action, path, source }
-    };
     let path = path.canonicalize().map_err(failed("find", path))?;
     let found = path.metadata().map_err(failed("read", &path))?;
     if !found.is_file() {
@@ -128,10 +131,6 @@ pub fn replace_contents(path: &Path, contents: &[u8]) -> Result<(), ReplaceError
 /// Overwrites a file, after its contents were copied.
 #[cfg(unix)]
 fn overwrite(path: &Path, contents: &[u8]) -> Result<(), ReplaceError> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ReplaceError { action, path, source }
-    };
     let mut file = File::options().read(true).write(true).open(path).map_err(failed("open", path))?;
     let copy = named(path, &format!("{:016x}", random()), ".earlier");
     let mut earlier =
@@ -162,10 +161,6 @@ pub fn create_folder<T, E: From<ReplaceError>>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ReplaceError { action, path, source }
-    };
     let partial = Partial { path: partial_path(path, random()), is_folder: true };
     fs::create_dir(&partial.path).map_err(failed("create", &partial.path))?;
     let done = write(&partial.path)?;

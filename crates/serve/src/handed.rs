@@ -27,7 +27,7 @@ use axum::routing::{get, post};
 use refrain::CancelToken;
 use refrain_assistant::{Assistant, Forget, ForgetError, Forgotten};
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, replace_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -218,11 +218,7 @@ impl Announcement {
             secret: secret.to_owned(),
         };
         let (path, text) = (store.join(FILE), serde_json::to_string(&announced)?);
-        replace_file(&path, Manner::PrivateNotDurable, |file| {
-            let failed = |source| ReplaceError { action: "write", path: path.clone(), source };
-            file.write_all(text.as_bytes()).map_err(failed)
-        })
-        .map_err(|error| error.source)?;
+        replace_bytes(&path, Manner::PrivateNotDurable, text.as_bytes()).map_err(|error| error.source)?;
         Ok(Self { path, text })
     }
 }

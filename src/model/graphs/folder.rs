@@ -6,7 +6,7 @@ use super::GraphsError;
 use crate::model::config::ModelConfig;
 use crate::model::packed::{ModelIdentity, PackedFile, Piece};
 use crate::schedule::{GraphKind, SwitchTimes, TimesError};
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, replace_bytes};
 
 /// The file with everything except the layers. A folder with such a file is a folder of graphs.
 pub(in crate::model) const ENDS: &str = "graphs.refrain";
@@ -113,11 +113,7 @@ impl GraphFolder {
     /// [`TimesError::Io`]; stored times are unchanged.
     pub fn store_times(&self, times: &SwitchTimes) -> Result<PathBuf, TimesError> {
         let path = self.path.join(TIMES);
-        let written = replace_file(&path, Manner::Shared, |file| {
-            use std::io::Write;
-            let failed = |source| ReplaceError { action: "write", path: path.clone(), source };
-            file.write_all(times.to_json().as_bytes()).map_err(failed)
-        });
+        let written = replace_bytes(&path, Manner::Shared, times.to_json().as_bytes());
         written.map_err(|ReplaceError { path, source, .. }| TimesError::Io { path, source })?;
         Ok(path)
     }

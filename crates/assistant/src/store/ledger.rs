@@ -18,7 +18,7 @@ use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, replace_bytes};
 use refrain_index::KeyProblem;
 use refrain_index::internals::{PART_BYTES, Seal, place};
 use xxhash_rust::xxh3::xxh3_64;
@@ -619,19 +619,18 @@ fn line_place(id: u64, n_line: usize) -> Vec<u8> {
     place("ledger line", &[id.to_le_bytes(), (n_line as u64).to_le_bytes()].concat())
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+pub(super) fn to_hex(bytes: &[u8]) -> String {
     let digit = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let (pairs, rest) = text.as_chunks::<2>();
     let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?));
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
-/// Replaces a file in one step.
 /// Compares the key with the first line of a ledger, which may be in use.
 pub(super) fn check_first_line(path: &Path, seal: &Seal) -> Result<(), StoreError> {
     let mut line = Vec::new();
@@ -649,10 +648,9 @@ pub(super) fn check_first_line(path: &Path, seal: &Seal) -> Result<(), StoreErro
     Err(StoreError::Key { path: path.to_owned(), problem })
 }
 
+/// Replaces a file in one step.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
-    let replaced = replace_file(path, Manner::Private, |file| file.write_all(bytes).map_err(failed));
-    replaced.map_err(|error| io_error("replace", path)(error.source))
+    replace_bytes(path, Manner::Private, bytes).map_err(|error| io_error("replace", path)(error.source))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, private_options, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, private_options, replace_bytes};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Forgetting, micros};
@@ -125,8 +125,7 @@ impl TypedLines {
         }
         text.reverse();
         let text = text.join("\n") + "\n";
-        let failed = |source| ReplaceError { action: "write", path: self.path.clone(), source };
-        replace_file(&self.path, Manner::Private, |file| file.write_all(text.as_bytes()).map_err(failed))
+        replace_bytes(&self.path, Manner::Private, text.as_bytes())
             .map_err(|ReplaceError { action, path, source }| StoreError::Io { action, path, source })
     }
 }

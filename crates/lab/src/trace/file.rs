@@ -12,12 +12,12 @@
 //! Numbers are little-endian. A file has one task, and a task has one session: the rows' order is that of the requests.
 //! A row takes 48 bytes, so an answer of 128 tokens to a prompt of 1,000, with ten rejected rows a token, 130 KB.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
 use refrain_files::open_regular;
-use refrain_files::replace::{Manner, ReplaceError, replace_file};
+use refrain_files::replace::{Manner, ReplaceError, replace_bytes};
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -159,8 +159,7 @@ impl Trace {
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(TraceError::TooLarge { bytes: bytes.len() as u64, max: FILE_BYTES_MAX });
         }
-        let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
-        replace_file(path, Manner::Private, |file| file.write_all(&bytes).map_err(failed))
+        replace_bytes(path, Manner::Private, &bytes)
             .map_err(|ReplaceError { path, source, .. }| TraceError::Io { path, source })
     }
 
