@@ -2,22 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use super::ledger::{from_hex, to_hex};
+
 fn encode(path: &Path) -> String {
     match path.to_str() {
         Some(text) => text.to_owned(),
-        None => {
-            let bytes = path.as_os_str().as_encoded_bytes();
-            std::iter::once("\0".to_owned()).chain(bytes.iter().map(|byte| format!("{byte:02x}"))).collect()
-        }
+        None => format!("\0{}", to_hex(path.as_os_str().as_encoded_bytes())),
     }
 }
 
 /// `None` if the text is no path of this system.
 fn decode(text: &str) -> Option<PathBuf> {
     let Some(digits) = text.strip_prefix('\0') else { return Some(PathBuf::from(text)) };
-    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-    let bytes: Option<Vec<u8>> =
-        pairs.map(|pair| pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())).collect();
+    let bytes = from_hex(digits.as_bytes());
     #[cfg(unix)]
     return bytes.map(|bytes| {
         PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
