@@ -125,16 +125,6 @@ impl LiveDiff {
         }
     }
 
-    /// The old text.
-    pub fn old_text(&self) -> &str {
-        &self.old
-    }
-
-    /// The new text so far.
-    pub fn new_text(&self) -> &str {
-        &self.new
-    }
-
     /// Appends the next part of the new text and returns the events that became certain. Text is held back while it is
     /// unclear whether the old text goes on with it: at most 48 pieces, and the white space before the next piece. The last
     /// piece is held back until the next character, which may belong to it.

@@ -251,20 +251,12 @@ impl UiAction {
         Ok(Self { name: name.to_owned(), description, parameters: None, elements: Vec::new() })
     }
 
-    /// The action with arguments: a JSON Schema of type `object`. A property with `"x-element": true` is the id of an element that is
-    /// on the screen; with `"x-element": "type"` (or `tap`, `long_press`, `swipe`) of one that takes this command.
+    /// Reads an action: `{"name": …, "description": …, "parameters": {…}}`. The parameters are a JSON Schema of type `object`. A
+    /// property with `"x-element": true` is the id of an element that is on the screen; with `"x-element": "type"` (or `tap`,
+    /// `long_press`, `swipe`) of one that takes this command.
     ///
     /// # Errors
     /// [`ActionError`]. What the grammar cannot express is refused when the action is first used ([`TaskError::Grammar`](crate::TaskError::Grammar)).
-    pub fn with_parameters(self, schema: &str) -> Result<Self, ActionError> {
-        let schema = parse(schema)?;
-        self.of_parameters(&schema, "/parameters")
-    }
-
-    /// Reads an action: `{"name": …, "description": …, "parameters": {…}}`.
-    ///
-    /// # Errors
-    /// [`ActionError`].
     pub fn from_json(text: &str) -> Result<Self, ActionError> {
         Self::of(&parse(text)?, "")
     }
@@ -519,10 +511,9 @@ mod tests {
 
     #[test]
     fn an_action_without_its_element_is_not_offered() {
-        let action = UiAction::new("fill", "").unwrap();
-        let action = action
-            .with_parameters(r#"{"properties": {"in": {"x-element": "type"}}, "required": ["in"]}"#)
-            .unwrap();
+        let parameters = r#"{"properties": {"in": {"x-element": "type"}}, "required": ["in"]}"#;
+        let action =
+            UiAction::from_json(&format!(r#"{{"name": "fill", "parameters": {parameters}}}"#)).unwrap();
         let actions = UiActions::default().with_action(action).unwrap();
         assert!(actions.offered(&screen()).is_empty());
         let plain = UiActions::default().with_action(UiAction::new("refresh", "").unwrap()).unwrap();

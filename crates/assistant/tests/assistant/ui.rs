@@ -166,9 +166,8 @@ fn an_action_of_the_app_names_elements_of_the_screen() {
     }
     // Beside the other commands.
     let mut task = UiTask::new("Go on");
-    let action = UiAction::new("archive", "").unwrap();
-    let action = action.with_parameters(r#"{"properties": {"n": {"type": "integer"}}}"#).unwrap();
-    task.actions = UiActions::default().with_action(action).unwrap();
+    let action = r#"{"name": "archive", "parameters": {"properties": {"n": {"type": "integer"}}}}"#;
+    task.actions = UiActions::default().with_action(UiAction::from_json(action).unwrap()).unwrap();
     let chosen = choose(&assistant, &task, &screen);
     assert_eq!(task.command(&screen, &chosen.text), Some(chosen.command));
 }
