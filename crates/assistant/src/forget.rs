@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::notes::{DOCUMENTS, NotesOptions, NotesWriter, Request, absolute, hand_in_with_key};
+use refrain_index::notes::{DOCUMENTS, NotesOptions, NotesWriter, Request, absolute, hand_in};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 
 use crate::assistant::Assistant;
@@ -52,35 +52,17 @@ pub struct Forgotten {
     pub is_notes_pending: bool,
 }
 
-/// Deletes what assistants have kept in these folders, a store and an index of notes, as [`Assistant::forget`] does, without a model.
-/// No assistant may have the store open meanwhile. A deletion that was interrupted is finished first.
+/// Deletes what assistants have kept in these folders, a store and an index of notes, as [`Assistant::forget_all`] does, without a model.
+/// No assistant may have the store open meanwhile. A deletion that was interrupted is finished first. `key` is the folders' key
+/// ([`Builder::key`](crate::Builder::key)).
 ///
 /// A folder without a store or index has nothing to delete, and none is created in it.
 ///
 /// # Errors
 /// [`ForgetError`], also [`StoreError::InUse`], and [`NotesError::Foreign`] if the folder is not that of an index. What was deleted
-/// before stays deleted.
-pub fn forget(store: Option<&Path>, notes: Option<&Path>, what: Forget) -> Result<Forgotten, ForgetError> {
-    forget_all(store, notes, [what])
-}
-
-/// As [`forget`], for several deletions: everything is noted before anything is deleted. Much faster than one after the other.
-///
-/// # Errors
-/// As [`forget`]. After [`ForgetError::Unfinished`], the other deletions are done.
-pub fn forget_all(
-    store: Option<&Path>,
-    notes: Option<&Path>,
-    what: impl IntoIterator<Item = Forget>,
-) -> Result<Forgotten, ForgetError> {
-    forget_all_with_key(store, notes, None, what)
-}
-
-/// As [`forget_all`], for folders of an assistant with a key ([`Builder::key`](crate::Builder::key)).
-///
-/// # Errors
-/// As [`forget_all`], and before anything is deleted [`StoreError::Key`] and [`NotesError::Key`].
-pub fn forget_all_with_key(
+/// before stays deleted; after [`ForgetError::Unfinished`], the other deletions are done. Before anything is deleted
+/// [`StoreError::Key`] and [`NotesError::Key`].
+pub fn forget(
     store: Option<&Path>,
     notes: Option<&Path>,
     key: Option<&[u8; 32]>,
@@ -181,7 +163,7 @@ fn resolve(
     key: Option<&[u8; 32]>,
 ) -> Result<Vec<Forgetting>, ForgetError> {
     // Refuses the folder of something else, and an index of a newer version, before anything is noted or deleted.
-    let roots = folder.map(|folder| NotesIndex::roots_in_with_key(folder, key)).transpose()?.flatten();
+    let roots = folder.map(|folder| NotesIndex::roots_in(folder, key)).transpose()?.flatten();
     let index = folder.filter(|_| roots.is_some()).map(absolute).transpose()?;
     let (mut paths, mut others) = (Vec::new(), Vec::new());
     for what in what {
@@ -298,7 +280,7 @@ fn paths_in_index(what: &Forgetting) -> &[PathBuf] {
 fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, NotesError> {
     let Forgetting::Index { index: folder, paths, is_all } = part else { return Ok(false) };
     let mut paths = paths.clone();
-    match NotesIndex::roots_in_with_key(folder, key)? {
+    match NotesIndex::roots_in(folder, key)? {
         Some(roots) if *is_all => paths.extend(roots),
         Some(_) => {}
         // It was deleted since. On a disk that is not there, it waits.
@@ -323,7 +305,7 @@ fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, Notes
             // An update that other processes wait for is left to the next writer.
             if writer.maintain()? {
                 drop(writer);
-                hand_in_with_key(folder, key, &Request::Update)?;
+                hand_in(folder, key, &Request::Update)?;
             }
             Ok(false)
         }

@@ -72,7 +72,7 @@ pub use edit::part::{EditPart, EditPartError};
 pub use error::{BuildError, ForgetError, TaskError};
 pub use estimate::Estimate;
 pub use fit::{CountTokens, Fitted, fit};
-pub use forget::{Forget, Forgotten, forget, forget_all, forget_all_with_key};
+pub use forget::{Forget, Forgotten, forget};
 pub use gate::{Gate, GateTurn};
 pub use job::Job;
 pub use options::{AssistantOptions, JobOptions, KeptPrompts, Priority};

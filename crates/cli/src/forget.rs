@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use refrain_assistant::{ConversationId, Forget, Forgotten, forget_all_with_key};
+use refrain_assistant::{ConversationId, Forget, Forgotten};
 use serde_json::json;
 
 use crate::args::ForgetArgs;
@@ -28,7 +28,9 @@ pub(crate) fn forget(args: &ForgetArgs, interrupt: &Interrupt) -> Result<Exit, F
         return Ok(exit);
     }
     let key = key()?;
-    forget_with(args, |what| Ok(forget_all_with_key(store.as_deref(), index.as_deref(), key.as_ref(), what)?))
+    forget_with(args, |what| {
+        Ok(refrain_assistant::forget(store.as_deref(), index.as_deref(), key.as_ref(), what)?)
+    })
 }
 
 /// The folders of the store and of the index.

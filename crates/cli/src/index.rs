@@ -208,7 +208,7 @@ pub(crate) fn of_context(paths: &[PathBuf], interrupt: &Interrupt) -> Result<Opt
     let key = key()?;
     let Some(folder) = data_folder("notes").filter(|folder| folder.is_dir()) else { return Ok(None) };
     // An index that cannot be used is no reason not to read the files.
-    let Ok(Some(roots)) = NotesIndex::roots_in_with_key(&folder, key.as_ref()) else { return Ok(None) };
+    let Ok(Some(roots)) = NotesIndex::roots_in(&folder, key.as_ref()) else { return Ok(None) };
     let absolute = paths.iter().map(|path| refrain_index::notes::absolute(path));
     let Ok(paths) = absolute.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
     let is_read = |path: &PathBuf| path.exists() && roots.iter().any(|root| path.starts_with(root));

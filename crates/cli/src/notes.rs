@@ -41,7 +41,7 @@ impl Notes {
         }
         let is_index = |path: &&PathBuf| -> Result<bool, Failure> {
             let key = key()?;
-            match path.is_dir().then(|| NotesIndex::roots_in_with_key(path, key.as_ref())) {
+            match path.is_dir().then(|| NotesIndex::roots_in(path, key.as_ref())) {
                 None | Some(Err(NotesError::Foreign { .. })) => Ok(false),
                 Some(roots) => Ok(roots?.is_some()),
             }

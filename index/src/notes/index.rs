@@ -189,21 +189,13 @@ impl NotesIndex {
         Ok(Box::new(PassagesSource::new(tokens.iter().map(Vec::as_slice))))
     }
 
-    /// All names of the files at a path and below it that a deletion of the path means: the path, the links and hard links
+    /// All names of the files at paths and below them that a deletion of the paths means: the paths, the links and hard links
     /// inside the notes that lead there, and names that the index still has of files that were renamed. A folder among them
-    /// stands for everything below it. Walks the notes if the path has files.
+    /// stands for everything below it. Walks the notes, once, if the paths have files.
     ///
     /// # Errors
-    /// The index cannot be read, or the path cannot be stored.
-    pub fn names_of(&self, path: &Path) -> Result<Vec<PathBuf>, NotesError> {
-        self.names_of_all(&[path])
-    }
-
-    /// As [`names_of`](Self::names_of), for several paths, with one walk.
-    ///
-    /// # Errors
-    /// As [`names_of`](Self::names_of).
-    pub fn names_of_all<P: AsRef<Path>>(&self, named: &[P]) -> Result<Vec<PathBuf>, NotesError> {
+    /// The index cannot be read, or a path cannot be stored.
+    pub fn names_of<P: AsRef<Path>>(&self, named: &[P]) -> Result<Vec<PathBuf>, NotesError> {
         let named: Vec<PathBuf> =
             named.iter().map(|path| paths::absolute(path.as_ref())).collect::<Result<_, _>>()?;
         let (sources, catalogue) = (self.sources()?, self.catalogue()?);
@@ -230,22 +222,12 @@ impl NotesIndex {
     }
 
     /// The files and folders that updates of the index in `folder` read, including files and folders that wait to be added. Works
-    /// also if other files of the index are damaged. `None` if the folder has no index.
+    /// also if other files of the index are damaged. `None` if the folder has no index. `key` is [`NotesOptions::key`].
     ///
     /// # Errors
-    /// [`NotesError::Foreign`]: the folder has files of somebody else; [`NotesError::Version`]; the folder cannot be read.
-    pub fn roots_in(folder: &Path) -> Result<Option<Vec<PathBuf>>, NotesError> {
-        Self::roots_in_with_key(folder, None)
-    }
-
-    /// As [`roots_in`](Self::roots_in), of an index that was written with [`NotesOptions::key`].
-    ///
-    /// # Errors
-    /// As [`roots_in`](Self::roots_in), and [`NotesError::Key`].
-    pub fn roots_in_with_key(
-        folder: &Path,
-        key: Option<&[u8; 32]>,
-    ) -> Result<Option<Vec<PathBuf>>, NotesError> {
+    /// [`NotesError::Foreign`]: the folder has files of somebody else; [`NotesError::Version`]; [`NotesError::Key`]; the folder
+    /// cannot be read.
+    pub fn roots_in(folder: &Path, key: Option<&[u8; 32]>) -> Result<Option<Vec<PathBuf>>, NotesError> {
         let folder = Folder::new(paths::absolute(folder)?, key);
         check_own(&folder)?;
         files::check_store_key(&folder, false)?;

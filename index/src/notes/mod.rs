@@ -126,4 +126,4 @@ pub use search::{NoteFilter, NoteHit, Search, SearchedWord};
 pub(crate) use search::{Wanted, coverage_of};
 pub use snippet::{SNIPPET_BYTES_MAX, Snippet};
 pub use transaction::{CURSOR_BYTES_MAX, TRANSACTION_BYTES_MAX, Transaction};
-pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in, hand_in_with_key};
+pub use writer::{LABEL_BYTES_MAX, NotesWriter, OnProgress, hand_in};

@@ -520,19 +520,11 @@ impl NotesWriter {
 
 /// Leaves a request for the process that writes the index in `folder`. It carries out the request when it next opens,
 /// updates, maintains, watches or closes the folder. If it cannot, [`NotesIndex::status`](super::NotesIndex::status) has the
-/// reason.
+/// reason. `key` is [`NotesOptions::key`].
 ///
 /// # Errors
-/// [`NotesError::InboxFull`]; a path cannot be stored; the folder cannot be written.
-pub fn hand_in(folder: &Path, request: &Request) -> Result<(), NotesError> {
-    leave(folder, None, request).map(drop)
-}
-
-/// As [`hand_in`], for an index that is written with [`NotesOptions::key`].
-///
-/// # Errors
-/// As [`hand_in`], and [`NotesError::Key`].
-pub fn hand_in_with_key(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<(), NotesError> {
+/// [`NotesError::InboxFull`]; [`NotesError::Key`]; a path cannot be stored; the folder cannot be written.
+pub fn hand_in(folder: &Path, key: Option<&[u8; 32]>, request: &Request) -> Result<(), NotesError> {
     leave(folder, key, request).map(drop)
 }
 

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 
 use refrain::TokenId;
 use refrain_index::history::{Access, HistoryKey, HistoryLog, HistoryOptions, LeftOutReason, SyncPolicy};
-use refrain_index::notes::{
-    Metadata, NotesIndex, NotesOptions, NotesWriter, Request, Search, hand_in_with_key,
-};
+use refrain_index::notes::{Metadata, NotesIndex, NotesOptions, NotesWriter, Request, Search, hand_in};
 use refrain_index::{HistoryError, KeyProblem, NotesError};
 
 const KEY: [u8; 32] = [3; 32];
@@ -65,8 +63,7 @@ impl Notes {
         writer.update(&mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
         writer.put(b"ferryman", "The ferryman is Zanetti.", &Metadata::default()).unwrap();
         drop(writer);
-        hand_in_with_key(&notes.index(), key.as_ref(), &Request::Add(vec![notes.path("notes/tap.md")]))
-            .unwrap();
+        hand_in(&notes.index(), key.as_ref(), &Request::Add(vec![notes.path("notes/tap.md")])).unwrap();
         notes
     }
 
@@ -130,8 +127,8 @@ fn an_index_opens_with_its_key_alone() {
         };
         check(notes.writer(tried).err().expect("refused"));
         check(notes.found(tried, "tap").unwrap_err());
-        check(hand_in_with_key(&notes.index(), tried.as_ref(), &Request::Update).unwrap_err());
-        check(NotesIndex::roots_in_with_key(&notes.index(), tried.as_ref()).unwrap_err());
+        check(hand_in(&notes.index(), tried.as_ref(), &Request::Update).unwrap_err());
+        check(NotesIndex::roots_in(&notes.index(), tried.as_ref()).unwrap_err());
         assert_eq!(files(&notes.index()), before, "nothing is changed");
         assert_eq!(notes.found(of_index, "tap").unwrap().len(), 1);
     }

@@ -237,7 +237,7 @@ fn a_renamed_file_is_forgotten_under_the_name_that_the_index_has() {
     update(&mut writer);
     let after = place.notes().join("a/renamed.md");
     fs::rename(&before, &after).unwrap();
-    let mut names = place.reader().names_of(&after).unwrap();
+    let mut names = place.reader().names_of(&[&after]).unwrap();
     names.sort();
     assert_eq!(names, [after.clone(), before]);
     writer.forget(&[&after]).unwrap();
@@ -260,7 +260,7 @@ fn the_inode_alone_makes_no_earlier_name() {
     let other = place.notes().join("other.md");
     fs::rename(&gone, &other).unwrap();
     fs::write(&other, "Something else, and longer.").unwrap();
-    assert_eq!(place.reader().names_of(&other).unwrap(), std::slice::from_ref(&other));
+    assert_eq!(place.reader().names_of(&[&other]).unwrap(), std::slice::from_ref(&other));
     writer.forget(&[&other]).unwrap();
     assert_eq!(found(&place.reader(), "xyzzy").len(), 1);
     place.write("disk/note.md", "The word is xyzzy.");
@@ -276,8 +276,8 @@ fn a_deletion_that_waits_is_named_until_it_is_done() {
     update(&mut writer);
     let reader = place.reader();
     assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [""; 0].map(std::path::PathBuf::from));
-    hand_in(&place.index(), &Request::Update).unwrap();
-    hand_in(&place.index(), &Request::Forget(vec![secret.clone()])).unwrap();
+    hand_in(&place.index(), None, &Request::Update).unwrap();
+    hand_in(&place.index(), None, &Request::Forget(vec![secret.clone()])).unwrap();
     assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [secret]);
     writer.maintain().unwrap();
     assert_eq!(reader.waiting_to_be_forgotten().unwrap(), [""; 0].map(std::path::PathBuf::from));
@@ -556,7 +556,7 @@ fn a_second_writer_leaves_requests() {
     let other = place.notes().with_file_name("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("b.md"), "Another note.").unwrap();
-    hand_in(&place.index(), &Request::Add(vec![other])).unwrap();
+    hand_in(&place.index(), None, &Request::Add(vec![other])).unwrap();
     assert_eq!(place.reader().status().unwrap().n_requests, 2);
 
     assert!(writer.maintain().unwrap(), "an update is asked for");
@@ -575,10 +575,10 @@ fn closing_carries_out_what_was_left_meanwhile() {
     let other = place.notes().with_file_name("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("b.md"), "The roof leaks.").unwrap();
-    hand_in(&place.index(), &Request::Add(vec![other.clone()])).unwrap();
+    hand_in(&place.index(), None, &Request::Add(vec![other.clone()])).unwrap();
     let gone = place.notes().with_file_name("gone");
     fs::create_dir(&gone).unwrap();
-    hand_in(&place.index(), &Request::Add(vec![other, gone.clone()])).unwrap();
+    hand_in(&place.index(), None, &Request::Add(vec![other, gone.clone()])).unwrap();
     fs::remove_dir(&gone).unwrap();
     fs::write(place.index().join(".inbox/9.request"), "damaged").unwrap();
 
@@ -588,7 +588,7 @@ fn closing_carries_out_what_was_left_meanwhile() {
         if n_left < 2 {
             n_left += 1;
             let request = Request::Forget(vec![place.notes().join(format!("{n_left}.md"))]);
-            hand_in(&place.index(), &request).unwrap();
+            hand_in(&place.index(), None, &request).unwrap();
         }
         ControlFlow::Continue(())
     };

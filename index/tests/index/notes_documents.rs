@@ -173,7 +173,7 @@ fn removed_text_leaves_no_byte() {
     writer.maintain().unwrap();
     writer.remove(b"folder/1").unwrap();
     writer.forget(&[document_path(b"folder/2").unwrap()]).unwrap();
-    hand_in(&place.index(), &Request::Forget(vec!["document:/folder/3".into()])).unwrap();
+    hand_in(&place.index(), None, &Request::Forget(vec!["document:/folder/3".into()])).unwrap();
     writer.maintain().unwrap();
     for n in 0..4 {
         for text in [secret(n), format!("tag{n}")] {

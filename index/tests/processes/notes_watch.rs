@@ -183,9 +183,9 @@ fn requests_of_other_processes_are_carried_out() {
     std::thread::scope(|scope| {
         let watched = watch(scope, place.writer());
         let index = place.reader();
-        hand_in(&place.index(), &Request::Forget(vec![secret])).unwrap();
+        hand_in(&place.index(), None, &Request::Forget(vec![secret])).unwrap();
         wait("the forgotten text", || place.files_with("xyzzy").is_empty());
-        hand_in(&place.index(), &Request::Add(vec![other.clone()])).unwrap();
+        hand_in(&place.index(), None, &Request::Add(vec![other.clone()])).unwrap();
         wait_found(&index, "roof", &["b.md"]);
         fs::write(other.join("c.md"), "The new root is watched.").unwrap();
         wait_found(&index, "watched", &["c.md"]);

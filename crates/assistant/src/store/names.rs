@@ -99,7 +99,7 @@ pub(crate) fn names_with_index(
     notes: Option<&NotesIndex>,
 ) -> Result<Vec<u64>, NotesError> {
     let mut all = paths.to_vec();
-    match notes.map(|notes| notes.names_of_all(paths)) {
+    match notes.map(|notes| notes.names_of(paths)) {
         None => {}
         Some(Ok(names)) => all.extend(names),
         // A writer builds it again, and an index that was deleted names nothing.

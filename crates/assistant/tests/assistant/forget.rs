@@ -368,7 +368,7 @@ fn without_a_model_the_same_is_deleted() {
     let assistant = place.with_store();
     let summary = use_notes(&place, &assistant);
     let (store, index) = (place.path("store"), place.path("index"));
-    let forget = |what| refrain_assistant::forget(Some(&store), Some(&index), what);
+    let forget = |what| refrain_assistant::forget(Some(&store), Some(&index), None, [what]);
     let car = place.notes().join("car.md");
     let refused = forget(Forget::Note(car.clone()));
     let Err(refrain_assistant::ForgetError::Store(StoreError::InUse { by_this_process: true, .. })) = refused
@@ -387,13 +387,14 @@ fn without_a_model_the_same_is_deleted() {
     assert_eq!(files_with(&place, OTHER), Vec::<std::path::PathBuf>::new());
     // Where nothing is kept, nothing is created.
     let nowhere = place.path("nowhere");
-    let nothing = refrain_assistant::forget(Some(&nowhere), Some(&nowhere), Forget::Everything).unwrap();
+    let nothing =
+        refrain_assistant::forget(Some(&nowhere), Some(&nowhere), None, [Forget::Everything]).unwrap();
     assert!(nothing == Forgotten::default() && !nowhere.exists());
 }
 
 /// Forgets without a model.
 fn forget_at(place: &Place, what: Forget) -> Result<Forgotten, ForgetError> {
-    refrain_assistant::forget(Some(&place.path("store")), Some(&place.path("index")), what)
+    refrain_assistant::forget(Some(&place.path("store")), Some(&place.path("index")), None, [what])
 }
 
 const NO_FILES: [std::path::PathBuf; 0] = [];
@@ -416,9 +417,9 @@ fn names_that_are_not_unicode_are_forgotten() {
     // Also as a root, and as the folder of the index.
     let index = place.path("").join(std::ffi::OsStr::from_bytes(b"in\xffdex"));
     std::fs::rename(place.path("index"), &index).unwrap();
-    refrain_assistant::forget(Some(&place.path("store")), Some(&index), Forget::Everything).unwrap();
+    refrain_assistant::forget(Some(&place.path("store")), Some(&index), None, [Forget::Everything]).unwrap();
     assert_eq!(files_with(&place, SECRET), NO_FILES);
-    assert_eq!(NotesIndex::roots_in(&index).unwrap(), Some(vec![]));
+    assert_eq!(NotesIndex::roots_in(&index, None).unwrap(), Some(vec![]));
 }
 
 #[test]
@@ -428,11 +429,12 @@ fn the_folder_of_something_else_is_refused_and_the_store_stays_usable() {
     use_notes(&place, &assistant);
     drop(assistant);
     let (store, notes, car) = (place.path("store"), place.notes(), place.notes().join("car.md"));
-    let refused = refrain_assistant::forget(Some(&store), Some(&notes), Forget::Note(car.clone()));
+    let refused = refrain_assistant::forget(Some(&store), Some(&notes), None, [Forget::Note(car.clone())]);
     assert!(matches!(refused, Err(ForgetError::Notes(NotesError::Foreign { .. }))), "{refused:?}");
     // An empty folder gets no index.
     std::fs::create_dir(place.path("empty")).unwrap();
-    let forgotten = refrain_assistant::forget(Some(&store), Some(&place.path("empty")), Forget::Note(car));
+    let forgotten =
+        refrain_assistant::forget(Some(&store), Some(&place.path("empty")), None, [Forget::Note(car)]);
     assert!(forgotten.unwrap().n_answers >= 3);
     assert_eq!(std::fs::read_dir(place.path("empty")).unwrap().count(), 0);
     place.with_store();
@@ -476,11 +478,11 @@ fn a_damaged_index_is_forgotten_with_its_roots() {
     let assistant = place.with_store();
     use_notes(&place, &assistant);
     drop(assistant);
-    hand_in(&place.path("index"), &Request::Add(vec![place.path("store")])).unwrap();
+    hand_in(&place.path("index"), None, &Request::Add(vec![place.path("store")])).unwrap();
     std::fs::write(place.path("index/words/meta.json"), "x").unwrap();
     assert!(NotesIndex::open(&place.path("index")).is_err());
     forget_at(&place, Forget::Everything).unwrap();
-    assert_eq!(NotesIndex::roots_in(&place.path("index")).unwrap(), Some(vec![]));
+    assert_eq!(NotesIndex::roots_in(&place.path("index"), None).unwrap(), Some(vec![]));
     assert_eq!(files_with(&place, SECRET), NO_FILES);
 }
 
@@ -550,10 +552,11 @@ fn several_deletions_run_at_once_and_leave_the_requests_of_others() {
     let assistant = place.with_store();
     use_notes(&place, &assistant);
     drop(assistant);
-    hand_in(&place.path("index"), &Request::Update).unwrap();
+    hand_in(&place.path("index"), None, &Request::Update).unwrap();
     let what = ["car.md", "aniarda-travel.md"].map(|name| Forget::Note(place.notes().join(name)));
     let forgotten =
-        refrain_assistant::forget_all(Some(&place.path("store")), Some(&place.path("index")), what).unwrap();
+        refrain_assistant::forget(Some(&place.path("store")), Some(&place.path("index")), None, what)
+            .unwrap();
     assert!(forgotten.n_answers >= 4, "{forgotten:?}");
     assert_eq!([SECRET, OTHER].iter().flat_map(|text| files_with(&place, text)).count(), 0);
     assert_eq!(NotesIndex::open(&place.path("index")).unwrap().status().unwrap().n_requests, 1);

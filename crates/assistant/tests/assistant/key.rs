@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use refrain_assistant::{
     AnswerRequest, Assistant, BuildError, ChatRequest, Forget, ForgetError, JobOptions, StoreError,
-    SummarizeRequest, forget_all_with_key,
+    SummarizeRequest, forget,
 };
 use refrain_index::KeyProblem;
 use refrain_index::notes::{NotesError, NotesOptions, NotesWriter};
@@ -116,7 +116,7 @@ fn a_store_opens_with_its_key_alone_and_loses_nothing() {
         assert!(matches!(refused, Err(BuildError::Notes(NotesError::Key { .. }))), "{refused:?}");
         let (store, index) = (place.path("store"), place.path("index"));
         for what in [Forget::Everything, Forget::Note(place.notes().join("car.md"))] {
-            let refused = forget_all_with_key(Some(&store), Some(&index), tried.as_ref(), [what]);
+            let refused = forget(Some(&store), Some(&index), tried.as_ref(), [what]);
             assert!(matches!(refused, Err(ForgetError::Store(StoreError::Key { .. }))), "{refused:?}");
         }
         let after = files(&place);
@@ -142,7 +142,7 @@ fn deletion_reaches_everything_with_a_key() {
     use_notes_of_trip(&assistant);
     drop(assistant);
     let (store, index) = (place.path("store"), place.path("index"));
-    let all = forget_all_with_key(Some(&store), Some(&index), Some(&KEY), [Forget::Everything]).unwrap();
+    let all = forget(Some(&store), Some(&index), Some(&KEY), [Forget::Everything]).unwrap();
     assert!(all.n_answers > 0, "{all:?}");
     let assistant = open(&place, Some(KEY)).unwrap();
     assert_eq!(assistant.notes().unwrap().n_passages(), 0);
