@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "sources";
 /// File name of its copy.
 pub(super) const COPY: &str = "sources-copy";
 
-/// The version of the format. Version 1 had no settings, and version 2 followed all links.
+/// The version of the format. A list of an earlier one counts as damaged.
 const VERSION: u32 = 3;
 
 /// See the module.
@@ -126,8 +126,7 @@ impl Sources {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut decoder = Decoder(bytes);
         let mut sources = Self::default();
-        let version = decoder.u32()?;
-        if !(1..=VERSION).contains(&version) {
+        if decoder.u32()? != VERSION {
             return None;
         }
         for _ in 0..decoder.u32()? {
@@ -136,14 +135,12 @@ impl Sources {
         for _ in 0..decoder.u32()? {
             sources.forgotten.insert(decoder.u64()?);
         }
-        if version > 1 {
-            sources.settings.file_bytes_max = decoder.u64()?;
-            sources.settings.languages = decoder.languages()?;
-            sources.settings.follows_links = version > 2 && decoder.u32()? != 0;
-            for _ in 0..decoder.u32()? {
-                let name = decoder.text()?;
-                sources.settings.labels.insert(name, decoder.text()?);
-            }
+        sources.settings.file_bytes_max = decoder.u64()?;
+        sources.settings.languages = decoder.languages()?;
+        sources.settings.follows_links = decoder.u32()? != 0;
+        for _ in 0..decoder.u32()? {
+            let name = decoder.text()?;
+            sources.settings.labels.insert(name, decoder.text()?);
         }
         decoder.0.is_empty().then_some(sources)
     }
@@ -268,20 +265,6 @@ mod tests {
         assert_eq!(sources.roots_below(Path::new("/a/.b")).count(), 1);
         sources.add(Path::new("/a/.b"));
         assert_eq!(roots(&sources), ["/a", "/a/.b"]);
-    }
-
-    #[test]
-    fn the_first_version_is_read() {
-        let mut sources = Sources::default();
-        sources.add(Path::new("/a"));
-        let mut bytes = sources.encode();
-        // Without the setting for links.
-        let before = [&[2][..], &bytes[1..bytes.len() - 8], &bytes[bytes.len() - 4..]].concat();
-        assert_eq!(Sources::decode(&before).as_ref(), Some(&sources));
-        bytes[0] = 1;
-        // Without the settings.
-        bytes.truncate(bytes.len() - 20);
-        assert_eq!(Sources::decode(&bytes), Some(sources));
     }
 
     #[test]
