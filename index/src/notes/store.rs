@@ -207,9 +207,7 @@ fn is_of_index(name: &str) -> bool {
 pub(super) fn remove_catalogues(folder: &Path, is_old: impl Fn(u64) -> bool) -> Result<(), NotesError> {
     files::remove_unfinished(folder)?;
     for name in files::names(folder)? {
-        // Of older versions.
-        let is_partial = name.strip_suffix(PARTIAL).is_some_and(is_replaced);
-        if is_partial || Catalogue::parse(&name).is_some_and(&is_old) {
+        if Catalogue::parse(&name).is_some_and(&is_old) {
             files::remove(&folder.join(&name))?;
         }
     }
