@@ -119,6 +119,25 @@ pub(super) fn described(mut inner: Fields<'_>, schema: &'static str) -> ApiResul
     Ok(Function { name: name.to_owned(), description, parameters, path })
 }
 
+/// An earlier call in the form that templates expect: its arguments as an object. With `has_index`, it may name its place among
+/// the calls.
+pub(super) fn tool_call(mut fields: Fields<'_>, has_index: bool) -> ApiResult<Value> {
+    let id = fields.key("id", KEY_BYTES_MAX)?.unwrap_or_default();
+    fields.choice("type", &["function"])?;
+    let mut function = fields.required_object("function")?;
+    let name = function.required_string("name")?;
+    let arguments = match function.value("arguments") {
+        Some(object @ Value::Object(_)) => object.clone(),
+        _ => read_arguments(function.string("arguments")?.unwrap_or_default()),
+    };
+    if has_index {
+        function.value("index");
+    }
+    function.finish()?;
+    fields.finish()?;
+    Ok(call_json(id, name, arguments))
+}
+
 pub(super) fn call_json(id: &str, name: &str, arguments: Value) -> Value {
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }

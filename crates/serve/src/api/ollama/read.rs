@@ -5,8 +5,7 @@ use refrain_assistant::Priority;
 use serde_json::Value;
 
 use crate::api::shared::{
-    KEY_BYTES_MAX, call_json, check_inputs, check_names, check_number, described, read_arguments, stops,
-    window,
+    KEY_BYTES_MAX, check_inputs, check_names, check_number, described, stops, tool_call, window,
 };
 use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
@@ -263,8 +262,8 @@ fn message(mut fields: Fields<'_>) -> ApiResult<Message> {
         Role::Assistant => {
             let thinking = fields.string("thinking")?.filter(|text| !text.is_empty());
             message.reasoning_content = thinking.map(str::to_owned);
-            message.tool_calls =
-                fields.objects("tool_calls")?.into_iter().map(tool_call).collect::<ApiResult<_>>()?;
+            let calls = fields.objects("tool_calls")?.into_iter();
+            message.tool_calls = calls.map(|call| tool_call(call, true)).collect::<ApiResult<_>>()?;
         }
         Role::Tool => {
             message.name = fields.key("tool_name", KEY_BYTES_MAX)?.map(str::to_owned);
@@ -274,23 +273,6 @@ fn message(mut fields: Fields<'_>) -> ApiResult<Message> {
     }
     fields.finish()?;
     Ok(message)
-}
-
-/// An earlier call. Its arguments are an object.
-fn tool_call(mut fields: Fields<'_>) -> ApiResult<Value> {
-    let id = fields.key("id", KEY_BYTES_MAX)?.unwrap_or_default();
-    fields.choice("type", &["function"])?;
-    let mut function = fields.required_object("function")?;
-    let name = function.required_string("name")?;
-    let arguments = match function.value("arguments") {
-        Some(object @ Value::Object(_)) => object.clone(),
-        _ => read_arguments(function.string("arguments")?.unwrap_or_default()),
-    };
-    // The place among the calls.
-    function.value("index");
-    function.finish()?;
-    fields.finish()?;
-    Ok(call_json(id, name, arguments))
 }
 
 /// Reads a request for vectors, of `/api/embed` or, with one text, of `/api/embeddings`. Without a text there is nothing to do.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::common;
 use super::tools::{self, Form};
-use crate::api::shared::{KEY_BYTES_MAX, call_json, read_arguments};
+use crate::api::shared::{KEY_BYTES_MAX, tool_call};
 use crate::body::Given;
 use crate::error::{ApiError, ApiResult};
 use crate::json::fields::Fields;
@@ -195,8 +195,8 @@ fn message(mut fields: Fields<'_>) -> ApiResult<Message> {
             // Other servers name it `reasoning`.
             let reasoning = fields.string("reasoning_content")?.or(fields.string("reasoning")?);
             message.reasoning_content = reasoning.filter(|text| !text.is_empty()).map(str::to_owned);
-            message.tool_calls =
-                fields.objects("tool_calls")?.into_iter().map(tool_call).collect::<ApiResult<_>>()?;
+            let calls = fields.objects("tool_calls")?.into_iter();
+            message.tool_calls = calls.map(|call| tool_call(call, false)).collect::<ApiResult<_>>()?;
             is_empty_allowed = !message.tool_calls.is_empty() || message.reasoning_content.is_some();
         }
         Role::Tool => {
@@ -248,21 +248,6 @@ pub(crate) fn text_of<'a>(
         fields.finish()?;
     }
     Ok(text)
-}
-
-/// A call in the form that templates expect: its arguments as an object.
-fn tool_call(mut fields: Fields<'_>) -> ApiResult<Value> {
-    let id = fields.key("id", KEY_BYTES_MAX)?.unwrap_or_default();
-    fields.choice("type", &["function"])?;
-    let mut function = fields.required_object("function")?;
-    let name = function.required_string("name")?;
-    let arguments = match function.value("arguments") {
-        Some(object @ Value::Object(_)) => object.clone(),
-        _ => read_arguments(function.string("arguments")?.unwrap_or_default()),
-    };
-    function.finish()?;
-    fields.finish()?;
-    Ok(call_json(id, name, arguments))
 }
 
 fn response_format(mut fields: Fields<'_>) -> ApiResult<Format> {
