@@ -10,23 +10,11 @@ use refrain_index::history::{Access, HistoryKey, HistoryLog, HistoryOptions, Lef
 use refrain_index::notes::{Metadata, NotesIndex, NotesOptions, NotesWriter, Request, Search, hand_in};
 use refrain_index::{HistoryError, KeyProblem, NotesError};
 
+use crate::prefixes_support::files;
+
 const KEY: [u8; 32] = [3; 32];
 const OTHER: [u8; 32] = [4; 32];
 const MODEL: HistoryKey = HistoryKey { tokenizer: 1, model: 2 };
-
-/// The files below a folder.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(self::files(&path));
-        } else {
-            files.insert(path.clone(), fs::read(&path).unwrap());
-        }
-    }
-    files
-}
 
 fn has(bytes: &[u8], form: &[u8]) -> bool {
     bytes.windows(form.len()).any(|window| window == form)

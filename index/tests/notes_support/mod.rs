@@ -5,11 +5,11 @@
 pub(crate) mod made;
 
 use std::fs;
-use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::prefixes_support::files;
 use refrain_index::notes::{NoteHit, NotesIndex, NotesOptions, NotesWriter, Search, UpdateReport};
 
 /// A folder with notes beside a folder for the index.
@@ -87,20 +87,8 @@ pub(crate) fn names(hits: &[NoteHit]) -> Vec<String> {
 
 /// The files in a folder that contain bytes. A file that a writer deletes meanwhile contains nothing.
 pub(crate) fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            found.extend(files_with(&path, bytes));
-            continue;
-        }
-        let content = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            content => content.expect("readable"),
-        };
-        if content.windows(bytes.len()).any(|window| window == bytes) {
-            found.push(path);
-        }
-    }
-    found
+    assert!(folder.is_dir(), "{}", folder.display());
+    let mut found = files(folder);
+    found.retain(|_, content| content.windows(bytes.len()).any(|window| window == bytes));
+    found.into_keys().collect()
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use refrain::drafting::CostProfile;
@@ -40,14 +41,14 @@ pub fn token_bytes(tokens: &[TokenId]) -> Vec<u8> {
 }
 
 /// All files below a folder. (Files that other processes remove meanwhile may be missing.)
-pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut found = Vec::new();
+pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.is_dir() {
             found.extend(files(&path));
         } else if let Ok(bytes) = std::fs::read(&path) {
-            found.push((path, bytes));
+            found.insert(path, bytes);
         }
     }
     found
@@ -55,5 +56,5 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// Whether any file below a folder contains these bytes.
 pub fn holds(folder: &Path, bytes: &[u8]) -> bool {
-    files(folder).iter().any(|(_, contents)| contents.windows(bytes.len()).any(|window| window == bytes))
+    files(folder).values().any(|contents| contents.windows(bytes.len()).any(|window| window == bytes))
 }

@@ -90,7 +90,7 @@ fn check(engine: &Engine, folder: &Path, forgotten: &[(u32, u32)], case: &str) {
     let all = files(folder);
     let is_leftover = |name: &str| name.contains("partial") || name.starts_with("forget");
     let mut locks = 0;
-    for (path, _) in &all {
+    for path in all.keys() {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
         assert!(!is_leftover(name), "{case}: {name}");
         locks += usize::from(name.ends_with(".lock"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use refrain_assistant::{
     AnswerRequest, Assistant, BuildError, ChatRequest, Forget, ForgetError, JobOptions, StoreError,
@@ -11,7 +11,7 @@ use refrain_assistant::{
 use refrain_index::KeyProblem;
 use refrain_index::notes::{NotesError, NotesOptions, NotesWriter};
 
-use crate::support::{Place, engine};
+use crate::support::{self, Place, engine};
 
 const KEY: [u8; 32] = [1; 32];
 const OTHER: [u8; 32] = [2; 32];
@@ -45,19 +45,7 @@ fn use_notes(place: &Place, assistant: &Assistant) {
 
 /// The files of store and index.
 fn files(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
-    fn add(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                add(&path, files);
-            } else {
-                files.insert(path.clone(), std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    let mut files = BTreeMap::new();
-    ["store", "index"].iter().for_each(|name| add(&place.path(name), &mut files));
-    files
+    ["store", "index"].iter().flat_map(|name| support::files(&place.path(name))).collect()
 }
 
 /// A text as it may be stored: as it is, in hexadecimal digits, and as the end of its token ids.

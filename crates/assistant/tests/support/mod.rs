@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -92,9 +93,10 @@ impl Place {
 
     /// The files in the folder, notes excepted, whose bytes contain `bytes`.
     pub(crate) fn files_with(&self, bytes: &[u8]) -> Vec<PathBuf> {
-        let mut found = files_with(self.folder.path(), bytes);
-        found.retain(|path| !path.starts_with(self.notes()));
-        found
+        let mut found = files(self.folder.path());
+        let has = |content: &[u8]| content.windows(bytes.len()).any(|window| window == bytes);
+        found.retain(|path, content| !path.starts_with(self.notes()) && has(content));
+        found.into_keys().collect()
     }
 }
 
@@ -112,14 +114,16 @@ pub(crate) fn options() -> AssistantOptions {
     })
 }
 
-fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// The files below a folder.
+pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            found.extend(files_with(&path, bytes));
-        } else if fs::read(&path).expect("readable").windows(bytes.len()).any(|window| window == bytes) {
-            found.push(path);
+            found.extend(files(&path));
+        } else {
+            let bytes = fs::read(&path).expect("readable");
+            found.insert(path, bytes);
         }
     }
     found
