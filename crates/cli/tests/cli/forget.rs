@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use refrain::{Engine, EngineOptions, SpecialTokens};
 use serde_json::Value;
 
-use crate::support::{Ran, arg, command, refrain};
+use crate::support::{Ran, arg, command, files, has, refrain};
 
 /// Words of the two notes, which answers and prompts repeat.
 const SECRET: &str = "Qulittus";
@@ -58,23 +58,11 @@ impl Home {
         let tokens = engine.tokenizer().encode(word, SpecialTokens::AsText).unwrap();
         let ids: Vec<u8> =
             tokens[tokens.len() - 2..].iter().flat_map(|token| token.0.to_le_bytes()).collect();
-        let mut found = Vec::new();
-        let mut open = vec![self.folder.path().to_owned()];
-        while let Some(folder) = open.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    open.extend((path != self.path("notes")).then_some(path));
-                    continue;
-                }
-                let bytes = std::fs::read(&path).unwrap();
-                let has = |form: &[u8]| bytes.windows(form.len()).any(|window| window == form);
-                if has(word.as_bytes()) || has(&ids) {
-                    found.push(path);
-                }
-            }
-        }
-        found
+        let mut found = files(self.folder.path());
+        found.retain(|path, bytes| {
+            !path.starts_with(self.path("notes")) && (has(bytes, word.as_bytes()) || has(bytes, &ids))
+        });
+        found.into_keys().collect()
     }
 }
 

@@ -1,14 +1,13 @@
 //! `ask` and `forget` while a server has their store: the output is that without a server, and what is kept and deleted is the server's.
 #![cfg(unix)]
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use refrain_index::notes::{Metadata, NotesOptions, NotesWriter};
 use serde_json::Value;
 
-use crate::support::{Ran, arg, command, model};
+use crate::support::{Ran, arg, command, files, has, model, serve, started};
 
 const QUESTION: &str = "Who takes care of the repair of the car?";
 const SECRET: &str = "Qulittus";
@@ -61,34 +60,14 @@ impl Home {
     /// A server of an index with this store, and with this folder for what nobody names.
     fn serve_index(&self, index: &str, store: &str, data: &str) -> Child {
         let (model, index, store) = (model(), self.path(index), self.path(store));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-            .args(["serve", "--config", "none", "--listen", "0", "--threads", "1", "--model", arg(&model)])
-            .args(["--notes", arg(&index), "--store", arg(&store)])
-            .env("XDG_DATA_HOME", self.path(data))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+        let args = ["--model", arg(&model), "--notes", arg(&index), "--store", arg(&store)];
+        let (child, line) = started(serve("0").args(args).env("XDG_DATA_HOME", self.path(data)));
         assert!(line.starts_with("http://"), "{line}");
         child
     }
 
     fn files_with(&self, folder: &str, text: &str) -> usize {
-        let (mut open, mut n) = (vec![self.path(folder)], 0);
-        while let Some(folder) = open.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    open.push(path);
-                } else if let Ok(bytes) = std::fs::read(&path) {
-                    n += usize::from(bytes.windows(text.len()).any(|window| window == text.as_bytes()));
-                }
-            }
-        }
-        n
+        files(&self.path(folder)).values().filter(|bytes| has(bytes, text.as_bytes())).count()
     }
 }
 

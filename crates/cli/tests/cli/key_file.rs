@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use refrain::{Engine, EngineOptions, SpecialTokens};
 
-use crate::support::{Ran, arg, command, model};
+use crate::support::{Ran, arg, command, files, has, model};
 
 const QUESTION: &str = "Who takes care of the repair of the car?";
 
@@ -55,19 +55,8 @@ impl Home {
 
     /// The contents of all files that the program has written.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
-        let mut files = BTreeMap::new();
-        let mut open = vec![self.path("data"), self.path("cache"), self.path("home")];
-        while let Some(folder) = open.pop() {
-            for entry in std::fs::read_dir(folder).into_iter().flatten() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    open.push(path);
-                } else {
-                    files.insert(path.clone(), std::fs::read(&path).unwrap());
-                }
-            }
-        }
-        files
+        let folders = ["data", "cache", "home"].map(|name| self.path(name)).into_iter();
+        folders.filter(|folder| folder.is_dir()).flat_map(|folder| files(&folder)).collect()
     }
 }
 
@@ -75,10 +64,6 @@ impl Home {
 fn close(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-fn has(bytes: &[u8], form: &[u8]) -> bool {
-    bytes.windows(form.len()).any(|window| window == form)
 }
 
 /// Everything that keeps something.

@@ -11,6 +11,9 @@ use crate::support::{arg, command, model, refrain, refrain_with};
 
 const VERSION: &str = "2025-11-25";
 
+/// The arguments of every test.
+const FIXED: [&str; 7] = ["mcp", "--config", "none", "--threads", "1", "--store", "none"];
+
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -29,10 +32,9 @@ impl Place {
     fn client(&self, notes: &[&Path]) -> Client {
         let notes: Vec<&str> = notes.iter().map(|path| arg(path)).collect();
         let (index, model) = (self.path("index"), model());
-        let fixed = ["mcp", "--config", "none", "--threads", "1", "--store", "none", "--model", arg(&model)];
         // The index of notes that are named is not the user's own.
         let of_index: &[&str] = if notes == [arg(&index)] { &[] } else { &["--index", arg(&index)] };
-        Client::start(&[&fixed, of_index, &["--notes"], &notes[..]].concat())
+        Client::start(&[&FIXED[..], &["--model", arg(&model)], of_index, &["--notes"], &notes].concat())
     }
 }
 
@@ -115,20 +117,8 @@ impl Client {
 fn a_client_deletes_only_where_the_user_allows_it() {
     let place = Place::new();
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
-    let fixed = [
-        "mcp",
-        "--config",
-        "none",
-        "--threads",
-        "1",
-        "--store",
-        "none",
-        "--model",
-        arg(&model),
-        "--index",
-        arg(&index),
-    ];
-    let start = |more: &[&str]| Client::start(&[&fixed, more, &["--notes", arg(&notes)]].concat());
+    let fixed = [&FIXED[..], &["--model", arg(&model), "--index", arg(&index)]].concat();
+    let start = |more: &[&str]| Client::start(&[&fixed[..], more, &["--notes", arg(&notes)]].concat());
     let forget = json!({ "name": "forget", "arguments": { "folder": "notes" } });
     let mut client = start(&[]);
     assert_eq!(client.response("tools/call", forget.clone())["error"]["data"]["param"], "name");
@@ -236,21 +226,8 @@ fn lines_that_are_no_messages_end_nothing() {
 fn a_client_that_says_nothing_leaves_nothing_on_standard_output() {
     let place = Place::new();
     let (notes, index, model) = (place.path("notes"), place.path("index"), model());
-    let args = [
-        "mcp",
-        "--config",
-        "none",
-        "--threads",
-        "1",
-        "--store",
-        "none",
-        "--model",
-        arg(&model),
-        "--index",
-        arg(&index),
-        "--notes",
-        arg(&notes),
-    ];
+    let of_place = ["--model", arg(&model), "--index", arg(&index), "--notes", arg(&notes)];
+    let args = [&FIXED[..], &of_place].concat();
     assert_eq!(refrain_with(&args, b"").done(), "");
     let missing = place.path("nowhere");
     let line = refrain(&["mcp", "--config", "none", "--notes", arg(&missing)]).refused(3);

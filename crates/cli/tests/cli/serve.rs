@@ -2,26 +2,17 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use serde_json::{Value, json};
 
-use crate::support::{self, arg, model, refrain};
+use crate::support::{self, arg, model, refrain, serve, started};
 
 /// A running server with its address. A token that the server has made is behind the address.
 fn start(args: &[&str]) -> (Child, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--config", "none", "--listen", "0", "--threads", "1"])
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let (child, line) = started(serve("0").args(args));
     let address = line.trim().strip_prefix("http://").unwrap_or_else(|| panic!("{line:?}")).to_owned();
     (child, address)
 }
@@ -200,15 +191,7 @@ fn notes_are_behind_a_new_token_unless_the_user_refuses_one() {
     refrain(&["serve", "--config", "none", "--token", "none", "--listen", "0.0.0.0:0"]).refused(2);
     // A socket is open to its owner alone.
     let socket = place.path().join("socket");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--config", "none", "--threads", "1", "--listen", &format!("unix:{}", arg(&socket))])
-        .args(fixed)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let (child, line) = started(serve(&format!("unix:{}", arg(&socket))).args(fixed));
     assert!(line.starts_with("unix:") && !line.contains("token"), "{line}");
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
     write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -265,15 +248,7 @@ fn a_server_listens_on_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("refrain.sock");
     let place = format!("unix:{}", arg(&path));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--config", "none", "--threads", "1", "--listen", &place])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let (mut child, line) = started(&mut serve(&place));
     assert_eq!(line.trim_end(), format!("unix:{}", path.display()));
     let answers = || {
         let mut stream = UnixStream::connect(&path).expect("it listens");
@@ -287,15 +262,7 @@ fn a_server_listens_on_a_unix_socket() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(path.exists());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_refrain"))
-        .args(["serve", "--config", "none", "--threads", "1", "--listen", &place])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
+    let (child, _) = started(&mut serve(&place));
     // A signal before it serves ends it at once.
     answers();
     assert_eq!(stop(child, "-TERM"), Some(0));
