@@ -3,9 +3,12 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this module")]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::device::IsaKind;
@@ -15,6 +18,7 @@ use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
+use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateOptions,
     LogitsProcessor, Origin, OwnedGeneration, ProcessorError, Quantize, Sampling, Session, SessionOptions,
@@ -543,6 +547,37 @@ pub fn continuation(session: &mut Session, n: usize) -> (Vec<TokenId>, Vec<u32>)
     session.generate(options).unwrap().for_each(|event| drop(event.unwrap()));
     let hidden = session.last_hidden_state(&CancelToken::new()).unwrap();
     (session.tokens()[before..].to_vec(), hidden.iter().map(|value| value.to_bits()).collect())
+}
+
+/// Reads the file of a streamed model through `read`, which receives the file, the offset and the buffer.
+pub fn reading(
+    read: impl Fn(&dyn ReadAt, u64, &mut [u8]) -> io::Result<usize> + Send + Sync + 'static,
+) -> Option<WrapReader> {
+    struct Reading<F>(Arc<dyn ReadAt>, Arc<F>);
+
+    impl<F: Fn(&dyn ReadAt, u64, &mut [u8]) -> io::Result<usize> + Send + Sync> ReadAt for Reading<F> {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+            (self.1)(&*self.0, offset, out)
+        }
+
+        fn mode(&self) -> ReadMode {
+            self.0.mode()
+        }
+    }
+
+    let read = Arc::new(read);
+    Some(WrapReader::new(move |file| Arc::new(Reading(file, Arc::clone(&read)))))
+}
+
+/// Reads of a streamed model that take `delay`, and fail after `left` more (`usize::MAX`: none fails).
+pub fn failing_after(left: &Arc<AtomicUsize>, delay: Duration) -> Option<WrapReader> {
+    let left = Arc::clone(left);
+    reading(move |file, offset, out| {
+        std::thread::sleep(delay);
+        let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        before.map_err(|_| io::Error::from_raw_os_error(5))?;
+        file.read_at(offset, out)
+    })
 }
 
 /// A question about a note, in the tokens of the fixture target.

@@ -1,7 +1,6 @@
 //! Mixtures of experts: streamed models, whose experts are read on request, give the bits of models in memory, within their
 //! memory, and a disk that fails gives typed errors.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +13,6 @@ use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
-use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, SessionOptions, TokenId};
 
@@ -95,39 +93,9 @@ fn experts_in_use_are_not_read_again() {
     assert_eq!(engine.streamed().unwrap().memory().experts_bytes, before);
 }
 
-/// A reader whose reads fail from some number on, or are slow.
-struct Faulty {
-    inner: Arc<dyn ReadAt>,
-    /// Reads before the fault; `usize::MAX`: none fails.
-    left: Arc<AtomicUsize>,
-    delay: Duration,
-}
-
-impl ReadAt for Faulty {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        std::thread::sleep(self.delay);
-        let left = self.left.load(Ordering::SeqCst);
-        if left == 0 {
-            return Err(io::Error::from_raw_os_error(5));
-        }
-        if left != usize::MAX {
-            let _ = self.left.compare_exchange(left, left - 1, Ordering::SeqCst, Ordering::SeqCst);
-        }
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
-
 fn faulty(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
-    let left = Arc::clone(left);
-    let wrap = move |inner: Arc<dyn ReadAt>| -> Arc<dyn ReadAt> {
-        Arc::new(Faulty { inner, left: Arc::clone(&left), delay })
-    };
     let mut options = StreamOptions::new(Pinned::Layers(1));
-    options.wrap = Some(WrapReader::new(wrap));
+    options.wrap = common::failing_after(left, delay);
     options
 }
 

@@ -1,17 +1,16 @@
 //! Long prompts of streamed models, which read each layer once for several chunks: every family has the bits of the model in memory, also after
 //! a fault or a cancellation in the middle of the layers.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Calibration;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::kv_cache::WindowCache;
-use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, SessionOptions, TokenId};
 
@@ -103,28 +102,6 @@ fn the_bits_are_those_of_the_model_in_memory() {
     }
 }
 
-/// A reader whose reads fail from some number on.
-struct Faulty {
-    inner: Arc<dyn ReadAt>,
-    /// Reads before the fault; `usize::MAX`: none fails.
-    left: Arc<AtomicUsize>,
-}
-
-impl ReadAt for Faulty {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        match self.left.load(Ordering::SeqCst) {
-            0 => return Err(io::Error::from_raw_os_error(5)),
-            usize::MAX => {}
-            left => drop(self.left.compare_exchange(left, left - 1, Ordering::SeqCst, Ordering::SeqCst)),
-        }
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
-
 #[test]
 fn a_session_goes_on_after_a_fault_or_a_cancellation() {
     let (mut n_failed, mut n_cancelled) = (0, 0);
@@ -132,12 +109,8 @@ fn a_session_goes_on_after_a_fault_or_a_cancellation() {
         let (_dir, path) = packed(&Checkpoint::open(golden(family)).unwrap());
         let reference = reference(&path);
         let left = Arc::new(AtomicUsize::new(usize::MAX));
-        let theirs = Arc::clone(&left);
-        let wrap = move |inner: Arc<dyn ReadAt>| -> Arc<dyn ReadAt> {
-            Arc::new(Faulty { inner, left: Arc::clone(&theirs) })
-        };
         let mut streaming = StreamOptions::new(Pinned::Layers(0));
-        streaming.wrap = Some(WrapReader::new(wrap));
+        streaming.wrap = common::failing_after(&left, Duration::ZERO);
         let engine = engine(&path, 1, Some(streaming));
         for (i, options_of) in sessions().into_iter().enumerate() {
             for fault in 0..8 {

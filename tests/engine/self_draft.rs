@@ -13,7 +13,6 @@ use refrain::drafting::{DraftPolicy, DraftRows, DraftSource, Predictor, PruningC
 use refrain::internals::draft::testing::{AlwaysRight, AlwaysWrong, Random};
 use refrain::internals::draft::{CostProfile, EvidenceClass};
 use refrain::internals::error::{ForwardError, SelfDraftError};
-use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
 use refrain::state::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
@@ -311,31 +310,9 @@ fn generations_that_share_passes_draft_each() {
     assert_shared_passes_draft(&engine, &drafted(8, Drafting::DraftModel), &prompts);
 }
 
-/// Reads fail from the given one on, or take a while.
-struct Disk {
-    inner: Arc<dyn ReadAt>,
-    left: Arc<AtomicUsize>,
-    delay: Duration,
-}
-
-impl ReadAt for Disk {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
-        std::thread::sleep(self.delay);
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        left.map_err(|_| std::io::Error::from_raw_os_error(5))?;
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        ReadMode::Cached
-    }
-}
-
 fn on_disk(left: &Arc<AtomicUsize>, delay: Duration) -> StreamOptions {
-    let left = Arc::clone(left);
-    let wrap = move |inner| -> Arc<dyn ReadAt> { Arc::new(Disk { inner, left: Arc::clone(&left), delay }) };
     let mut options = pinned(3, 3);
-    options.wrap = Some(WrapReader::new(wrap));
+    options.wrap = common::failing_after(left, delay);
     options
 }
 

@@ -17,7 +17,7 @@ use refrain::internals::kernels::BlockType;
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::streamed::StreamedError;
 use refrain::internals::model::weights::{LoadOptions, WeightsError};
-use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::internals::stream::DIRECT_ALIGN;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
     CancelToken, Engine, EngineOptions, FinishReason, GenerateOptions, LoadError, Quantize, Sampling,
@@ -199,23 +199,6 @@ fn the_fixture_model_answers_as_ever() {
     }
 }
 
-/// Reads of less than a block of the fixture model's layers, counted: rows.
-struct CountedRows {
-    inner: Arc<dyn ReadAt>,
-    n_reads: Arc<AtomicU64>,
-}
-
-impl ReadAt for CountedRows {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
-        self.n_reads.fetch_add(u64::from(out.len() <= 1 << 14), Ordering::Relaxed);
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
-
 /// The rows of a tied output matrix are those of the embedding, which are in memory: a shortlist reads none, and sources learn what they
 /// learn from a model in memory.
 #[test]
@@ -226,9 +209,12 @@ fn rows_of_a_tied_output_matrix_are_read_once() {
     pack(&source, &path, LoadOptions::default()).unwrap();
     let n_reads = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_reads);
-    let wrap = WrapReader::new(move |inner| Arc::new(CountedRows { inner, n_reads: Arc::clone(&counter) }));
     let mut streaming = StreamOptions::new(Pinned::Layers(2));
-    streaming.wrap = Some(wrap);
+    streaming.wrap = common::reading(move |file, offset, out| {
+        // Less than a block of the fixture model's layers: rows.
+        counter.fetch_add(u64::from(out.len() <= 1 << 14), Ordering::Relaxed);
+        file.read_at(offset, out)
+    });
     let streaming = Some(streaming);
     let streamed = Engine::open(&path, EngineOptions { streaming, ..EngineOptions::default() }).unwrap();
     assert!(n_reads.swap(0, Ordering::Relaxed) > 100, "the embedding is read by panels");
@@ -442,35 +428,20 @@ fn sessions_take_turns() {
     });
 }
 
-/// Reads of a file, counted.
-struct Counted {
-    inner: Arc<dyn ReadAt>,
-    n_bytes: Arc<AtomicU64>,
-}
-
-impl ReadAt for Counted {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
-        assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
-        assert!((out.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN));
-        let n_bytes = self.inner.read_at(offset, out)?;
-        self.n_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
-        Ok(n_bytes)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
-
 #[test]
 fn statistics_say_what_was_read() {
     let tiny = Tiny { ty: BlockType::Q8_0, n_layers: 4, ..Tiny::default() };
     let (_dir, path) = packed(tiny);
     let n_bytes = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&n_bytes);
-    let wrap = WrapReader::new(move |inner| Arc::new(Counted { inner, n_bytes: Arc::clone(&counter) }));
     let mut streaming = StreamOptions::new(Pinned::Layers(1));
-    streaming.wrap = Some(wrap);
+    streaming.wrap = common::reading(move |file, offset, out| {
+        assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && out.len().is_multiple_of(DIRECT_ALIGN));
+        assert!((out.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN));
+        let n_bytes = file.read_at(offset, out)?;
+        counter.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        Ok(n_bytes)
+    });
     let engine = try_engine(&path, tiny, 1, streaming).unwrap();
     let streamed = engine.streamed().unwrap();
     let memory = streamed.memory();
@@ -545,30 +516,6 @@ fn a_slow_disk_sets_the_pace_and_nobody_waits_for_it_to_stop() {
     assert!(asked.elapsed().as_secs_f64() < pass_s, "gone after {:?}", asked.elapsed());
 }
 
-/// Reads of the output matrix wait for the gate to open, and count as waiting.
-struct GatedHead {
-    inner: Arc<dyn ReadAt>,
-    head: std::ops::Range<u64>,
-    is_open: Arc<AtomicBool>,
-    n_waiting: Arc<AtomicU64>,
-}
-
-impl ReadAt for GatedHead {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<usize> {
-        if self.head.contains(&offset) {
-            self.n_waiting.fetch_add(1, Ordering::SeqCst);
-            while !self.is_open.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        ReadMode::Cached
-    }
-}
-
 #[test]
 fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
     let tiny = Tiny { n_layers: 3, ..Tiny::default() };
@@ -580,13 +527,18 @@ fn a_streamed_output_matrix_is_cancelled_within_a_piece() {
     let head = output.offset..output.offset + output.len;
     for (i, session) in sessions().into_iter().enumerate() {
         let (is_open, n_waiting) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
-        let gate = (head.clone(), Arc::clone(&is_open), Arc::clone(&n_waiting));
-        let wrap = WrapReader::new(move |inner| {
-            let (head, is_open, n_waiting) = gate.clone();
-            Arc::new(GatedHead { inner, head, is_open, n_waiting })
-        });
+        let (head, gate, waiting) = (head.clone(), Arc::clone(&is_open), Arc::clone(&n_waiting));
         let mut streaming = StreamOptions::new(Pinned::Layers(1));
-        streaming.wrap = Some(wrap);
+        // Reads of the output matrix wait for the gate to open, and count as waiting.
+        streaming.wrap = common::reading(move |file, offset, out| {
+            if head.contains(&offset) {
+                waiting.fetch_add(1, Ordering::SeqCst);
+                while !gate.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            file.read_at(offset, out)
+        });
         let engine = try_engine(&path, tiny, 2, streaming).unwrap();
         let mut session = engine.session(session).unwrap();
         session.append_tokens(&prompt).unwrap();

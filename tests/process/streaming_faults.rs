@@ -17,7 +17,7 @@ use refrain::internals::kernels::BlockType;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::pack;
 use refrain::internals::model::weights::LoadOptions;
-use refrain::internals::stream::{DIRECT_ALIGN, ReadAt, ReadMode, WrapReader};
+use refrain::internals::stream::{DIRECT_ALIGN, ReadAt};
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
     CancelToken, Engine, EngineOptions, Event, GenerateError, GenerateOptions, Quantize, Session,
@@ -25,7 +25,7 @@ use refrain::{
 };
 use tempfile::TempDir;
 
-use crate::common::{LogitsRecorder, Tiny, plain, prompt, run_in};
+use crate::common::{self, LogitsRecorder, Tiny, plain, prompt, run_in};
 
 /// The faults of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,40 +104,29 @@ impl Plan {
         *n_times += 1;
         Some((*fault, *n_times - 1))
     }
-}
 
-struct Faulty {
-    inner: Arc<dyn ReadAt>,
-    plan: Arc<Plan>,
-}
-
-impl ReadAt for Faulty {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        let planted = self.plan.next();
+    fn read(&self, file: &dyn ReadAt, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let planted = self.next();
         if let Some((Fault::GoneSlowly, n_times)) = planted {
             std::thread::sleep(Duration::from_millis(4 - n_times as u64 % 5));
         }
         match planted.map(|(fault, _)| fault) {
-            None => self.inner.read_at(offset, out),
+            None => file.read_at(offset, out),
             Some(Fault::Eio | Fault::Gone | Fault::GoneSlowly) => Err(io::Error::from_raw_os_error(5)),
             Some(Fault::End) => Ok(0),
             Some(Fault::Interrupted(_)) => Err(io::ErrorKind::Interrupted.into()),
             Some(Fault::TooMany) => Ok(out.len() + 1),
             Some(Fault::Short(len)) => {
-                let n_bytes = self.inner.read_at(offset, out)?.min(len);
+                let n_bytes = file.read_at(offset, out)?.min(len);
                 // A caller that uses these bytes computes nonsense.
                 out[n_bytes..].fill(0xA5);
                 Ok(n_bytes)
             }
             Some(Fault::Slow) => {
                 std::thread::sleep(Duration::from_millis(3));
-                self.inner.read_at(offset, out)
+                file.read_at(offset, out)
             }
         }
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
     }
 }
 
@@ -159,9 +148,8 @@ fn engine(path: &Path, streaming: StreamOptions) -> Engine {
 fn faulty(path: &Path, pinned: Pinned) -> (Engine, Arc<Plan>) {
     let plan = Arc::new(Plan::default());
     let theirs = Arc::clone(&plan);
-    let wrap = WrapReader::new(move |inner| Arc::new(Faulty { inner, plan: Arc::clone(&theirs) }));
     let mut streaming = StreamOptions::new(pinned);
-    streaming.wrap = Some(wrap);
+    streaming.wrap = common::reading(move |file, offset, out| theirs.read(file, offset, out));
     (engine(path, streaming), plan)
 }
 
@@ -329,36 +317,22 @@ fn a_file_that_becomes_shorter_is_an_error_with_its_place() {
     }
 }
 
-/// A reader that hangs until it is released, except for single rows.
-struct Hanging {
-    inner: Arc<dyn ReadAt>,
-    hangs: Arc<AtomicBool>,
-}
-
-impl ReadAt for Hanging {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        while out.len() > 2 * DIRECT_ALIGN && self.hangs.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
-
 #[test]
 fn a_disk_that_hangs_is_an_error_and_may_come_back() {
     let (_dir, path) = packed();
     let expected = expected();
     let hangs = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&hangs);
-    let wrap = WrapReader::new(move |inner| Arc::new(Hanging { inner, hangs: Arc::clone(&theirs) }));
     // Longer than a busy machine leaves a reader without a processor.
     let stall_max = Duration::from_secs(2);
     let mut streaming = StreamOptions::new(Pinned::Layers(1));
-    streaming.wrap = Some(wrap);
+    streaming.wrap = common::reading(move |file, offset, out| {
+        // Single rows do not hang.
+        while out.len() > 2 * DIRECT_ALIGN && theirs.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        file.read_at(offset, out)
+    });
     streaming.stall_max = stall_max;
     let engine = engine(&path, streaming);
     let mut session = session(&engine, false);
@@ -379,27 +353,6 @@ fn a_disk_that_hangs_is_an_error_and_may_come_back() {
 }
 
 const FROZEN: &str = "REFRAIN_TEST_FROZEN";
-
-/// Sleeps for a while of the process's own time, and says so the first time.
-struct Pausing {
-    inner: Arc<dyn ReadAt>,
-    pauses: Arc<AtomicBool>,
-}
-
-impl ReadAt for Pausing {
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        if self.pauses.swap(false, Ordering::Relaxed) {
-            println!("reading");
-            // No sleep outlasts a stop of the process by more than its own length.
-            (0..20).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
-        }
-        self.inner.read_at(offset, out)
-    }
-
-    fn mode(&self) -> ReadMode {
-        self.inner.mode()
-    }
-}
 
 /// A process that the system stops for longer than a disk may stall, as phones do with apps: it goes on. The waits of `stall_max` are longer
 /// than the read.
@@ -443,14 +396,18 @@ fn read_slowly() {
     pack(&checkpoint, &path, LoadOptions { quantize: Quantize::Keep, ..LoadOptions::default() }).unwrap();
     let pauses = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&pauses);
-    let wrap = WrapReader::new(move |inner| Arc::new(Pausing { inner, pauses: Arc::clone(&theirs) }));
-    let stall_max = Duration::from_secs(1);
     // Of the model with experts, a pass reads those of the first layer first.
     let pinned_first = if with_experts { checkpoint.config().n_layers() - 1 } else { 0 };
-    let pinned = StreamOptions::new(Pinned::Layers(pinned_first));
-    let mut streaming = pinned;
-    streaming.wrap = Some(wrap);
-    streaming.stall_max = stall_max;
+    let mut streaming = StreamOptions::new(Pinned::Layers(pinned_first));
+    streaming.wrap = common::reading(move |file, offset, out| {
+        if theirs.swap(false, Ordering::Relaxed) {
+            println!("reading");
+            // No sleep outlasts a stop of the process by more than its own length.
+            (0..20).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+        }
+        file.read_at(offset, out)
+    });
+    streaming.stall_max = Duration::from_secs(1);
     streaming.pinned_first = pinned_first;
     let engine = engine(&path, streaming);
     let mut session = session(&engine, false);
