@@ -19,6 +19,7 @@ use refrain::internals::kernels::{BlockType, quantize};
 use refrain::internals::model::gguf::{GgufArray, GgufValue, GgufWriter};
 use refrain::internals::pruning::{PredictorParts, f16};
 use refrain::internals::stream::{ReadAt, ReadMode, WrapReader};
+use refrain::streaming::StreamOptions;
 use refrain::{
     CancelToken, Drafting, Engine, EngineOptions, ErrorKind, Event, FinishReason, GenerateOptions,
     LogitsProcessor, Origin, OwnedGeneration, ProcessorError, Quantize, Sampling, Session, SessionOptions,
@@ -530,6 +531,18 @@ pub fn engine_f32(checkpoint: &Checkpoint, n_threads: usize) -> Engine {
         ..EngineOptions::default()
     };
     Engine::load(checkpoint, options, |_, _| {}).unwrap()
+}
+
+/// The model of a file, in memory or streamed.
+pub fn engine_at(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
+    let options = EngineOptions {
+        n_threads: Some(n_threads),
+        isa: isa(),
+        streaming,
+        cost_profile: Some(CostProfile::free_rows(100.0)),
+        ..EngineOptions::default()
+    };
+    Engine::open(path, options).unwrap()
 }
 
 /// The bits of the logits at every position.

@@ -9,26 +9,14 @@ use std::time::Duration;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::MemoryPressure;
 use refrain::drafting::DraftSource;
-use refrain::internals::draft::CostProfile;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{CancelToken, Engine, EngineOptions, GenerateError, GenerateOptions, SessionOptions, TokenId};
+use refrain::{CancelToken, GenerateError, GenerateOptions, SessionOptions, TokenId};
 
-use crate::common::{self, Run, plain, run, run_in};
+use crate::common::{self, Run, engine_at as engine, plain, run, run_in};
 use crate::model_files::{GOLDEN_EXPERTS, golden, packed};
-
-fn engine(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        isa: common::isa(),
-        streaming,
-        cost_profile: Some(CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::open(path, options).unwrap()
-}
 
 fn prompt() -> Vec<TokenId> {
     (0..60).map(|i| TokenId(3 + (i * i * 7 + i) % 250)).collect()

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
 use refrain::drafting::Calibration;
-use refrain::internals::draft::CostProfile;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::kv_cache::WindowCache;
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{CancelToken, Engine, EngineOptions, ErrorKind, GenerateOptions, SessionOptions, TokenId};
+use refrain::{CancelToken, ErrorKind, GenerateOptions, SessionOptions, TokenId};
 
-use crate::common::{self, Run, plain, run, run_in};
+use crate::common::{self, Run, engine_at as engine, plain, run, run_in};
 use crate::model_files::{golden, packed};
 
 /// Windows, recurrent layers, experts, and both; and what runs in chunks: layers' own inputs, several residual streams.
@@ -37,17 +36,6 @@ const IN_CHUNKS: [&str; 2] = ["gemma4", "gemma3n"];
 
 const CHUNK: usize = 16;
 const N_TOKENS: usize = 150;
-
-fn engine(path: &Path, n_threads: usize, streaming: Option<StreamOptions>) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        isa: common::isa(),
-        streaming,
-        cost_profile: Some(CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::open(path, options).unwrap()
-}
 
 fn prompt() -> Vec<TokenId> {
     (0..N_TOKENS as u32).map(|i| TokenId(3 + (i * i * 7 + i) % 250)).collect()
