@@ -337,6 +337,11 @@ pub fn random_prompt(seed: u64, n: usize) -> Vec<TokenId> {
     (0..n).map(|_| TokenId(rng.below(256) as u32)).collect()
 }
 
+/// `n` tokens below 256 that look like nothing in particular.
+pub fn tokens(n: usize) -> Vec<TokenId> {
+    (0..n as u32).map(|i| TokenId(i.wrapping_mul(2_654_435_761) >> 8 & 0xff)).collect()
+}
+
 /// A prompt of `n` random byte tokens with repeats.
 pub fn prompt(seed: u64, n: usize) -> Vec<TokenId> {
     let mut rng = Rng(seed);

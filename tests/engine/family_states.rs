@@ -11,7 +11,7 @@ use refrain::internals::model::weights::LoadOptions;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId};
 
-use crate::common::{continuation, logits, plain};
+use crate::common::{continuation, logits, plain, tokens};
 use crate::model_files::golden;
 
 /// One model of each kind of layer plan.
@@ -65,11 +65,6 @@ fn every_golden_model_is_listed() {
     let names: BTreeSet<String> =
         models.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert_eq!(names, FAMILIES.map(str::to_owned).into());
-}
-
-/// Tokens that look like nothing in particular.
-fn tokens(n: usize) -> Vec<TokenId> {
-    (0..n as u32).map(|i| TokenId(i.wrapping_mul(2_654_435_761) >> 8 & 0xff)).collect()
 }
 
 fn session(engine: &Engine, options: SessionOptions, tokens: &[TokenId]) -> Session {

@@ -4,27 +4,16 @@ use proptest::prelude::*;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::error::SessionProblem;
-use refrain::{CancelToken, Engine, EngineOptions, KvType, Quantize, Session, SessionOptions, TokenId};
+use refrain::{CancelToken, Engine, KvType, Session, SessionOptions, TokenId};
 
-use crate::common::{self, options, plain, run_in, samplings};
+use crate::common::{self, engine_f32, options, plain, run_in, samplings, tokens};
 use crate::model_files::golden;
 
 /// Short convolutions, the gated delta rule, Mamba-2.
 const FAMILIES: [&str; 4] = ["lfm2", "qwen3_5", "granitemoehybrid", "granitemoehybrid-dense"];
 
 fn engine(family: &str, n_threads: usize) -> Engine {
-    let options = EngineOptions {
-        n_threads: Some(n_threads),
-        quantize: Quantize::F32,
-        cost_profile: Some(refrain::internals::draft::CostProfile::free_rows(100.0)),
-        ..EngineOptions::default()
-    };
-    Engine::load(&Checkpoint::open(golden(family)).unwrap(), options, |_, _| {}).unwrap()
-}
-
-/// Tokens that look like nothing in particular.
-fn tokens(n: usize) -> Vec<TokenId> {
-    (0..n as u32).map(|i| TokenId(i.wrapping_mul(2_654_435_761) >> 8 & 0xff)).collect()
+    engine_f32(&Checkpoint::open(golden(family)).unwrap(), n_threads)
 }
 
 fn with(engine: &Engine, options: SessionOptions, tokens: &[TokenId]) -> Session {

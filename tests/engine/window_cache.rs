@@ -22,7 +22,7 @@ use refrain::{
     TokenId,
 };
 
-use crate::common::{self, Tiny, continuation, logits, plain};
+use crate::common::{self, Tiny, continuation, logits, plain, tokens};
 use crate::model_files::golden;
 
 /// Golden models with layers with a window: of 10 to 16 positions, some beside layers without one, one with layers that
@@ -34,10 +34,6 @@ const TINY: Tiny = Tiny { head_dim: 32, window: Some(300), context_len: 32_768, 
 
 /// Rows of the longest pass of the caches below.
 const ROWS: usize = 24;
-
-fn tokens(n: usize) -> Vec<TokenId> {
-    (0..n as u32).map(|i| TokenId(i.wrapping_mul(2_654_435_761) >> 8 & 0xff)).collect()
-}
 
 fn load(checkpoint: &Checkpoint) -> Model {
     Model::load(checkpoint, LoadOptions { quantize: Quantize::F32, ..LoadOptions::default() }).unwrap()
