@@ -438,6 +438,16 @@ pub fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens, ignore_eos: true, ..GenerateOptions::default() }
 }
 
+/// 16 tokens, or fewer before an end token.
+pub fn sampled(sampling: &Sampling) -> GenerateOptions {
+    GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
+}
+
+/// The output of the model in memory, by plain decoding.
+pub fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
+    run(&tiny.engine(1), plain(), Vec::new(), prompt, sampled(sampling))
+}
+
 /// The output of plain decoding after `prompt`.
 pub fn known(engine: &Engine, prompt: &[TokenId], n: usize) -> Vec<TokenId> {
     run(engine, plain(), Vec::new(), prompt, options(n)).tokens

@@ -17,7 +17,9 @@ use refrain::{
 };
 use tempfile::TempDir;
 
-use crate::common::{Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
+use crate::common::{
+    Rng, Run, Tiny, assert_turns_agree, plain, prompt, reference, run, run_in, sampled as options, samplings,
+};
 
 const KEEP: LoadOptions<'static> = LoadOptions {
     quantize: Quantize::Keep,
@@ -46,15 +48,6 @@ fn graphs(tiny: Tiny, n_blocks: usize, prefill_len: usize, verify_len: usize) ->
 fn engine(path: &Path, tiny: Tiny, switching: Switching) -> Engine {
     let options = EngineOptions { n_threads: Some(2), graph_switching: switching, ..tiny.options() };
     Engine::open(path, options).unwrap()
-}
-
-fn options(sampling: &Sampling) -> GenerateOptions {
-    GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
-}
-
-/// The output of the model in memory.
-fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
-    run(&tiny.engine(1), plain(), Vec::new(), prompt, options(sampling))
 }
 
 fn assert_all(engine: &Engine, graph: GraphKind, case: &str) {

@@ -21,11 +21,14 @@ use refrain::internals::stream::DIRECT_ALIGN;
 use refrain::streaming::{Pinned, StreamOptions};
 use refrain::{
     CancelToken, Engine, EngineOptions, FinishReason, GenerateOptions, LoadError, Quantize, Sampling,
-    SessionOptions, TokenId,
+    SessionOptions,
 };
 use tempfile::TempDir;
 
-use crate::common::{self, Rng, Run, Tiny, assert_turns_agree, plain, prompt, run, run_in, samplings};
+use crate::common::{
+    self, Rng, Run, Tiny, assert_turns_agree, plain, prompt, reference, run, run_in, sampled as options,
+    samplings,
+};
 
 /// `tiny`, packed into a folder of its own.
 fn packed(tiny: Tiny) -> (TempDir, PathBuf) {
@@ -48,15 +51,6 @@ fn try_engine(
 
 fn engine(path: &Path, tiny: Tiny, n_threads: usize, pinned: Pinned) -> Engine {
     try_engine(path, tiny, n_threads, StreamOptions::new(pinned)).unwrap()
-}
-
-fn options(sampling: &Sampling) -> GenerateOptions {
-    GenerateOptions { max_tokens: 16, sampling: sampling.clone(), ..GenerateOptions::default() }
-}
-
-/// The output of the model in memory.
-fn reference(tiny: Tiny, prompt: &[TokenId], sampling: &Sampling) -> Run {
-    run(&tiny.engine(1), plain(), Vec::new(), prompt, options(sampling))
 }
 
 /// Every way to draft, and prompts in several chunks.
