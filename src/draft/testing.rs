@@ -3,28 +3,30 @@
 //! The builder, the verifier and the statistics treat them like any other source. The output must not depend
 //! on them; the speed may.
 
-use super::evidence::EvidenceClass;
 use super::source::{Anchor, Candidate, Candidates, Cursor, DraftSource};
 use refrain_trees::TokenId;
 
-/// Implements the common methods of these sources: no text of their own, and a fork that is a clone.
+/// Implements the common methods of sources for tests: no text of their own, and a fork that is a clone.
+#[cfg_attr(feature = "internals", macro_export)]
 macro_rules! stateless_source {
-    ($name:literal) => {
+    ($name:literal, $evidence:ident) => {
         fn name(&self) -> &str {
             $name
         }
 
-        fn evidence(&self) -> EvidenceClass {
-            EvidenceClass::Plain
+        fn evidence(&self) -> $crate::drafting::EvidenceClass {
+            $crate::drafting::EvidenceClass::$evidence
         }
 
         fn truncate(&mut self, _len: usize) {}
 
-        fn fork(&self) -> Box<dyn DraftSource> {
+        fn fork(&self) -> Box<dyn $crate::drafting::DraftSource> {
             Box::new(self.clone())
         }
     };
 }
+#[cfg(test)]
+pub(crate) use stateless_source;
 
 /// A candidate with probability 0.99.
 fn sure(parent: usize, token: TokenId, next: Cursor) -> Candidate {
@@ -46,7 +48,7 @@ impl AlwaysRight {
 }
 
 impl DraftSource for AlwaysRight {
-    stateless_source!("always_right");
+    stateless_source!("always_right", Plain);
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         if let Some(position) = committed.len().checked_sub(self.prompt_len) {
@@ -77,7 +79,7 @@ impl AlwaysWrong {
 }
 
 impl DraftSource for AlwaysWrong {
-    stateless_source!("always_wrong");
+    stateless_source!("always_wrong", Plain);
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         self.knows.anchors(committed, out);
@@ -109,7 +111,7 @@ impl Random {
 }
 
 impl DraftSource for Random {
-    stateless_source!("random");
+    stateless_source!("random", Plain);
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         let hash = committed.iter().fold(self.seed, |hash, token| mix(hash ^ u64::from(token.0)));
@@ -157,7 +159,7 @@ impl Endless {
 }
 
 impl DraftSource for Endless {
-    stateless_source!("endless");
+    stateless_source!("endless", Plain);
 
     fn anchors(&mut self, committed: &[TokenId], out: &mut Vec<Anchor>) {
         out.extend((0..100).map(|i| Anchor { cursor: Cursor(committed.len() as u64 + i), match_len: 100 }));

@@ -269,29 +269,17 @@ impl TargetListener for RejectionListener {
 }
 
 impl DraftSource for RejectionListener {
-    fn name(&self) -> &str {
-        "rejections"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::Plain
-    }
+    refrain::stateless_source!("rejections", Plain);
 
     fn target_listener(&mut self) -> Option<&mut dyn TargetListener> {
         Some(self)
     }
-
-    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, committed: &[TokenId], _out: &mut Vec<Anchor>) {
         self.committed = committed.to_vec();
     }
 
     fn expand(&mut self, _frontier: &[Cursor], _out: &mut Candidates) {}
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }
 
 #[test]

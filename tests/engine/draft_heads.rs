@@ -189,27 +189,15 @@ type States = BTreeMap<usize, Vec<u32>>;
 const TAPS: [usize; 3] = [0, 2, 3];
 
 impl DraftSource for Listener {
-    fn name(&self) -> &str {
-        "listener"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::Plain
-    }
+    refrain::stateless_source!("listener", Plain);
 
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         Some(self)
     }
 
-    fn truncate(&mut self, _len: usize) {}
-
     fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {}
 
     fn expand(&mut self, _: &[Cursor], _: &mut Candidates) {}
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
-    }
 }
 
 impl ComputingSource for Listener {

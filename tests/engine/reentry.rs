@@ -9,8 +9,7 @@ use std::time::Duration;
 use refrain::checkpoint::Checkpoint;
 use refrain::device::{EnergyMeter, MemoryPressure};
 use refrain::drafting::{
-    Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource,
-    EvidenceClass, StepOutcome,
+    Anchor, Candidates, Computed, ComputingSource, Cursor, DraftPolicy, DraftRows, DraftSource, StepOutcome,
 };
 use refrain::internals::error::ForwardError;
 use refrain::internals::kernels::BlockType;
@@ -60,13 +59,7 @@ impl App {
 }
 
 impl DraftSource for App {
-    fn name(&self) -> &str {
-        "of the app"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::TextMatch
-    }
+    refrain::stateless_source!("of the app", TextMatch);
 
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         Some(self)
@@ -76,8 +69,6 @@ impl DraftSource for App {
         self.call("prime");
     }
 
-    fn truncate(&mut self, _len: usize) {}
-
     fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {
         self.call("anchors");
     }
@@ -86,10 +77,6 @@ impl DraftSource for App {
 
     fn observe(&mut self, _: &[TokenId], _: &StepOutcome<'_>) {
         self.call("observe");
-    }
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }
 

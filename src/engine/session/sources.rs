@@ -283,33 +283,23 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::draft::testing::stateless_source;
     use crate::draft::{Anchor, Candidates, Computed, ComputingSource, Cursor};
 
     /// Shows the flag that it watches.
+    #[derive(Clone)]
     struct Watching(Arc<Mutex<Arc<AtomicBool>>>);
 
     impl DraftSource for Watching {
-        fn name(&self) -> &str {
-            "watching"
-        }
-
-        fn evidence(&self) -> EvidenceClass {
-            EvidenceClass::TextMatch
-        }
+        stateless_source!("watching", TextMatch);
 
         fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
             Some(self)
         }
 
-        fn truncate(&mut self, _len: usize) {}
-
         fn anchors(&mut self, _: &[TokenId], _: &mut Vec<Anchor>) {}
 
         fn expand(&mut self, _: &[Cursor], _: &mut Candidates) {}
-
-        fn fork(&self) -> Box<dyn DraftSource> {
-            Box::new(Self(Arc::default()))
-        }
     }
 
     impl ComputingSource for Watching {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use super::{build, builder};
-use crate::draft::testing::AlwaysRight;
+use crate::draft::testing::{AlwaysRight, stateless_source};
 use crate::draft::*;
 use refrain_trees::TokenId;
 
@@ -60,19 +60,11 @@ impl ComputingSource for Computing {
 }
 
 impl DraftSource for Computing {
-    fn name(&self) -> &str {
-        "computing"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::DraftModel
-    }
+    stateless_source!("computing", DraftModel);
 
     fn computing(&mut self) -> Option<&mut dyn ComputingSource> {
         Some(self)
     }
-
-    fn truncate(&mut self, _len: usize) {}
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         self.ready.clear();
@@ -88,10 +80,6 @@ impl DraftSource for Computing {
                 out.push(Candidate { parent, token, probability, match_len: 1, count: 1, next });
             }
         }
-    }
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }
 

@@ -4,7 +4,7 @@ mod computing;
 
 use proptest::prelude::*;
 
-use crate::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random};
+use crate::draft::testing::{AlwaysRight, AlwaysWrong, Endless, Random, stateless_source};
 use crate::draft::*;
 use refrain_trees::TokenId;
 
@@ -467,15 +467,7 @@ fn reliability_is_learnt_by_name() {
 struct Unlikely(TokenId);
 
 impl DraftSource for Unlikely {
-    fn name(&self) -> &str {
-        "unlikely"
-    }
-
-    fn evidence(&self) -> EvidenceClass {
-        EvidenceClass::Plain
-    }
-
-    fn truncate(&mut self, _len: usize) {}
+    stateless_source!("unlikely", Plain);
 
     fn anchors(&mut self, _committed: &[TokenId], out: &mut Vec<Anchor>) {
         out.push(Anchor { cursor: Cursor(0), match_len: 1 });
@@ -484,10 +476,6 @@ impl DraftSource for Unlikely {
     fn expand(&mut self, _frontier: &[Cursor], out: &mut Candidates) {
         let (token, next) = (self.0, Cursor(0));
         out.push(Candidate { parent: 0, token, probability: 0.05, match_len: 1, count: 1, next });
-    }
-
-    fn fork(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }
 
