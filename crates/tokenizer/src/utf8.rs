@@ -70,11 +70,6 @@ impl Utf8Stream {
         }
         &self.out
     }
-
-    /// Whether part of a character is pending.
-    pub fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -98,9 +93,7 @@ mod tests {
         let mut stream = Utf8Stream::new();
         let emoji = "🦀".as_bytes();
         assert_eq!(stream.push(&emoji[..3]), "");
-        assert!(stream.is_pending());
         assert_eq!(stream.push(&emoji[3..]), "🦀");
-        assert!(!stream.is_pending());
         assert_eq!(stream.push(b"\xf0\x9f"), "");
         assert_eq!(stream.finish(), "\u{fffd}");
         assert_eq!(stream.finish(), "");
