@@ -16,7 +16,8 @@ pub struct ChatDate {
 }
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
-const MONTHS: [&str; 12] = [
+/// The months, in English.
+pub const MONTHS: [&str; 12] = [
     "January",
     "February",
     "March",

@@ -29,7 +29,7 @@ mod utf8;
 mod vocab;
 mod wordpiece;
 
-pub use date::ChatDate;
+pub use date::{ChatDate, MONTHS};
 pub use error::{ContainerError, TokenizerError, TokenizerProblem};
 pub use hf::FOLDER_FILES;
 pub use infill::Gap;

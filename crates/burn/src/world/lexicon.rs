@@ -3,6 +3,8 @@
 //! Names are composed of syllables: there are millions, so that a model cannot memorise them. One in eight, by a hash
 //! of the name, is never used in training. The evaluation and the sample notes draw only from those.
 
+use refrain::internals::tokenizer::MONTHS;
+
 use crate::rng::Rng;
 
 const ONSETS: &[&str] = &[
@@ -41,20 +43,6 @@ const COMMON_LAST: &[&str] = &[
 const COMMON_PLACES: &[&str] = &[
     "Berlin", "London", "Paris", "Rome", "Vienna", "Lisbon", "Madrid", "Oslo", "Prague", "Zurich", "Boston",
     "Kyoto", "Dublin", "Milan", "Hamburg", "Seattle",
-];
-const MONTHS: &[&str] = &[
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
 ];
 const DAYS: &[&str] = &["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
@@ -152,7 +140,7 @@ impl Lexicon {
 
     /// A day with or without its weekday.
     pub fn date(&mut self) -> String {
-        let (day, month) = (self.rng.range(1, 28), self.rng.pick(MONTHS));
+        let (day, month) = (self.rng.range(1, 28), self.rng.pick(&MONTHS));
         match self.rng.below(4) {
             0 => format!("{month} {day}"),
             1 => format!("{} {day} {month}", self.rng.pick(DAYS)),
