@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use refrain_bench::tally::median;
 use serde::Serialize;
 
 use crate::engines::{BATCH_LEN, Engine, Logits, Result};
@@ -174,7 +175,7 @@ pub struct Times {
 
 impl Times {
     pub fn median_ms(&self) -> f64 {
-        median(&self.turns_ms)
+        median(self.turns_ms.clone()).unwrap_or(f64::NAN)
     }
 
     pub fn min_ms(&self) -> f64 {
@@ -226,25 +227,10 @@ pub fn measure(
                 pass(engine.as_mut())?;
             }
             let turn: Result<Vec<f64>> = (0..n_passes).map(|_| pass(engine.as_mut())).collect();
-            times.turns_ms.push(median(&turn?) * 1e3 / cell.n_steps() as f64);
+            times.turns_ms.push(median(turn?).expect("a turn has a pass") * 1e3 / cell.n_steps() as f64);
         }
     }
     Ok(times)
-}
-
-/// The middle value, or the mean of the two middle values; without values, not a number.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
-    }
-}
-
-/// The geometric mean; without values, not a number.
-pub fn geometric_mean(values: &[f64]) -> f64 {
-    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
 #[cfg(test)]
@@ -331,13 +317,5 @@ mod tests {
             );
         }
         assert_eq!(counter.n_passes, 4096 / BATCH_LEN, "filled once");
-    }
-
-    #[test]
-    fn median_and_mean_of_known_values() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(&[]).is_nan());
-        assert!((geometric_mean(&[1.0, 4.0]) - 2.0).abs() < 1e-12);
     }
 }

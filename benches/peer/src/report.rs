@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use refrain_bench::tally::geometric_mean;
+
 use crate::cells::{
     Cell, DECODE_CONTEXTS, LONG_CONTEXT, LONG_PREFILL_LEN, LONG_ROWS, PREFILL_LEN, STEPS, Times,
-    VERIFY_CONTEXT, VERIFY_ROWS, geometric_mean,
+    VERIFY_CONTEXT, VERIFY_ROWS,
 };
 use crate::results::{FileResults, Group, Results, Side};
 
@@ -194,7 +196,7 @@ fn format_number(value: Option<f64>, digits: usize) -> String {
 
 fn format_group(ratios: &[f64]) -> String {
     match ratios.iter().copied().reduce(f64::min) {
-        Some(least) => format!("{:.2} ({least:.2})", geometric_mean(ratios)),
+        Some(least) => format!("{:.2} ({least:.2})", geometric_mean(ratios.iter().copied())),
         None => "–".to_owned(),
     }
 }

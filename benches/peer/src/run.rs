@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
+use refrain_bench::pressure::peak_bytes;
+
 use crate::agreement::{self, Agreement};
 use crate::cells::{self, CONTEXT_MEMORY, Cell, Kind, N_SLOTS};
 use crate::engines::{Engine, KvKind, Refrain, RefrainModel, Result};
-use crate::machine::{self, Machine};
+use crate::machine::Machine;
 use crate::random::Random;
 use crate::results::{CellResults, FileResults, Memory, Results};
 use crate::weights::Weights;
@@ -227,5 +229,5 @@ pub fn peak_memory(engine: MemoryOf, path: &Path, n_threads: usize) -> Result<u6
         #[cfg(not(feature = "llama"))]
         MemoryOf::Llama | MemoryOf::LlamaNoMmap => return Err("built without llama.cpp".into()),
     }
-    machine::peak_bytes().ok_or_else(|| "the system does not tell the peak of memory".into())
+    peak_bytes().ok_or_else(|| "the system does not tell the peak of memory".into())
 }

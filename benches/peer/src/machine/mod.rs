@@ -2,12 +2,9 @@
 
 mod bandwidth;
 mod int8;
-mod memory;
 mod threads;
 
 use serde::Serialize;
-
-pub use memory::peak_bytes;
 
 /// The machine and its measured limits.
 #[derive(Debug, Serialize)]
