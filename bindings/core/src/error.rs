@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::path::Path;
 
 use refrain_files::{Facts, Fault};
 use serde::{Deserialize, Serialize};
@@ -195,13 +194,6 @@ impl FfiError {
         self
     }
 
-    /// The error with the name of a file.
-    #[must_use]
-    pub fn with_file(mut self, file: &Path) -> Self {
-        self.info_mut().file = Some(file.to_string_lossy().into_owned());
-        self
-    }
-
     /// Names the place in a file or text.
     pub fn set_offset(&mut self, offset: u64) {
         self.info_mut().offset = Some(offset);
@@ -222,11 +214,6 @@ impl FfiError {
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.info().kind
-    }
-
-    /// The facts as JSON.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self.info()).unwrap_or_default()
     }
 
     fn info_mut(&mut self) -> &mut ErrorInfo {
