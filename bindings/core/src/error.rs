@@ -90,22 +90,8 @@ impl ErrorKind {
 
 impl From<refrain::ErrorKind> for ErrorKind {
     fn from(kind: refrain::ErrorKind) -> Self {
-        match kind {
-            refrain::ErrorKind::NotFound => Self::NotFound,
-            refrain::ErrorKind::Damaged => Self::Damaged,
-            refrain::ErrorKind::Unsupported => Self::Unsupported,
-            refrain::ErrorKind::OverLimit => Self::OverLimit,
-            refrain::ErrorKind::OutOfMemory => Self::OutOfMemory,
-            refrain::ErrorKind::Mismatch => Self::Mismatch,
-            refrain::ErrorKind::InvalidArgument => Self::InvalidArgument,
-            refrain::ErrorKind::ContextFull => Self::ContextFull,
-            refrain::ErrorKind::Cancelled => Self::Cancelled,
-            refrain::ErrorKind::WrongState => Self::WrongState,
-            refrain::ErrorKind::Processor => Self::Processor,
-            refrain::ErrorKind::NoToken => Self::NoToken,
-            // (`Io`, and kinds that come later.)
-            _ => Self::Io,
-        }
+        // (Names are equal. `Io` is also for kinds that come later.)
+        Self::ALL.iter().copied().find(|ours| ours.name() == kind.code()).unwrap_or(Self::Io)
     }
 }
 
