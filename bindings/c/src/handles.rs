@@ -17,53 +17,6 @@ use refrain_ffi::{Engine, ErrorKind, FfiError, History, Job, Session};
 /// An object of the library. 0 is none.
 pub type Handle = u64;
 
-/// An object behind a handle.
-#[derive(Clone)]
-pub(crate) enum Object {
-    Engine(Arc<Engine>),
-    Session(Arc<Session>),
-    History(Arc<History>),
-    Job(Arc<Job>),
-    #[cfg(feature = "notes")]
-    Assistant(Arc<Assistant>),
-    #[cfg(feature = "notes")]
-    Conversation(Arc<Conversation>),
-    #[cfg(feature = "notes")]
-    Notes(Arc<Notes>),
-}
-
-impl Object {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Engine(_) => "an engine",
-            Self::Session(_) => "a session",
-            Self::History(_) => "a history",
-            Self::Job(_) => "a job",
-            #[cfg(feature = "notes")]
-            Self::Assistant(_) => "an assistant",
-            #[cfg(feature = "notes")]
-            Self::Conversation(_) => "a conversation",
-            #[cfg(feature = "notes")]
-            Self::Notes(_) => "an index of notes",
-        }
-    }
-
-    pub(crate) fn close(&self) -> Result<(), FfiError> {
-        match self {
-            Self::Engine(object) => object.close(),
-            Self::Session(object) => object.close(),
-            Self::History(object) => object.close(),
-            Self::Job(object) => object.close(),
-            #[cfg(feature = "notes")]
-            Self::Assistant(object) => object.close(),
-            #[cfg(feature = "notes")]
-            Self::Conversation(object) => object.close(),
-            #[cfg(feature = "notes")]
-            Self::Notes(object) => object.close(),
-        }
-    }
-}
-
 /// The objects that a handle may stand for in a call.
 pub(crate) trait Typed: Sized {
     const NAME: &'static str;
@@ -73,9 +26,40 @@ pub(crate) trait Typed: Sized {
     fn object(self: Arc<Self>) -> Object;
 }
 
-macro_rules! typed {
-    ($($type:ident $name:literal)*) => {
+/// Writes [`Object`] from one table: type, name in messages.
+macro_rules! objects {
+    ($($(#[$condition:meta])? $type:ident $name:literal;)*) => {
+        /// An object behind a handle.
+        #[derive(Clone)]
+        pub(crate) enum Object {
+            $(
+                $(#[$condition])?
+                $type(Arc<$type>),
+            )*
+        }
+
+        impl Object {
+            fn name(&self) -> &'static str {
+                match self {
+                    $(
+                        $(#[$condition])?
+                        Self::$type(_) => $name,
+                    )*
+                }
+            }
+
+            pub(crate) fn close(&self) -> Result<(), FfiError> {
+                match self {
+                    $(
+                        $(#[$condition])?
+                        Self::$type(object) => object.close(),
+                    )*
+                }
+            }
+        }
+
         $(
+            $(#[$condition])?
             impl Typed for $type {
                 const NAME: &'static str = $name;
 
@@ -94,9 +78,15 @@ macro_rules! typed {
     };
 }
 
-typed! { Engine "an engine" Session "a session" History "a history" Job "a job" }
-#[cfg(feature = "notes")]
-typed! { Assistant "an assistant" Conversation "a conversation" Notes "an index of notes" }
+objects! {
+    Engine "an engine";
+    Session "a session";
+    History "a history";
+    Job "a job";
+    #[cfg(feature = "notes")] Assistant "an assistant";
+    #[cfg(feature = "notes")] Conversation "a conversation";
+    #[cfg(feature = "notes")] Notes "an index of notes";
+}
 
 /// The objects and buffers of this copy of the library in one process.
 pub(crate) struct Library {
