@@ -236,12 +236,13 @@ impl Job {
     /// be called; the system gives no thread.
     pub fn listen(&self, listener: Arc<dyn EventListener>) -> Result<(), FfiError> {
         let running = self.running.get()?;
-        let reader = Reader::enter(&running)?;
+        let reader = Reader::enter(&running);
+        // (Before the other reader's error: its thread may not have ended yet.)
         if lock(&running.queue.events).is_over {
             return Err(FfiError::new(ErrorKind::WrongState, "the last event of this job was taken"));
         }
         // (Held until the listener's thread ends.)
-        mem::forget(reader);
+        mem::forget(reader?);
         let of_thread = Arc::clone(&running);
         let body = move || {
             let queue = &of_thread.queue;

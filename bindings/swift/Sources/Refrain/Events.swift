@@ -29,7 +29,8 @@ public func jobEvents(_ start: @escaping @Sendable () throws -> Job) -> Events {
 }
 
 extension Job {
-    /// The events of the job. A job has one reader at a time: for a second one, the events throw ``ErrorKind/busy``.
+    /// The events of the job. A job has one reader at a time: for a second one, the events throw ``ErrorKind/busy``, and
+    /// ``ErrorKind/wrongState`` after the last event.
     ///
     /// Cancelling the task that reads cancels the job. The stream then ends without an error, as Swift's streams do: ask
     /// `Task.isCancelled`. A job that was cancelled by ``cancel()`` or shut down throws ``ErrorKind/cancelled``.
@@ -46,7 +47,7 @@ extension Job {
         }
     }
 
-    /// The result of the job. It takes the events. Cancelling the task cancels the job and throws `CancellationError`.
+    /// The result of the job. It takes the events; ``wait()`` takes none. Cancelling the task cancels the job and throws `CancellationError`.
     ///
     /// - Throws: ``RefrainError``, `CancellationError`.
     public func result() async throws -> JobResult {

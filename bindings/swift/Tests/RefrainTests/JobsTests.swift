@@ -112,6 +112,13 @@ import Testing
         #expect(await kind { for try await _ in events {} } == .cancelled)
     }
 
+    @Test func eventsAreReadOnceAndTheResultStays() async throws {
+        let job = try engine.asked().generate(options: short)
+        for try await _ in job.events() {}
+        #expect(await kind { for try await _ in job.events() {} } == .wrongState)
+        #expect(try job.wait().stats.tokens == 8)
+    }
+
     @Test func closedObjectsRefuseAndAnEngineClosesWhatItHasMade() async throws {
         let engine = try makeEngine()
         let session = try engine.asked()
