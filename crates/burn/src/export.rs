@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use burn::module::Param;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Tensor;
 use half::bf16;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use crate::Error;
@@ -244,74 +244,4 @@ pub fn write_folder(model: &Llama, tokenizer: &tokenizers::Tokenizer, out: &Path
     )?;
     tokenizer.save(out.join("tokenizer.json"), true)?;
     Ok(())
-}
-
-/// Reads a folder written by [`write_folder`].
-pub fn read_folder(folder: &Path, device: &Device) -> Result<Llama, Error> {
-    let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
-    let size = |name: &str| -> Result<usize, Error> {
-        let value =
-            config[name].as_u64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))?;
-        Ok(value as usize)
-    };
-    let number = |name: &str| {
-        config[name].as_f64().ok_or_else(|| Error::Weights(format!("config.json has no {name}")))
-    };
-    let shape = ModelShape {
-        vocab: size("vocab_size")?,
-        hidden: size("hidden_size")?,
-        layers: size("num_hidden_layers")?,
-        heads: size("num_attention_heads")?,
-        kv_heads: size("num_key_value_heads")?,
-        head_dim: size("head_dim")?,
-        intermediate: size("intermediate_size")?,
-        norm_eps: number("rms_norm_eps")?,
-        rope_theta: number("rope_theta")?,
-        max_positions: size("max_position_embeddings")?,
-    };
-    let file = fs::read(folder.join("model.safetensors"))?;
-    let file = SafeTensors::deserialize(&file)?;
-    let read = |name: &str| -> Result<Vec<f32>, Error> {
-        let tensor = file.tensor(name)?;
-        Ok(tensor
-            .data()
-            .chunks_exact(2)
-            .map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f32())
-            .collect())
-    };
-    let vector = |name: &str| -> Result<Param<Tensor<1>>, Error> {
-        let values = read(name)?;
-        let width = values.len();
-        Ok(Param::from_tensor(Tensor::from_data(TensorData::new(values, [width]), device)))
-    };
-    // Parts of shape `[out, in]`, stacked, as one matrix of shape `[in, out]`.
-    let matrix = |names: &[String], input: usize| -> Result<Param<Tensor<2>>, Error> {
-        let mut rows = Vec::new();
-        for name in names {
-            rows.extend(read(name)?);
-        }
-        let output = rows.len() / input;
-        let values = transposed(&rows, input, 0, input);
-        Ok(Param::from_tensor(Tensor::from_data(TensorData::new(values, [input, output]), device)))
-    };
-    let mut blocks = Vec::new();
-    for at in 0..shape.layers {
-        let name = |part: &str| format!("model.layers.{at}.{part}.weight");
-        let names = |parts: &[&str]| parts.iter().map(|part| name(part)).collect::<Vec<_>>();
-        blocks.push(Block {
-            attn_norm: vector(&name("input_layernorm"))?,
-            qkv: matrix(&names(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]), shape.hidden)?,
-            attn_out: matrix(&names(&["self_attn.o_proj"]), shape.heads * shape.head_dim)?,
-            ffn_norm: vector(&name("post_attention_layernorm"))?,
-            gate_up: matrix(&names(&["mlp.gate_proj", "mlp.up_proj"]), shape.hidden)?,
-            down: matrix(&names(&["mlp.down_proj"]), shape.intermediate)?,
-        });
-    }
-    let embedding = TensorData::new(read("model.embed_tokens.weight")?, [shape.vocab, shape.hidden]);
-    Ok(Llama {
-        embedding: Param::from_tensor(Tensor::from_data(embedding, device)),
-        blocks,
-        final_norm: vector("model.norm.weight")?,
-        shape,
-    })
 }

@@ -1,13 +1,15 @@
 //! Two implementations of one model: the engine reads the exported files and computes the same logits as burn.
 
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use half::bf16;
 use refrain::checkpoint::Checkpoint;
 use refrain::internals::draft::CostProfile;
 use refrain::internals::tokenizer::TokenizerParts as _;
 use refrain::{
     CancelToken, ChatOptions, Engine, EngineOptions, KvType, Quantize, SessionOptions, SpecialTokens, TokenId,
 };
-use refrain_burn::export::{read_folder, write_folder};
+use refrain_burn::export::write_folder;
 use refrain_burn::model::{Llama, Positions};
 use refrain_burn::world::document::{Chat, prompt};
 use refrain_burn::{Error, gguf, tokens};
@@ -53,6 +55,18 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     largest(a.iter().zip(b).map(|(a, b)| a - b))
 }
 
+/// Rounds weights as the folder does.
+struct Rounding;
+
+impl ModuleMapper for Rounding {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|weights| {
+            let device = weights.device();
+            Tensor::from_data(weights.into_data().convert::<bf16>().convert::<f32>(), &device)
+        })
+    }
+}
+
 /// A long question, so that several blocks of queries are computed.
 const MESSAGE: &str = "Answer the question from the notes.\n\n# Project Velmora\nTarrin Oskvale leads project Velmora, which \
     has a budget of €24,700 and is due on 14 March. The kick-off was in room 12 on 3 February.\n\nQuestion: Who leads Velmora?";
@@ -61,10 +75,12 @@ const MESSAGE: &str = "Answer the question from the notes.\n\n# Project Velmora\
 fn the_engine_computes_the_logits_of_burn() -> Result<(), Error> {
     let (device, tokenizer) = (Device::default(), common::tokenizer());
     let folder = tempfile::tempdir()?;
-    write_folder(&Llama::init(&common::shape(), 5, &device), &tokenizer, folder.path())?;
-    let model = read_folder(folder.path(), &device)?;
+    let model = Llama::init(&common::shape(), 5, &device);
+    write_folder(&model, &tokenizer, folder.path())?;
+    let model = model.map(&mut Rounding);
     let engine = engine(&Checkpoint::open(folder.path()).expect("the folder opens"));
     let ids = tokens::encode(&tokenizer, &prompt(MESSAGE))?;
+    assert_eq!(engine.config().context_len, model.shape.max_positions);
     assert!(ids.len() > 140, "{} tokens are one block", ids.len());
     let theirs = engine.tokenizer().encode(&prompt(MESSAGE), SpecialTokens::Parse).expect("it encodes");
     assert!(theirs.iter().map(|id| id.0).eq(ids.iter().copied()));
