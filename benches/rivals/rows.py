@@ -34,7 +34,9 @@ OWN = "refrain"
 
 
 def run(command, may_end=None):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    # In a folder that is thrown away: llama.cpp's programs write logs.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=folder)
     if done.returncode != 0 and (may_end is None or may_end not in done.stdout + done.stderr):
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout + done.stderr
@@ -135,9 +137,10 @@ def table(columns, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=pathlib.Path)
-    parser.add_argument("--peer", required=True, type=pathlib.Path)
-    parser.add_argument("--ik", type=pathlib.Path)
+    resolved = lambda path: pathlib.Path(path).resolve()
+    parser.add_argument("files", nargs="+", type=resolved)
+    parser.add_argument("--peer", required=True, type=resolved)
+    parser.add_argument("--ik", type=resolved)
     parser.add_argument("--mistral", action="store_true")
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int, default=2)
