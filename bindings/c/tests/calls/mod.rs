@@ -224,7 +224,9 @@ pub(crate) fn run(bytes: &[u8], engine: Handle) -> usize {
         // SAFETY: null is allowed.
         let code = unsafe { refrain_free(handle, null_mut()) };
         assert!(matches!(code, Code::Ok | Code::StaleHandle), "{code:?}");
-    } // Every listener gets a last event, also of a job that is closed or freed.
+    }
+
+    // Every listener gets a last event, also of a job that is closed or freed.
     let deadline = Instant::now() + Duration::from_secs(50);
     for listening in &listenings {
         while !listening.is_over.load(Ordering::Acquire) {
