@@ -47,8 +47,12 @@ pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         let path = entry.path();
         if path.is_dir() {
             found.extend(files(&path));
-        } else if let Ok(bytes) = std::fs::read(&path) {
-            found.insert(path, bytes);
+        } else if path.is_file() {
+            match std::fs::read(&path) {
+                Ok(bytes) => drop(found.insert(path, bytes)),
+                // A process that runs may have deleted it.
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}", path.display()),
+            }
         }
     }
     found

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -54,8 +54,12 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             found.extend(files(&path));
-        } else if let Ok(bytes) = fs::read(&path) {
-            found.insert(path, bytes);
+        } else if path.is_file() {
+            match fs::read(&path) {
+                Ok(bytes) => drop(found.insert(path, bytes)),
+                // A program that runs may have deleted it.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", path.display()),
+            }
         }
     }
     found
