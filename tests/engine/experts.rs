@@ -1,9 +1,10 @@
 //! Mixtures of experts: streamed models, whose experts are read on request, give the bits of models in memory, within their
 //! memory, and a disk that fails gives typed errors.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use refrain::checkpoint::Checkpoint;
@@ -12,8 +13,9 @@ use refrain::drafting::DraftSource;
 use refrain::internals::draft::testing::AlwaysRight;
 use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
+use refrain::internals::model::packed::{PackedFile, Part};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{CancelToken, GenerateError, GenerateOptions, SessionOptions, TokenId};
+use refrain::{CancelToken, ErrorKind, GenerateError, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{self, Run, engine_at as engine, plain, run, run_in};
 use crate::model_files::{GOLDEN_EXPERTS, golden, packed};
@@ -131,4 +133,63 @@ fn a_slow_disk_stalls_or_is_cancelled() {
     cancel.cancel();
     let cancelled = session.score(&cancel, None);
     assert!(cancelled.is_err(), "a cancelled pass ends");
+}
+
+/// A pass waits for reads that a cancelled pass requested. If they fail, it reads again, though every slot is in use by it.
+#[test]
+fn reads_of_a_cancelled_pass_that_fail_are_made_again() {
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
+    let reference = reference(&path);
+    let file = PackedFile::open(&path).unwrap();
+    // A layer is read from its beginning, its experts behind the other tensors.
+    let layers = file.sections().iter().filter(|section| matches!(section.part, Part::Layer(_)));
+    let layers: Vec<_> = layers.map(|section| section.offset..section.offset + section.len).collect();
+    let is_of_experts =
+        move |offset: u64| layers.iter().any(|layer| layer.contains(&offset) && layer.start != offset);
+    let (closed, n_held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut streaming = StreamOptions::new(Pinned::Layers(0));
+    streaming.stall_max = Duration::from_secs(10);
+    streaming.wrap = common::reading({
+        let (closed, n_held) = (Arc::clone(&closed), Arc::clone(&n_held));
+        move |file, offset, out| {
+            if is_of_experts(offset) && closed.load(Ordering::SeqCst) {
+                n_held.fetch_add(1, Ordering::SeqCst);
+                while closed.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            file.read_at(offset, out)
+        }
+    });
+    let engine = engine(&path, 1, Some(streaming));
+    // Slots for the experts of a row only.
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
+    let uses = || engine.streamed().unwrap().flow().expert_uses;
+    for round in 0..20 {
+        let case = format!("round {round}");
+        closed.store(true, Ordering::SeqCst);
+        let (cancel, n_held_before) = (CancelToken::new(), n_held.load(Ordering::SeqCst));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                let mut session = engine.session(plain()).unwrap();
+                session.append_tokens(&prompt()).unwrap();
+                session.prefill(&cancel, |_, _| {})
+            });
+            while n_held.load(Ordering::SeqCst) == n_held_before {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+            let cancelled = first.join().unwrap();
+            assert_eq!(cancelled.map_err(|error| error.kind()), Err(ErrorKind::Cancelled), "{case}");
+            let uses_before = uses();
+            let second = scope.spawn(|| run(&engine, plain(), Vec::new(), &prompt(), options()));
+            while uses() == uses_before {
+                std::thread::yield_now();
+            }
+            closed.store(false, Ordering::SeqCst);
+            second.join().unwrap().assert_equal(&reference, &case);
+        });
+    }
+    assert!(n_held.load(Ordering::SeqCst) >= 20);
 }

@@ -319,6 +319,9 @@ impl Fetch {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const PAGE: usize = 4096;
@@ -496,6 +499,50 @@ mod tests {
             assert!(matches!(queue.take(), Some(Err(told)) if told == failure));
             take(&mut queue, 1);
             assert!(queue.take().is_none(), "nothing is wanted now");
+        }
+    }
+
+    proptest! {
+        /// Whatever happened before, and though the reads under way fail: what a pass wants comes, if its own reads do not fail.
+        #[test]
+        fn what_is_wanted_comes(steps in vec((0..11u8, 0..5usize, 0..5usize), 0..80), wanted in 0..5usize) {
+            let failure = ReadFailure::Stalled { offset: 0, limit: std::time::Duration::ZERO };
+            let mut queue = queue(5, 3);
+            let (mut under_way, mut lent) = (Vec::new(), Vec::new());
+            for (step, a, b) in steps {
+                match step {
+                    0 => _ = queue.want(a),
+                    1 => under_way.extend(queue.work()),
+                    2 if a < under_way.len() => _ = queue.done(under_way.swap_remove(a), Ok(())),
+                    3 if a < under_way.len() => _ = queue.done(under_way.swap_remove(a), Err(failure.clone())),
+                    4 => lent.extend(queue.take().and_then(Result::ok)),
+                    5 => _ = lent.pop().map(|pages| queue.give_back(pages)),
+                    6 => _ = queue.expect(a, b),
+                    7 => queue.skip(a),
+                    8 => queue.shrink(2 + a % 2),
+                    9 if queue.n_buffers() < 4 => _ = queue.grow(vec![PageBuf::zeroed(2 * PAGE).unwrap()]),
+                    10 => queue.give_up(),
+                    _ => {}
+                }
+            }
+            queue.give_up();
+            lent.into_iter().for_each(|pages| _ = queue.give_back(pages));
+            let mut failing = under_way;
+            let taken = (0..100).find_map(|_| {
+                queue.want(wanted);
+                let taken = queue.take();
+                match (queue.work(), failing.pop()) {
+                    (None, Some(work)) => _ = queue.done(work, Err(failure.clone())),
+                    (Some(work), old) => {
+                        queue.done(work, Ok(()));
+                        failing.extend(old);
+                    }
+                    (None, None) => {}
+                }
+                taken
+            });
+            let pages = taken.expect("it comes").expect("a failure of an earlier read is not told");
+            prop_assert_eq!(pages.bytes().len(), 2 * PAGE);
         }
     }
 

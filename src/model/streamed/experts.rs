@@ -441,8 +441,9 @@ impl ExpertCache {
                 }
             }
             if let Some(failure) = slot.failure.take() {
-                // The call that wants it now may not be the one that requested it.
+                // The call that wants it now may not be the one that requested it: then it requests it again, into any slot.
                 state.failure = Some((slot.requested, failure));
+                slot.call = 0;
                 if let Some(expert) = slot.expert.take() {
                     state.slot_of[expert] = None;
                 }
