@@ -68,6 +68,8 @@ impl Candidates {
         for (candidate, &p) in self.kept.iter_mut().zip(&self.probabilities) {
             candidate.0 = p;
         }
+        // Numbers that differ may have equal probabilities. Then the lower token is first here too, as without top-k.
+        self.kept.sort_unstable_by(most_likely_first);
     }
 
     /// Every token that top-p and min-p can keep, sorted, with probabilities, which are `weights · factor`. The largest weight is 1.
@@ -217,6 +219,17 @@ mod tests {
         let config = Sampling { temperature: 1e5, top_k: 2, ..Sampling::default() };
         assert_eq!(bits(&kept(&config, &logits)), bits(&naive(&config, &logits)));
         assert_eq!(kept(&config, &logits)[1].1, 100);
+    }
+
+    #[test]
+    fn equal_probabilities_are_ordered_by_token_with_top_k_and_without() {
+        let mut logits = vec![-50.0f32; 100];
+        (logits[7], logits[50], logits[20]) = (0.0, -1e-9, -2e-9);
+        for top_k in [0, 99] {
+            let config = Sampling { temperature: 1.0, top_k, top_p: 0.99, ..Sampling::default() };
+            assert_eq!(bits(&kept(&config, &logits)), bits(&naive(&config, &logits)));
+            assert_eq!(kept(&config, &logits).iter().map(|c| c.1).collect::<Vec<_>>(), [7, 20, 50]);
+        }
     }
 
     fn logits() -> impl Strategy<Value = Vec<f32>> {
