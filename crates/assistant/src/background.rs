@@ -367,7 +367,7 @@ impl Steps for Indexing {
             *has_begun |= n_embedded > 0;
             is_complete = has_all;
         }
-        drop(writer);
+        writer.leave()?;
         if let Some(notes) = assistant.notes() {
             notes.refresh()?;
         }

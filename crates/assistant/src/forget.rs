@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use refrain_index::notes::{DOCUMENTS, NotesOptions, NotesWriter, Request, absolute, hand_in};
+use refrain_index::notes::{DOCUMENTS, NotesOptions, NotesWriter, Request, absolute};
 use refrain_index::{NotesError, NotesIndex, PrefixOptions, RecordId};
 
 use crate::assistant::Assistant;
@@ -302,11 +302,8 @@ fn forget_notes(part: &Forgetting, key: Option<&[u8; 32]>) -> Result<bool, Notes
             paths.sort_unstable();
             paths.dedup();
             writer.forget(&paths)?;
-            // An update that other processes wait for is left to the next writer.
-            if writer.maintain()? {
-                drop(writer);
-                hand_in(folder, key, &Request::Update)?;
-            }
+            writer.maintain()?;
+            writer.leave()?;
             Ok(false)
         }
         // The other writer has the list of what it reads; here it is not known.

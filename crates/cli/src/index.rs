@@ -122,6 +122,7 @@ impl<'a> Changed<'a> {
         note_report(&report);
         if report.is_incomplete {
             note("interrupted: what was read is kept, the next update reads the rest");
+            writer.leave()?;
             return Ok(Exit::Interrupted);
         }
         let derived = Derivation::open(&mut writer, model, embedder)
@@ -388,6 +389,7 @@ fn open(folder: &Path) -> Result<NotesIndex, Failure> {
             })?;
             drop(progress);
             note_report(&report);
+            writer.leave()?;
             Ok(NotesIndex::open_with_key(folder, key.as_ref())?)
         }
         opened => Ok(opened?),

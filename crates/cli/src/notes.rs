@@ -102,6 +102,7 @@ impl Notes {
                 })?
             };
             if report.is_incomplete {
+                writer.leave()?;
                 return Err(Failure::new(Exit::Interrupted, "interrupted while notes were read"));
             }
             note_report(&report);

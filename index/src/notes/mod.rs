@@ -54,7 +54,7 @@
 //! Any number of [`NotesIndex`] read, each the state of a commit. One [`NotesWriter`] changes the folder; the system
 //! releases its lock when its process ends for any reason. Another process waits for it briefly
 //! ([`NotesOptions::lock_wait`]) or leaves a [`Request`] ([`NotesWriter::open_or_hand_in`]). A writer that ends with
-//! [`NotesWriter::close`] leaves no request behind.
+//! [`NotesWriter::close`] leaves no request behind; where a time or a person ends it, [`NotesWriter::leave`] leaves updates only.
 //!
 //! # Deletion
 //!

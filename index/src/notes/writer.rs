@@ -183,7 +183,7 @@ impl NotesWriter {
                 let report = self.update(on_progress)?;
                 on_report(&report);
                 if report.is_incomplete {
-                    return Ok(());
+                    return self.leave();
                 }
                 self.take_requests()?;
             }
@@ -201,6 +201,30 @@ impl NotesWriter {
                 opened => self = opened?,
             }
         }
+    }
+
+    /// Ends writing without reading files, also where a time or a person ends it: carries out the deletions that other processes have left until
+    /// now. An update that they want waits for the next writer.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn leave(mut self) -> Result<(), NotesError> {
+        let (folder, options) = (self.folder.clone(), self.options.clone());
+        let mut wants_update = false;
+        loop {
+            self.take_requests()?;
+            wants_update |= self.wants_update;
+            drop(self);
+            // As in `close`.
+            if inbox::read(&folder)?.is_empty() {
+                break;
+            }
+            match Self::open(&folder, NotesOptions { lock_wait: Duration::ZERO, ..options.clone() }) {
+                Err(NotesError::InUse { .. }) => break,
+                opened => self = opened?,
+            }
+        }
+        if wants_update { hand_in(&folder, options.key.as_ref(), &Request::Update) } else { Ok(()) }
     }
 
     /// Repairs that were made when the index was opened.
@@ -519,7 +543,7 @@ impl NotesWriter {
 }
 
 /// Leaves a request for the process that writes the index in `folder`. It carries out the request when it next opens,
-/// updates, maintains, watches or closes the folder. If it cannot, [`NotesIndex::status`](super::NotesIndex::status) has the
+/// updates, maintains, watches, leaves or closes the folder. If it cannot, [`NotesIndex::status`](super::NotesIndex::status) has the
 /// reason. `key` is [`NotesOptions::key`].
 ///
 /// # Errors

@@ -607,6 +607,42 @@ fn closing_carries_out_what_was_left_meanwhile() {
     assert_eq!(place.reader().status().unwrap().failed, []);
 }
 
+/// Deletions are carried out, also those that are left while a person ends the reading. An update waits.
+#[test]
+fn leaving_carries_out_deletions_and_reads_nothing() {
+    for is_interrupted in [false, true] {
+        let place = Place::new();
+        let secret = place.write("a.md", "The secret word is xyzzy.");
+        let mut writer = place.writer();
+        update(&mut writer);
+        place.write("b.md", "The roof leaks.");
+        let ask = |request| hand_in(&place.index(), None, &request).unwrap();
+        let leave_requests = || {
+            ask(Request::Forget(vec![secret.clone()]));
+            ask(Request::Update);
+        };
+        if is_interrupted {
+            ask(Request::Update);
+            let mut n_calls = 0;
+            let mut on_progress = |_: u64, _: u64| {
+                n_calls += 1;
+                if n_calls == 1 {
+                    leave_requests();
+                }
+                ControlFlow::Break(())
+            };
+            writer.close(&mut on_progress, &mut |_| {}).unwrap();
+            assert!(n_calls > 0);
+        } else {
+            leave_requests();
+            writer.leave().unwrap();
+            assert!(found(&place.reader(), "roof").is_empty());
+        }
+        assert!(place.files_with("xyzzy").is_empty());
+        assert_eq!(place.reader().status().unwrap().n_requests, 1, "the update");
+    }
+}
+
 /// Processes that add at the same time: whoever holds the folder, everything is in the index in the end.
 #[test]
 fn no_request_is_left_behind_by_several_processes() {
