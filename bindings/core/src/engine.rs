@@ -201,7 +201,7 @@ impl Engine {
 
 impl Made for EngineInner {
     fn closing(&self) {
-        self.registry.alive().iter().for_each(|child| child.close());
+        self.registry.close();
     }
 }
 

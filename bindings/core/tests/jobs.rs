@@ -84,8 +84,8 @@ fn a_second_use_is_busy_and_a_cancelled_job_gives_back_its_session() {
     let reads = Arc::clone(&is_reading);
     let reader = thread::spawn(move || {
         let mut n = 0;
+        reads.store(true, Ordering::Relaxed);
         while !reader.is_ended().unwrap() {
-            reads.store(true, Ordering::Relaxed);
             match reader.next_events(1000) {
                 Ok(events) => n += events.len(),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Busy),
