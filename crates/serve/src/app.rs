@@ -1,6 +1,7 @@
 //! What all routes share.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -72,7 +73,7 @@ impl App {
         let bodies_bytes = limits.bodies_bytes.min(Semaphore::MAX_PERMITS);
         models.set_warm_bytes(limits.warm_bytes);
         Self(Arc::new(Inner {
-            queue: Queue::new(limits.running, limits.waiting),
+            queue: Queue::new(limits.running, limits.waiting, limits.queue_time),
             limits,
             models,
             metrics: Metrics::default(),
@@ -127,7 +128,11 @@ impl App {
         let mut noted = self.0.noted.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             if noted.len() < NOTED_MAX && noted.insert(format!("{path} {name}")) {
-                eprintln!("the field `{name}` of requests to {path} has no effect here (said once)");
+                // (A log that nobody reads any more is no reason to fail.)
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "the field `{name}` of requests to {path} has no effect here (said once)"
+                );
             }
         }
     }

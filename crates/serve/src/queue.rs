@@ -4,9 +4,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use refrain_assistant::Priority;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::timeout;
 
 use crate::error::{ApiError, ApiResult};
 
@@ -15,6 +17,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     running_max: usize,
     waiting_max: usize,
+    waiting_time: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +49,8 @@ pub(crate) struct Permit {
 }
 
 impl Queue {
-    pub(crate) fn new(running_max: usize, waiting_max: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), running_max, waiting_max })
+    pub(crate) fn new(running_max: usize, waiting_max: usize, waiting_time: Duration) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), running_max, waiting_max, waiting_time })
     }
 
     /// Admits a request, with its share of the bytes of all bodies.
@@ -117,7 +120,10 @@ impl State {
 
 impl Place {
     /// Waits for the right to compute. A future that is dropped leaves the queue.
-    pub(crate) async fn permit(&self, priority: Priority) -> Permit {
+    ///
+    /// # Errors
+    /// Status 503: the time that a request may wait is over.
+    pub(crate) async fn permit(&self, priority: Priority) -> ApiResult<Permit> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut state = self.queue.lock();
@@ -130,7 +136,10 @@ impl Place {
             state.background.retain(|waiting| !waiting.is_closed());
             self.queue.hand_out(&mut state);
         }
-        receiver.await.expect("the queue drops no sender of a request that waits")
+        let permit = timeout(self.queue.waiting_time, receiver).await;
+        Ok(permit
+            .map_err(|_| ApiError::waited_too_long())?
+            .expect("the queue drops no sender of a request that waits"))
     }
 }
 
@@ -155,13 +164,15 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
+    const LONG: Duration = Duration::from_secs(600);
+
     #[tokio::test]
     async fn interactive_requests_come_first_and_the_queue_is_bounded() {
-        let queue = Queue::new(1, 3);
+        let queue = Queue::new(1, 3, LONG);
         let places: Vec<Place> = (0..4).map(|_| queue.admit(None).expect("room")).collect();
         let refused = queue.admit(None).expect_err("full");
         assert_eq!((refused.kind, refused.retry_after), (ErrorKind::Busy, Some(4)));
-        let running = places[0].permit(Priority::Interactive).await;
+        let running = places[0].permit(Priority::Interactive).await.unwrap();
         let mut background = Box::pin(places[1].permit(Priority::Background));
         let mut interactive = Box::pin(places[2].permit(Priority::Interactive));
         assert!(poll(&mut background).await.is_none());
@@ -179,12 +190,12 @@ mod tests {
 
     #[tokio::test]
     async fn background_requests_leave_a_place() {
-        let queue = Queue::new(2, 9);
+        let queue = Queue::new(2, 9, LONG);
         let places: Vec<Place> = (0..3).map(|_| queue.admit(None).expect("room")).collect();
-        let first = places[0].permit(Priority::Background).await;
+        let first = places[0].permit(Priority::Background).await.unwrap();
         let mut second = Box::pin(places[1].permit(Priority::Background));
         assert!(poll(&mut second).await.is_none());
-        let interactive = places[2].permit(Priority::Interactive).await;
+        let interactive = places[2].permit(Priority::Interactive).await.unwrap();
         drop(interactive);
         assert!(poll(&mut second).await.is_none());
         drop(first);
@@ -193,9 +204,9 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_gone_gets_no_permit() {
-        let queue = Queue::new(1, 3);
+        let queue = Queue::new(1, 3, LONG);
         let places: Vec<Place> = (0..3).map(|_| queue.admit(None).expect("room")).collect();
-        let running = places[0].permit(Priority::Interactive).await;
+        let running = places[0].permit(Priority::Interactive).await.unwrap();
         let mut gone = Box::pin(places[1].permit(Priority::Interactive));
         assert!(poll(&mut gone).await.is_none());
         drop(gone);
@@ -205,10 +216,23 @@ mod tests {
         assert!(poll(&mut next).await.is_some());
     }
 
+    #[tokio::test]
+    async fn who_waits_too_long_leaves() {
+        for priority in [Priority::Interactive, Priority::Background] {
+            let queue = Queue::new(1, 3, Duration::from_millis(1));
+            let places: Vec<Place> = (0..2).map(|_| queue.admit(None).expect("room")).collect();
+            let _running = places[0].permit(Priority::Interactive).await.unwrap();
+            let refused = places[1].permit(priority).await.expect_err("too long");
+            assert_eq!(refused.code, Some("queue_time"));
+        }
+    }
+
     /// The permit, if it is there without waiting.
-    async fn poll(future: &mut std::pin::Pin<Box<impl Future<Output = Permit>>>) -> Option<Permit> {
+    async fn poll(
+        future: &mut std::pin::Pin<Box<impl Future<Output = ApiResult<Permit>>>>,
+    ) -> Option<Permit> {
         std::future::poll_fn(|context| match future.as_mut().poll(context) {
-            std::task::Poll::Ready(permit) => std::task::Poll::Ready(Some(permit)),
+            std::task::Poll::Ready(permit) => std::task::Poll::Ready(Some(permit.unwrap())),
             std::task::Poll::Pending => std::task::Poll::Ready(None),
         })
         .await

@@ -1,7 +1,7 @@
 //! Accepts connections, checks every request, and stops gracefully.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::pin::{Pin, pin};
@@ -177,7 +177,11 @@ pub fn quiet_panics() {
             return;
         }
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
-        eprintln!("error: a bug in this program{place} (the request has failed; others go on)");
+        // A panic of the hook, where nobody reads the log any more, would end the process.
+        let _ = writeln!(
+            io::stderr(),
+            "error: a bug in this program{place} (the request has failed; others go on)"
+        );
     }));
 }
 

@@ -76,9 +76,7 @@ impl Mcp {
         // Also if this future is dropped.
         let _cancelling = CancelOnDrop(cancel.clone());
         let permit = tokio::select! {
-            permit = tokio::time::timeout(app.limits().queue_time, place.permit(Priority::Interactive)) => {
-                permit.map_err(|_| ApiError::waited_too_long())
-            }
+            permit = place.permit(Priority::Interactive) => permit,
             () = context.ct.cancelled() => Err(ApiError::stopped()),
         };
         let permit = permit.inspect_err(|_| add(&app.metrics().cancelled, 1))?;

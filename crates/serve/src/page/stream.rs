@@ -90,11 +90,15 @@ pub(crate) fn run(
         let sink =
             Arc::new(Sink { sender, cancel, started: Instant::now(), time_max: app.limits().request_time });
         let theirs = Arc::clone(&sink);
-        let driven = blocking(move || {
-            let done = job(&theirs);
-            drop((permit, place, registered));
-            done
-        });
+        let driven = async {
+            let permit = permit?;
+            let job = move || {
+                let done = job(&theirs);
+                drop((permit, place, registered));
+                done
+            };
+            blocking(job).await
+        };
         match driven.await {
             Err(_) if sink.sender.is_closed() => add(&app.metrics().cancelled, 1),
             Err(error) => {

@@ -61,7 +61,7 @@ pub(crate) async fn embed(app: &App, place: Place, request: EmbeddingsRequest) -
     let (model, texts, n_tokens, load_time) =
         checked.await.inspect_err(|_| add(&app.metrics().refused, 1))?;
     add(&app.metrics().requests, 1);
-    let permit = place.permit(priority).await;
+    let permit = place.permit(priority).await.inspect_err(|_| add(&app.metrics().failed, 1))?;
     let compute = move || {
         let vectors = compute(&model, priority, &texts, &cancel);
         drop((permit, place, registered));

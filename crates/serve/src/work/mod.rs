@@ -39,7 +39,7 @@ pub(crate) use whole::{Call, Whole};
 
 use crate::app::{App, Registered};
 use crate::blocking::{CancelOnDrop, blocking, caught, on_own_thread};
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
 use crate::metrics::add;
 use crate::models::{Model, ModelKind};
 use crate::queue::{Permit, Place};
@@ -127,22 +127,21 @@ struct Work {
 
 impl Work {
     async fn wait_and_compute(self) {
-        let waits = tokio::time::timeout(
-            self.app.limits().queue_time,
-            self.place.permit(self.prepared.request.priority),
-        );
         let permit = tokio::select! {
-            permit = waits => permit,
+            permit = self.place.permit(self.prepared.request.priority) => permit,
             () = self.sender.closed() => {
                 add(&self.app.metrics().cancelled, 1);
                 return;
             }
         };
-        let Ok(permit) = permit else {
-            add(&self.app.metrics().failed, 1);
-            // The channel is empty.
-            let _ = self.sender.try_send(Piece::Failed(ApiError::waited_too_long()));
-            return;
+        let permit = match permit {
+            Ok(permit) => permit,
+            Err(error) => {
+                add(&self.app.metrics().failed, 1);
+                // The channel is empty.
+                let _ = self.sender.try_send(Piece::Failed(error));
+                return;
+            }
         };
         let (app, sender) = (self.app.clone(), self.sender.clone());
         // The threads of the runtime may all be checking other requests.
