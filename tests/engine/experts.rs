@@ -15,7 +15,7 @@ use refrain::internals::error::ForwardError;
 use refrain::internals::model::graphs::{LayersError, LayersProblem};
 use refrain::internals::model::packed::{PackedFile, Part};
 use refrain::streaming::{Pinned, StreamOptions};
-use refrain::{CancelToken, ErrorKind, GenerateError, GenerateOptions, SessionOptions, TokenId};
+use refrain::{CancelToken, Engine, ErrorKind, GenerateError, GenerateOptions, SessionOptions, TokenId};
 
 use crate::common::{self, Run, engine_at as engine, plain, run, run_in};
 use crate::model_files::{GOLDEN_EXPERTS, golden, packed};
@@ -135,61 +135,105 @@ fn a_slow_disk_stalls_or_is_cancelled() {
     assert!(cancelled.is_err(), "a cancelled pass ends");
 }
 
-/// A pass waits for reads that a cancelled pass requested. If they fail, it reads again, though every slot is in use by it.
-#[test]
-fn reads_of_a_cancelled_pass_that_fail_are_made_again() {
-    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
-    let reference = reference(&path);
-    let file = PackedFile::open(&path).unwrap();
-    // A layer is read from its beginning, its experts behind the other tensors.
-    let layers = file.sections().iter().filter(|section| matches!(section.part, Part::Layer(_)));
-    let layers: Vec<_> = layers.map(|section| section.offset..section.offset + section.len).collect();
-    let is_of_experts =
-        move |offset: u64| layers.iter().any(|layer| layer.contains(&offset) && layer.start != offset);
-    let (closed, n_held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let mut streaming = StreamOptions::new(Pinned::Layers(0));
-    streaming.stall_max = Duration::from_secs(10);
-    streaming.wrap = common::reading({
-        let (closed, n_held) = (Arc::clone(&closed), Arc::clone(&n_held));
-        move |file, offset, out| {
-            if is_of_experts(offset) && closed.load(Ordering::SeqCst) {
-                n_held.fetch_add(1, Ordering::SeqCst);
-                while closed.load(Ordering::SeqCst) {
+/// Reads of experts that wait while the gate is closed, and then fail.
+#[derive(Clone, Default)]
+struct Gate {
+    is_closed: Arc<AtomicBool>,
+    n_held: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn options(&self, path: &Path, pinned: Pinned) -> StreamOptions {
+        let file = PackedFile::open(path).unwrap();
+        // A layer is read from its beginning, its experts behind the other tensors.
+        let layers = file.sections().iter().filter(|section| matches!(section.part, Part::Layer(_)));
+        let layers: Vec<_> = layers.map(|section| section.offset..section.offset + section.len).collect();
+        let is_of_experts =
+            move |offset: u64| layers.iter().any(|layer| layer.contains(&offset) && layer.start != offset);
+        let gate = self.clone();
+        let mut options = StreamOptions::new(pinned);
+        options.stall_max = Duration::from_secs(10);
+        options.wrap = common::reading(move |file, offset, out| {
+            if is_of_experts(offset) && gate.is_closed.load(Ordering::SeqCst) {
+                gate.n_held.fetch_add(1, Ordering::SeqCst);
+                while gate.is_closed.load(Ordering::SeqCst) {
                     std::thread::yield_now();
                 }
                 return Err(io::Error::from_raw_os_error(5));
             }
             file.read_at(offset, out)
-        }
-    });
-    let engine = engine(&path, 1, Some(streaming));
-    // Slots for the experts of a row only.
-    engine.device().set_memory_pressure(MemoryPressure::Critical);
-    let uses = || engine.streamed().unwrap().flow().expert_uses;
-    for round in 0..20 {
-        let case = format!("round {round}");
-        closed.store(true, Ordering::SeqCst);
-        let (cancel, n_held_before) = (CancelToken::new(), n_held.load(Ordering::SeqCst));
+        });
+        options
+    }
+
+    /// Closes the gate, and cancels a pass whose reads wait there.
+    fn close_before(&self, engine: &Engine) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let (cancel, n_before) = (CancelToken::new(), self.n_held.load(Ordering::SeqCst));
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| {
+            let pass = scope.spawn(|| {
                 let mut session = engine.session(plain()).unwrap();
                 session.append_tokens(&prompt()).unwrap();
                 session.prefill(&cancel, |_, _| {})
             });
-            while n_held.load(Ordering::SeqCst) == n_held_before {
+            while self.n_held.load(Ordering::SeqCst) == n_before {
                 std::thread::yield_now();
             }
             cancel.cancel();
-            let cancelled = first.join().unwrap();
-            assert_eq!(cancelled.map_err(|error| error.kind()), Err(ErrorKind::Cancelled), "{case}");
-            let uses_before = uses();
-            let second = scope.spawn(|| run(&engine, plain(), Vec::new(), &prompt(), options()));
+            let cancelled = pass.join().unwrap();
+            assert_eq!(cancelled.map_err(|error| error.kind()), Err(ErrorKind::Cancelled));
+        });
+    }
+
+    fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
+}
+
+/// A pass waits for reads that a cancelled pass requested. If they fail, it reads again, though every slot is in use by it.
+#[test]
+fn reads_of_a_cancelled_pass_that_fail_are_made_again() {
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
+    let (reference, gate) = (reference(&path), Gate::default());
+    let engine = engine(&path, 1, Some(gate.options(&path, Pinned::Layers(0))));
+    // Slots for the experts of a row only.
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
+    let uses = || engine.streamed().unwrap().flow().expert_uses;
+    for round in 0..20 {
+        gate.close_before(&engine);
+        let uses_before = uses();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| run(&engine, plain(), Vec::new(), &prompt(), options()));
             while uses() == uses_before {
                 std::thread::yield_now();
             }
-            closed.store(false, Ordering::SeqCst);
-            second.join().unwrap().assert_equal(&reference, &case);
+            gate.open();
+            next.join().unwrap().assert_equal(&reference, &format!("round {round}"));
         });
     }
-    assert!(n_held.load(Ordering::SeqCst) >= 20);
+}
+
+/// Reads of a cancelled pass hold memory. Under pressure it is released when they end, at the latest with the next pass.
+#[test]
+fn memory_of_reads_under_way_is_released_under_pressure() {
+    let (_dir, path) = packed(&Checkpoint::open(golden("qwen3_moe")).unwrap());
+    let (reference, gate) = (reference(&path), Gate::default());
+    let engine = engine(&path, 1, Some(gate.options(&path, Pinned::Layers(3))));
+    let bytes = || engine.streamed().unwrap().memory().experts_bytes;
+    let before = bytes();
+    gate.close_before(&engine);
+    engine.device().set_memory_pressure(MemoryPressure::Critical);
+    assert!(bytes() > before / 4, "reads that hang hold their memory");
+    gate.open();
+    run(&engine, plain(), Vec::new(), &prompt(), options()).assert_equal(&reference, "under pressure");
+    assert_eq!(bytes(), before / 4);
+    // Reads that end meanwhile are waited for.
+    engine.device().set_memory_pressure(MemoryPressure::Normal);
+    gate.close_before(&engine);
+    std::thread::scope(|scope| {
+        let pressed = scope.spawn(|| engine.device().set_memory_pressure(MemoryPressure::Critical));
+        gate.open();
+        pressed.join().unwrap();
+    });
+    assert_eq!(bytes(), before / 4);
 }

@@ -179,7 +179,7 @@ impl Session {
             _ => PassEnd::KeysAndValues,
         };
         if let Some(graphs) = shared.model.graphs() {
-            graphs.expect_prefill(start, end - start, options.prefill_chunk);
+            graphs.expect_prefill(start, end - start, options.prefill_chunk, cancel.flag());
         }
         (end, pass_end)
     }

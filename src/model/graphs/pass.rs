@@ -2,19 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
-use std::time::Duration;
 
 use super::file::BlockLayers;
-use super::slots::{Slot, Slots, WorkKind};
+use super::slots::{CANCEL_INTERVAL, Slot, Slots, WorkKind};
 use crate::kernels::Instant;
 use crate::model::compute::PassEnd;
 use crate::model::resident::Layer;
 use crate::model::transformer::error::ForwardError;
 use crate::schedule::GraphKind;
-
-/// The interval at which a waiting pass reads its cancel flag.
-const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
-
 /// One forward pass. Only one exists at a time.
 pub(in crate::model) struct Pass<'a> {
     slots: &'a Slots,

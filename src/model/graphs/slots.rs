@@ -2,7 +2,9 @@
 //! plan.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -12,6 +14,9 @@ use super::memory::GraphMemory;
 use crate::kernels::Instant;
 use crate::kernels::PageBuf;
 use crate::schedule::{GraphKind, Plan, SwitchTimes};
+
+/// The interval at which a waiting pass reads its cancel flag.
+pub(super) const CANCEL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The time at which blocks change from prefill graphs to verify graphs. It does not affect the bits of the
 /// output.
@@ -157,7 +162,7 @@ impl Slots {
     pub(super) fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
-        at_most: Option<std::time::Duration>,
+        at_most: Option<Duration>,
     ) -> MutexGuard<'a, State> {
         match at_most {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -172,11 +177,19 @@ impl Slots {
 
     /// Waits until all loads have ended.
     pub(super) fn settled(&self) -> MutexGuard<'_, State> {
+        self.settled_unless(&AtomicBool::new(false)).expect("nobody cancels")
+    }
+
+    /// Waits until all loads have ended; `None` if `cancel` is set before.
+    pub(super) fn settled_unless(&self, cancel: &AtomicBool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.lock();
         while !state.slots.iter().all(Slot::is_settled) {
-            state = self.wait(state, None);
+            if cancel.load(Ordering::Relaxed) {
+                return None;
+            }
+            state = self.wait(state, Some(CANCEL_INTERVAL));
         }
-        state
+        Some(state)
     }
 }
 

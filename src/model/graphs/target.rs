@@ -1,5 +1,6 @@
 //! A model of static graphs: the memory and the files of its blocks, and the loading thread.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -166,13 +167,19 @@ impl StaticGraphs {
     }
 
     /// Makes and starts the plan of a prefill of `n_rows` rows after `context` tokens, in chunks of
-    /// `chunk_len`.
-    pub(crate) fn expect_prefill(&self, context: usize, n_rows: usize, chunk_len: usize) {
+    /// `chunk_len`. Waits for loads under way, until `cancel` is set: then there is no plan.
+    pub(crate) fn expect_prefill(
+        &self,
+        context: usize,
+        n_rows: usize,
+        chunk_len: usize,
+        cancel: &AtomicBool,
+    ) {
         if n_rows == 0 {
             return;
         }
         let _turn = self.turn();
-        let mut state = self.slots.settled();
+        let Some(mut state) = self.slots.settled_unless(cancel) else { return };
         for block_idx in 0..state.slots.len() {
             if state.slots[block_idx].graph().is_none() {
                 state.request(block_idx, GraphKind::Prefill);

@@ -129,7 +129,8 @@ impl<'a> Probe<'a> {
     fn both(&mut self) -> Result<Vec<TracedWork>, GraphsError> {
         let switching = Switching::Asynchronous;
         let before = std::mem::replace(&mut self.graphs.lock_state().switching, switching);
-        self.graphs.expect_prefill(0, self.graphs.piece().prefill_len, self.graphs.piece().prefill_len);
+        let (n_rows, never) = (self.graphs.piece().prefill_len, AtomicBool::new(false));
+        self.graphs.expect_prefill(0, n_rows, n_rows, &never);
         let result = self.call(GraphKind::Prefill, 0);
         self.graphs.lock_state().switching = before;
         result?;

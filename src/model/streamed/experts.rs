@@ -32,6 +32,9 @@ const N_READS: usize = 16;
 /// Passes after which a use counts half.
 const HALF_LIFE: f64 = 64.0;
 
+/// How long a release of memory waits for reads under way.
+const LEAN_WAIT: Duration = Duration::from_millis(100);
+
 /// The matrices of an expert, in the order of a slot.
 const MATRICES: [LayerWeight; 3] = [LayerWeight::ExpertGate, LayerWeight::ExpertUp, LayerWeight::ExpertDown];
 
@@ -289,15 +292,24 @@ impl ExpertCache {
         if places[at].ty.block_len() == 1 { ActivationForm::F32 } else { ActivationForm::Int8 }
     }
 
-    /// Reduces the slots to those of one row, or has all of them again. No pass may be under way.
+    /// Reduces the slots to those of one row, or has all of them again. No pass may be under way. Waits for reads of a cancelled pass, for
+    /// [`LEAN_WAIT`] in which none ends; if they take longer, a later call releases their slots.
     pub(super) fn set_lean(&self, is_lean: bool) {
         let mut state = self.lock();
         self.collect(&mut state, self.reads.ended_already());
         let wanted = if is_lean { self.places.n_used_max.min(self.n_planned) } else { self.n_planned };
-        while state.slots.len() > wanted && state.slots.last_mut().is_some_and(Slot::is_free) {
-            let slot = state.slots.pop();
-            if let Some(expert) = slot.and_then(|slot| slot.expert) {
-                state.slot_of[expert] = None;
+        let mut patience = Patience::new(LEAN_WAIT, self.reads.n_reads());
+        while state.slots.len() > wanted {
+            if state.slots.last_mut().is_some_and(Slot::is_free) {
+                let slot = state.slots.pop();
+                if let Some(expert) = slot.and_then(|slot| slot.expert) {
+                    state.slot_of[expert] = None;
+                }
+            } else if patience.is_over(self.reads.n_reads()) {
+                break;
+            } else {
+                let ended = self.reads.ended(&mut patience);
+                self.collect(&mut state, ended);
             }
         }
         // Fewer slots are enough if there is no memory for more.

@@ -249,10 +249,14 @@ impl Streamed {
     /// Applies the newest `lean_wanted`. The caller must have the turn.
     fn settle(&self) {
         let wanted = self.lean_wanted.load(Ordering::Relaxed);
-        if self.is_lean.swap(wanted, Ordering::Relaxed) == wanted {
+        let is_news = self.is_lean.swap(wanted, Ordering::Relaxed) != wanted;
+        // Reads of a cancelled pass may have kept some experts in memory.
+        if is_news || wanted {
+            self.experts.iter().for_each(|experts| experts.set_lean(wanted));
+        }
+        if !is_news {
             return;
         }
-        self.experts.iter().for_each(|experts| experts.set_lean(wanted));
         let Some(ring) = &self.ring else { return };
         if wanted {
             self.layers.iter().for_each(|layer| *layer.pinned() = None);
