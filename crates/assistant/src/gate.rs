@@ -282,10 +282,11 @@ mod tests {
         let turn = enter(&gate, Priority::Foreground);
         assert!(gate.is_in_foreground());
         drop(turn);
-        let mut state = State { last: Some((Priority::Foreground, Instant::now())), ..State::default() };
-        assert!(state.comes_back(Priority::Foreground, Instant::now()));
-        state.last = Some((Priority::Foreground, Instant::now() - RETURN_TIME));
-        assert!(!state.comes_back(Priority::Foreground, Instant::now()));
+        let now = Instant::now();
+        let mut state = State { last: Some((Priority::Foreground, now)), ..State::default() };
+        assert!(state.comes_back(Priority::Foreground, now));
+        state.last = Some((Priority::Foreground, now - RETURN_TIME));
+        assert!(!state.comes_back(Priority::Foreground, now));
         std::thread::sleep(RETURN_TIME);
         assert!(!gate.is_in_foreground());
     }

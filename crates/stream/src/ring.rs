@@ -301,13 +301,13 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(meter.flow().read_bytes, 0);
         (0..5).for_each(|extent_idx| check(&ring, extent_idx));
-        // Waits until the ring is full and idle.
-        let full = |flow: super::super::Flow| flow.read_bytes;
-        let mut before = u64::MAX;
-        while full(meter.flow()) != before {
-            before = full(meter.flow());
-            std::thread::sleep(Duration::from_millis(50));
+        // Waits until the ring is full: five extents have been taken, and its three buffers have the next three.
+        let n_bytes: usize = extents(5).iter().chain(&extents(3)).map(|extent| extent.len).sum();
+        while meter.flow().read_bytes < n_bytes as u64 {
+            std::thread::sleep(Duration::from_millis(5));
         }
+        // (The meter counts a read's bytes before its time.)
+        std::thread::sleep(Duration::from_millis(50));
         let rests = meter.flow();
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(meter.flow(), rests);
